@@ -27,7 +27,7 @@ from minidist.comm import TorchComm, World, launch
 from minidist.comm.cluster import Cluster, Device
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel
-from minidist.parallel.overlap import best_bucket
+from minidist.study.predict import best_bucket
 
 WIDTHS = [1000] * 11  # 10 layers, 10,010,000 parameters
 BATCH, SLOW_BATCH = 32, 256  # samples a rank

@@ -143,27 +143,19 @@ def stepping(optimizer_class: type, device: str, stay: bool = False, **how) -> S
     return step
 
 
-def optimizers(ours: type, theirs: type, device: str, **how) -> dict[str, Step]:
-    return {
-        "eager": stepping(theirs, device, foreach=False, **how),
-        "foreach": stepping(theirs, device, foreach=True, **how),
-        "fused": stepping(theirs, device, fused=True, **how),
-        "ours, in place": stepping(ours, device, stay=True, **how),
-        "ours": stepping(ours, device, **how),
-    }
-
-
-def sgd(device: str) -> dict[str, Step]:
-    return optimizers(flat_optim.FlatSGD, torch.optim.SGD, device, momentum=0.9)
-
-
 def adamw(device: str) -> dict[str, Step]:
-    return optimizers(flat_optim.FlatAdamW, torch.optim.AdamW, device)
+    return {
+        "eager": stepping(torch.optim.AdamW, device, foreach=False),
+        "foreach": stepping(torch.optim.AdamW, device, foreach=True),
+        "fused": stepping(torch.optim.AdamW, device, fused=True),
+        "ours, in place": stepping(flat_optim.FlatAdamW, device, stay=True),
+        "ours": stepping(flat_optim.FlatAdamW, device),
+    }
 
 
 CASES: dict[str, Callable[[str], dict[str, Step]]] = {
     case.__name__: case
-    for case in (add3, bias_gelu, layer_norm, softmax, cross_entropy, attention, sgd, adamw)
+    for case in (add3, bias_gelu, layer_norm, softmax, cross_entropy, attention, adamw)
 }
 
 
@@ -174,7 +166,6 @@ OPERATORS = {
     "softmax": [fuse._softmax, fuse._softmax_backward],
     "cross_entropy": [fuse._cross_entropy, fuse._cross_entropy_backward],
     "attention": [],
-    "sgd": [flat_optim.sgd_],
     "adamw": [flat_optim.adamw_],
 }
 

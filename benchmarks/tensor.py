@@ -25,8 +25,8 @@ from torch import nn
 from benchmarks.data_parallel import spread, times_of
 from benchmarks.options import options, report
 from minidist.comm import Comm, TorchComm, launch
-from minidist.models import TransformerLayer, seeded_
-from minidist.parallel.tensor import TensorAttention, TensorMLP
+from minidist.models import MLP, Attention, TransformerLayer, seeded_
+from minidist.parallel.tensor import tensor_parallel_
 from minidist.parallel.vocab import gathered_cross_entropy, vocab_cross_entropy
 from minidist.split import uneven
 
@@ -90,7 +90,8 @@ def mlp(ranks: Ranks) -> dict[str, Step]:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
     plan = {"fc": ColwiseParallel(), "proj": RowwiseParallel()}
-    return blocks(ranks, "mlp", lambda comm: TensorMLP(HIDDEN, comm), plan, lambda block: None)
+    ours = lambda comm: tensor_parallel_(MLP(HIDDEN, device="meta"), comm)
+    return blocks(ranks, "mlp", ours, plan, lambda block: None)
 
 
 def attention(ranks: Ranks) -> dict[str, Step]:
@@ -101,9 +102,8 @@ def attention(ranks: Ranks) -> dict[str, Step]:
         block.groups //= ranks.shared.size
 
     plan = {"qkv": ColwiseParallel(), "proj": RowwiseParallel()}
-    return blocks(
-        ranks, "attention", lambda comm: TensorAttention(HIDDEN, HEADS, comm), plan, split
-    )
+    ours = lambda comm: tensor_parallel_(Attention(HIDDEN, HEADS, device="meta"), comm)
+    return blocks(ranks, "attention", ours, plan, split)
 
 
 def cross_entropy(ranks: Ranks) -> dict[str, Step]:

@@ -41,11 +41,9 @@ def grid(flags) -> None:
     flags.add_argument(
         "--zero", type=int, choices=range(4), default=0, help="ZeRO's stage, over the data ranks"
     )
+    flags.add_argument("--schedule", choices=[*SCHEDULES], default="one_f_one_b")
     flags.add_argument(
-        "--schedule", choices=[word for word in SCHEDULES if word != "zb_v"], default="one_f_one_b"
-    )
-    flags.add_argument(
-        "--chunks", type=at_least(1), default=1, help="of each stage, for interleaved"
+        "--chunks", type=at_least(1), default=1, help="of each stage, for interleaved and zb_v"
     )
     flags.add_argument(
         "--sequence-parallel",

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import torch
 from settings import at_least, settings
 
 from minidist.comm import World, from_env, launch
 from minidist.comm.torchdist import leave
+from minidist.tasks import text
+from minidist.text import Samples
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 AFTER_RANK_0 = 10.0  # seconds
@@ -88,6 +91,12 @@ def of_a_gpt(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--lr", type=at_least(0, float), default=0.01)
 
 
+def batches_of_text(steps: int, batch: int, context: int) -> list[torch.Tensor]:
+    """x and y, (steps, batch, context) each: pieces of Python's own reference, in random order; y is one byte later."""
+    rows = Samples(text(), context)(0, steps * batch)
+    return [row.unflatten(0, (steps, batch)) for row in rows]
+
+
 def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
     """The arguments, with runner and ranks filled in; ends the script where they do not fit to how it was started."""
     args, started = settings(flags), "RANK" in os.environ
@@ -109,7 +118,7 @@ def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
 def run(args: argparse.Namespace, program, *given) -> dict[int, dict]:
     """The results of the ranks that ran here: all, or under torchrun one. Rank 0's are written to --json."""
     if args.runner == "torchrun":
-        comm = from_env(args.backend)
+        comm = from_env(args.backend, seed=0)  # as the other two runners have it
         results = {comm.rank: program(comm, *given)}
     elif args.runner == "world":
         results = dict(enumerate(World(args.ranks).run(program, *given)))

@@ -26,11 +26,10 @@ from minidist.collectives import broadcast_
 from minidist.comm.mesh import Grid, Mesh
 from minidist.models import gpt, sequence
 from minidist.parallel.pipeline import by_parameters, partition
-from minidist.parallel.schedules import Shape
-from minidist.parallelize import parallelize, refuse, schedule_of
+from minidist.parallelize import arranged, parallelize, refuse
 from minidist.split import bounds, uneven
+from minidist.study.meter import device_peak, peak_memory
 from minidist.study.predict import flops_per_token, utilization
-from minidist.study.speed import peak, peak_memory
 from minidist.text import BPE, Bytes, Samples, documents, packed, split, tokenizer
 from minidist.train.optim import AdamW
 from minidist.train.schedule import cosine, warm_up
@@ -48,7 +47,7 @@ class Training:
         self.losses = []
         comm.algorithm = args.algorithm or comm.algorithm
         dtype = getattr(torch, args.dtype if args.amp == "O0" else args.half)
-        self.peak = args.peak * 1e12 if args.peak else peak(comm.device, dtype)
+        self.peak = args.peak * 1e12 if args.peak else device_peak(comm.device, dtype)
         dp = args.dp or max(1, comm.size // (args.pp * args.tp))
         self.mesh = Mesh(comm, dp=dp, pp=args.pp, tp=args.tp, order=args.order)
         self.least = dp * args.micro_batches  # samples of a batch
@@ -262,9 +261,9 @@ def model_of(args, vocab: int):
         args.heads,
         vocab,
         args.context,
-        args.dropout,
-        args.tied,
-        args.attention,
+        dropout=args.dropout,
+        tied=args.tied,
+        attention=args.attention,
         dtype=getattr(torch, args.dtype),
         device="meta",
         kv_heads=args.kv_heads,
@@ -287,8 +286,7 @@ def check(args) -> None:
         raise ValueError(
             "--schedule interleaved wants --chunks 2 or more on each stage, not --chunks 1"
         )
-    shape = Shape(args.pp, args.micro_batches, args.chunks).checked()
-    schedule_of(args.schedule, shape)
+    _, shape = arranged(args.schedule, args.pp, args.micro_batches, args.chunks)
     model = model_of(args, args.vocab or Bytes.size)
     compression = COMPRESSIONS[args.compression]() if args.compression else None
     refuse(
@@ -383,7 +381,7 @@ def program(comm, args) -> dict:
 def main():
     flags = flags_of(parser(__doc__))
     args = parsed(flags)
-    if args.chunks > 1 and args.schedule != "interleaved":
+    if args.chunks > 1 and args.schedule not in ("interleaved", "zb_v"):
         flags.error(
             f"--chunks {args.chunks} is for --schedule interleaved; {args.schedule} has 1 chunk on a stage"
         )

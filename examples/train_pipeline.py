@@ -10,13 +10,12 @@ and, as the projection to the vocabulary, in the last: tied, their gradients are
 
 import torch
 from settings import at_least
-from started import ended, of_a_gpt, parsed, parser, run, same_losses
+from started import batches_of_text, ended, of_a_gpt, parsed, parser, run, same_losses
 
 from minidist.collectives import all_gather, broadcast_
 from minidist.models import gpt, next_token_loss, sequence, stage_of
 from minidist.parallel import schedules
 from minidist.parallel.pipeline import Pipeline, by_parameters, partition
-from minidist.tasks import text, windows
 
 SCHEDULES = {"1f1b": "one_f_one_b"} | {name: name for name in ("naive", "gpipe", "zb_h1", "zb_h2")}
 
@@ -71,7 +70,7 @@ def main():
         )
     if args.batch % args.micro_batches:
         flags.error(f"{args.micro_batches} micro-batches do not divide a batch of {args.batch}")
-    x, y = windows(text(), args.steps, args.batch, args.context)
+    x, y = batches_of_text(args.steps, args.batch, args.context)
     shape = dict(
         layers=args.layers, hidden=args.hidden, heads=args.heads, dtype=getattr(torch, args.dtype)
     )

@@ -9,13 +9,12 @@ ranks, and so are the rows of the vocabulary: nobody ever has all logits.
 """
 
 import torch
-from started import ended, of_a_gpt, parsed, parser, run, same_losses
+from started import batches_of_text, ended, of_a_gpt, parsed, parser, run, same_losses
 from torch import nn
 
-from minidist.models import LayerNorm
-from minidist.parallel.tensor import TensorLayer, gather_from, parameter, scatter_to
+from minidist.models import LayerNorm, TransformerLayer, initial_
+from minidist.parallel.tensor import gather_from, scatter_to, tensor_parallel_
 from minidist.parallel.vocab import VocabEmbedding, vocab_cross_entropy
-from minidist.tasks import text, windows
 
 VOCAB = 256  # bytes
 
@@ -27,11 +26,12 @@ class TensorGPT(nn.Module):
         super().__init__()
         self.comm, self.sequence = comm, sequence
         self.tokens = VocabEmbedding(VOCAB, hidden, comm, dtype=dtype)
-        self.positions = parameter((context, hidden), None, comm, 0, "positions.weight", dtype)
-        self.layers = nn.ModuleList(
-            TensorLayer(hidden, heads, comm, sequence=sequence, name=f"layers.{i}", dtype=dtype)
-            for i in range(layers)
+        positions = torch.empty(context, hidden, dtype=dtype, device=comm.device)
+        self.positions = nn.Parameter(initial_(positions, 0, "positions.weight"))
+        layers = nn.ModuleList(
+            TransformerLayer(hidden, heads, dtype=dtype, device="meta") for _ in range(layers)
         )
+        self.layers = tensor_parallel_(layers, comm, sequence, name="layers")
         self.norm = LayerNorm(hidden, dtype=dtype, device=comm.device)
 
     def forward(self, tokens):
@@ -74,7 +74,7 @@ def main():
         flags.error(
             f"--heads {args.heads} do not split --hidden {args.hidden}: it is not a multiple"
         )
-    x, y = windows(text(), args.steps, args.batch, args.context)
+    x, y = batches_of_text(args.steps, args.batch, args.context)
     given = args.layers, args.hidden, args.heads, args.lr, args.sequence, args.dtype
     return same_losses(run(args, program, x, y, *given))
 

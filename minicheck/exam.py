@@ -1,4 +1,4 @@
-"""An examination: what is asked, of which ranks, and what makes an answer right. Subclass `Exam`, then `grader`.
+"""An examination: what is asked, of which ranks, and what makes an answer right. Subclass `Exam`, and give it a name.
 
     class Double(Exam):
         name, right = "double", "n = 1…3"
@@ -18,17 +18,16 @@
         def cost(self, case, args, outcome):                    # messages and bytes
             few(outcome, 0, "Nothing need be sent.")
 
-    double = grader(Double())                                   # what `minicheck` shows of it
-
-An exercise of another kind writes `run` and `judge` itself: `run` is called on each rank, beside the answer, and
-`judge` in the guard, which the answer never enters.
+Cases of one kind are a `table`, or `ranked`. An exercise on one rank is a `Solo`; where `run` reports more than a result,
+it is a `Report`, whose `check` looks at that. An exercise of another kind writes `run` and `judge` itself: `run` is called
+on each rank, beside the answer, and `judge` in the guard, which the answer never enters.
 
 `draw` draws from a secret seed, after the processes were forked: no rank has another's numbers. `run` gets
 what was drawn and returns plain values (`encode`): also the arguments as they are afterwards, where they
 must not change, or must. `judge` raises `Wrong`, with the numbers, the rank, and what the mistake looks
 like. What `run` returns comes from a process that the answer could have tampered with: `judge` believes
 no part of it that it could compute itself. Each lesson's examinations stand in a file of lessons/,
-and their functions in `minicheck`. Who examines how: guard.py and examinee.py.
+and are functions of `minicheck`, by their names. Who examines how: guard.py and examinee.py.
 
 After it: what passes between a grader and an answer's process, and how a wrong tensor is described.
 """
@@ -39,6 +38,7 @@ import json
 import linecache
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -51,6 +51,7 @@ import torch
 from torch import Tensor
 
 from minidist.comm.base import Comm
+from minidist.comm.cluster import Cluster, Device
 from minidist.comm.world import World
 
 from . import refuse
@@ -82,6 +83,20 @@ def alone(rows) -> tuple[Case, ...]:
     """Cases on one rank each, from {what: given}, or from pairs (what, given)."""
     pairs = rows.items() if isinstance(rows, dict) else rows
     return tuple(Case(1, what, given) for what, given in pairs)
+
+
+def table(what, rows) -> tuple[Case, ...]:
+    """A case on one rank for each row, which is its `given`: values, or one. what: its name, a format or a function of them."""
+    name = what.format if isinstance(what, str) else what
+    return alone((name(*(row if isinstance(row, tuple) else (row,))), row) for row in rows)
+
+
+def ranked(what, rows) -> tuple[Case, ...]:
+    """As `table`, on as many ranks as a row's first value says; `given` are the others, or the other one."""
+    cases = table(what, rows)
+    return tuple(
+        Case(n, name, tuple(rest) if len(rest) > 1 else rest[0]) for _, name, (n, *rest) in cases
+    )
 
 
 class Outcome:
@@ -143,6 +158,12 @@ class Exam:
         """The World of a case, in the answer's process; `args` are what `draw` drew."""
         return World(n)
 
+    def seconds(self, args: list[tuple], answer) -> float:
+        """Seconds that a case takes on the clock of its World, with an answer that is known."""
+        world = self.world(len(args), args)
+        world.run(lambda comm, some: self.run(comm, answer, *some[comm.rank]), args)
+        return world.time
+
     def run(self, comm: Comm, yours, *given):
         """Call the answer on one rank; returns a plain value: what was found, and the arguments as they are now."""
         return {"found": self.call(comm, yours, *given), "given": given}
@@ -184,6 +205,24 @@ class Exam:
 
     def cost(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
         """Raise Wrong if the right numbers came with too many messages or bytes."""
+
+
+class Solo(Exam):
+    """An exercise on one rank: its answer gets no Comm."""
+
+    def call(self, comm, yours, *given):
+        return yours(*given)
+
+
+class Report(Solo):
+    """Its `run` reports more than a result, and `check` looks at the report."""
+
+    def judge(self, case, args, outcome):
+        self.check(case, outcome.results[0], *args[0])
+
+    def check(self, case: Case, got, *given) -> None:
+        """Raise Wrong unless the report is right. given: what was drawn."""
+        raise NotImplementedError
 
 
 class Packed(NamedTuple):
@@ -379,6 +418,16 @@ def integer(rng: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high, (), generator=rng))
 
 
+def integers(rng: torch.Generator, low: int, high: int, count: int) -> list[int]:
+    """So many random integers, low ≤ x < high."""
+    return torch.randint(low, high, (count,), generator=rng).tolist()
+
+
+def shuffled(rng: torch.Generator, count: int) -> list[int]:
+    """0 to count − 1, in a random order."""
+    return torch.randperm(count, generator=rng).tolist()
+
+
 def uniform(rng: torch.Generator) -> float:
     """A random number between 0 and 1."""
     return float(torch.rand((), generator=rng))
@@ -511,6 +560,24 @@ def typed(got, kinds, what: str, should: str) -> None:
         raise Wrong(f"{what} is of type {kind_of(got)}, and should be {should}.")
 
 
+def formed(value, form) -> bool:
+    """Whether a value is of a form: a type; [form], so many of them; (form, form), exactly these."""
+    if not isinstance(form, list | tuple):
+        return type(value) is form
+    if not isinstance(value, list | tuple):
+        return False
+    if isinstance(form, list):
+        return all(formed(v, form[0]) for v in value)
+    return len(value) == len(form) and all(map(formed, value, form))
+
+
+def shaped(got, form, what: str, should: str) -> None:
+    """Raise Wrong unless `got` is of a form, a list as a rule, which a learner calls `should`."""
+    if not formed(got, form):
+        typed(got, list | tuple, what, should)
+        raise Wrong(f"{what} is {shown(got)}, and should be {should}.")
+
+
 def unpacked(found, names: tuple[str, ...], where: str = "") -> dict[str, Any]:
     """What was returned, by name. Wrong unless there is a value for each."""
     if len(names) == 1:
@@ -529,6 +596,13 @@ def entries(found, names: tuple[str, ...], what: str) -> None:
     if set(found) != set(names):
         keys = ", ".join(sorted(map(repr, found))) or "none"
         raise Wrong(f"{what} has the keys {keys}, and should have {listed}.")
+
+
+def holds(report: dict, words: dict[str, str], where: str = "") -> None:
+    """Raise Wrong for the first of what should be true, {its name in the report: what is wrong if not}, that is not."""
+    for name, said in words.items():
+        if not report[name]:
+            raise Wrong(where + said)
 
 
 def identical(values: list[Tensor], what: str) -> None:
@@ -553,8 +627,12 @@ def alike(got, want: Tensor, what: str) -> None:
 
 
 def unchanged(after, before, what: str) -> None:
-    """Raise Wrong if an argument was written to: a tensor, or any plain value."""
-    if encode(after) != encode(before):
+    """Raise Wrong if an argument was written to: a tensor, or any plain value; of a list, which one."""
+    if isinstance(before, list) and isinstance(after, list) and len(after) == len(before):
+        quote = "`" * what.endswith("`")
+        for i, pair in enumerate(zip(after, before)):
+            unchanged(*pair, f"{what.removesuffix(quote)}[{i}]{quote}")
+    elif encode(after) != encode(before):
         raise Wrong(f"{what} was changed, and belongs to the caller: work on a copy.")
 
 
@@ -659,6 +737,16 @@ def refusal(got: dict, words: list, where: str, why: str) -> None:
         )
 
 
+def attempt(due: bool, yours, *given) -> dict:
+    """What an answer finds, {"value": …}, or {"refused": the text of its ValueError}, which is raised unless it is due."""
+    try:
+        return {"value": yours(*given)}
+    except ValueError as error:
+        if not due:
+            raise
+        return {"refused": str(error)}
+
+
 def norm_is(got, want: float, where: str, mistakes, otherwise: str) -> None:
     """Raise Wrong unless `got`, which was returned, is the norm of all gradients. Norms of float64 are exact to 1e-9."""
     number(got, f"{where}the norm")
@@ -695,6 +783,57 @@ def scaled(got, g: Tensor, factor: float, what: str, slips: dict[float, str]) ->
     )
 
 
+def clipped(
+    outcome: Outcome, own: list, limit: float, norm: float, where, looks, rule: str, told
+) -> None:
+    """Raise Wrong unless each rank returned the norm of all gradients, one on all ranks, and scaled its own by it.
+
+    own[r]: gradients by name.  where(r): how a message begins.  looks(r): what a wrong norm may be.  told(r, name): what
+    to call a gradient, and its wrong factors.
+    """
+    first = outcome.results[0]["norm"]
+    for r, got in enumerate(outcome.results):
+        norm_is(got["norm"], norm, where(r), looks(r), rule)
+    for r, got in enumerate(outcome.results):
+        if got["norm"] != first:
+            raise Wrong(
+                f"the norm is right but for rounding, and rounding differs: {first!r} on rank 0, {got['norm']!r} on rank "
+                f"{r}. Add up once, or in one order on all ranks: copies would drift apart."
+            )
+        for name, g in own[r].items():
+            called, slips = told(r, name)
+            factor = min(1.0, limit / (norm + 1e-6))
+            scaled(got["grads"].get(name), g, factor, where(r) + called, slips)
+
+
+def timed(n: int, alpha: float, beta: float, flops: float) -> World:
+    """A World in which products and messages cost time, and nothing else does."""
+    machine = Device("products", {torch.float64: flops, torch.float32: flops}, 1 << 40, 1e18, 0.0)
+    return World(n, cluster=Cluster.uniform(n, alpha, beta, machine))
+
+
+ELSEWHERE = "is the work done elsewhere, or the clock set?"
+
+
+def on_time(
+    outcome: Outcome, least: float, most: float, enough: float, right: str, hint: str, why=ELSEWHERE
+) -> None:
+    """Raise Wrong where a World's clock shows less than the `least` that can be, or more than `most`.
+
+    right: what is, all the same.  hint: for what is late.  why: for what is early.
+    """
+    took = outcome.time
+    if took is not None and took < least:
+        raise Wrong(
+            f"the World's clock shows {1e3 * took:.3g} ms, and {1e3 * least:.3g} ms are the least that it takes: {why}"
+        )
+    if took is not None and took > most:
+        raise Wrong(
+            f"{right} right, but on the World's clock it takes {1e3 * took:.3g} ms, and {1e3 * enough:.3g} ms are enough. "
+            f"{hint}"
+        )
+
+
 def few_in_all(outcome: Outcome, nbytes: int, hint: str) -> None:
     """Raise Wrong if all ranks together send more than so many bytes."""
     sent = outcome.nbytes()
@@ -728,17 +867,17 @@ ROUGHLY = 0.01  # a prediction is rounded
 
 
 class Prediction(Exam):
-    """Numbers by name. text: what they are.  values: the right ones.  slips: of each, {wrong value: what it means}."""
+    """Numbers by name. figures: a function whose name and docstring are the exercise's, and whose defaults what is given;
+    it returns the right values, and the slips of each: {name: {wrong value: what it means}}."""
 
     functions = False
     cases = (Case(1, "your numbers"),)
 
-    def __init__(self, name: str, text: str, right: str, values: dict, slips: dict):
-        self.name = name
-        self.__doc__ = text
+    def __init__(self, figures: Callable[[], tuple[dict, dict]], right: str):
+        self.name = figures.__name__
+        self.__doc__ = figures.__doc__
         self.right = right
-        self.values = values
-        self.slips = slips
+        self.values, self.slips = figures()
 
     def run(self, comm, *numbers):
         return dict(zip(self.values, map(bare, numbers), strict=True))

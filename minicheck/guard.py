@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from types import ModuleType
 
 import cloudpickle
 import torch
@@ -31,7 +32,7 @@ from minidist.comm.base import PeerLost
 from minidist.comm.launch import launch
 
 from . import examinee
-from .exam import Case, Exam, Outcome, Wrong, decode, encode, pack
+from .exam import Case, Exam, Outcome, Prediction, Wrong, decode, encode, pack
 from .examinee import Pipe, Silent, explain, own_line
 
 
@@ -251,6 +252,16 @@ def grader(exam: Exam) -> Callable[..., None]:
     examined.__name__ = examined.__qualname__ = exam.name
     examined.__doc__ = exam.__doc__
     return examined
+
+
+def graders(lesson: ModuleType) -> dict[str, Callable[..., None]]:
+    """A grader for each exercise of a lesson: for each class of examinations that has a name, and each prediction."""
+    found = vars(lesson).values()
+    exams = [value for value in found if isinstance(value, Prediction)]
+    for value in found:
+        if isinstance(value, type) and issubclass(value, Exam) and "name" in vars(value):
+            exams.append(value())
+    return {exam.name: grader(exam) for exam in exams}
 
 
 def examinations(

@@ -31,9 +31,8 @@ def whole(value, sentence: str, least: float = -math.inf) -> int:
 
 def number(value, sentence: str, least: float = -math.inf, most: float = math.inf) -> float:
     """A finite number from `least` to `most`; True, False and NaN are none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{sentence}, not {value!r}")
-    if math.isinf(value):
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    if not real or not least <= value <= most or math.isinf(value):
         raise ValueError(f"{sentence}, not {value!r}")
     return value
 
@@ -51,6 +50,19 @@ def choice(value, name: str, among: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in words:
         raise ValueError(f"{name} is one of {', '.join(map(repr, words))}, not {value!r}")
     return value
+
+
+def function(value, sentence: str):
+    """What can be called."""
+    if not callable(value):
+        raise ValueError(f"{sentence}, not {value!r}")
+    return value
+
+
+def instance(value, kind: type, sentence: str) -> None:
+    """An object of this class."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{sentence}, not {type(value).__name__}")
 
 
 def device(value) -> torch.device:

@@ -5,7 +5,7 @@
     rotated                queries and keys turned by their positions
     resnet                 a convolutional network with batch norm
     sequence               a GPT as nn.Sequential of its parts, to be cut into stages
-    seeded_, initial_      initial values that do not depend on how a model is split
+    seeded_, materialize_  initial values that do not depend on how a model is split, of a whole and of its parts
 
 Every model is built on any device. On "meta" it has shapes and no numbers, so that GPT-3 costs nothing.
 """
@@ -13,7 +13,7 @@ Every model is built on any device. On "meta" it has shapes and no numbers, so t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from hashlib import sha256
 from itertools import pairwise
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from minidist import arguments
 from minidist.arguments import choice, flags, floating, number, whole
+from minidist.split import Cut, bounds, cuts
 
 # ------------------------------------------------------------
 # Initial values that do not depend on how a model is split.
@@ -56,32 +57,33 @@ def initial(seed: int, name: str, shape: Sequence[int]) -> Tensor:
 
 
 @torch.no_grad()
-def initial_(
-    part: Tensor, seed: int, name: str, dim: int = 0, first: int = 0, whole: int | None = None
-) -> Tensor:
+def initial_(part: Tensor, seed: int, name: str, cut: Cut | None = None, rank: int = 0) -> Tensor:
     """Give `part` its `initial` value, in place, on any device and rounded to its dtype. Returns `part`.
 
-    The part has the numbers from `first` on along `dim`, 0 or 1, of a parameter that has `whole` of them there; else
-    it is all of the parameter. On the device "meta" there is nothing to draw. ValueError for a part that the whole
-    does not have.
+    cut: of the whole parameter, along dimension 0 or 1: `part` is what `rank` has of it. Without a cut it is the whole.
+    On the device "meta" there is nothing to draw. Raises ValueError for a part of another size than the cut says.
     """
-    size = part.shape[dim] if part.dim() else 0
-    whole = size if whole is None else whole
-    if not 0 <= first <= first + size <= whole:
-        raise ValueError(
-            f"{size} from {first} on are no part of {whole} along dimension {dim} of {name}"
-        )
+    dim = first = 0
+    shape = part.shape
+    if cut is not None:
+        dim, (first, end) = cut.dim, bounds(cut.sizes)[rank]
+        shape = cut.shape(part.shape, sum(cut.sizes))
+        if part.shape[dim] != end - first:
+            raise ValueError(
+                f"rank {rank} has {end - first} of {shape[dim]} along dimension {dim} of {name}, "
+                f"not {part.shape[dim]}"
+            )
     if part.is_meta:
         return part
     if part.dim() < 2:
         return part.fill_(float(not name.endswith("bias")))
-    for at, rows in _rows(seed, name, (*part.shape[:dim], whole, *part.shape[dim + 1 :])):
+    for at, rows in _rows(seed, name, shape):
         if dim == 0:
-            begin, end = max(at, first), min(at + len(rows), first + size)
+            begin, end = max(at, first), min(at + len(rows), first + len(part))
             if begin < end:
                 part[begin - first : end - first] = rows[begin - at : end - at]
         else:
-            part[at : at + len(rows)] = rows.narrow(dim, first, size)
+            part[at : at + len(rows)] = rows.narrow(dim, first, part.shape[dim])
     return part
 
 
@@ -110,7 +112,39 @@ def seeded_(module: nn.Module, seed: int = 0) -> nn.Module:
     return module
 
 
-def made(module: nn.Module, seed: int, device: str | torch.device) -> nn.Module:
+@torch.no_grad()
+def materialize_(
+    module: nn.Module,
+    seed: int,
+    rename: Callable[[str], str] = str,
+    whole: Mapping[str, Tensor] | None = None,
+    rank: int = 0,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+) -> nn.Module:
+    """Give each parameter of a module on "meta" its values on `device`: the part of `rank`, where it is cut.
+
+    rename: from names in `module` to those of the whole model. What has one name there becomes one parameter.
+    whole: the whole model's parameters by name. One with values hands its part on; another one, on "meta" or not
+    named, stands for its `initial` value.  dtype: instead of theirs.  Returns `module`.
+    """
+    how, parameters = cuts(module), {}
+    for name, p in list(module.named_parameters(remove_duplicate=False)):
+        serial, cut = rename(name), how.get(name)
+        if serial not in parameters:
+            source = (whole or {}).get(serial, p)
+            values = torch.empty(p.shape, dtype=dtype or source.dtype, device=device)
+            if source.is_meta:
+                initial_(values, seed, serial, cut, rank)
+            else:
+                values.copy_(source if cut is None else cut.part(source, rank))
+            parameters[serial] = nn.Parameter(values, source.requires_grad)
+        owner, _, last = name.rpartition(".")
+        setattr(module.get_submodule(owner), last, parameters[serial])
+    return module
+
+
+def initialized(module: nn.Module, seed: int, device: str | torch.device) -> nn.Module:
     """A module that was built on the device "meta", on `device` with its initial values."""
     place, seed = arguments.device(device), arguments.whole(seed, "a seed is a whole number")
     return module if place.type == "meta" else seeded_(module.to_empty(device=place), seed)
@@ -153,7 +187,7 @@ class BatchNorm2d(_Bare, nn.BatchNorm2d):
 # Rotary positions: queries and keys are turned by an angle that grows with their position.
 #
 # Of a head of size D, numbers 2i and 2i+1 are a point of the plane. At position t it is turned by t·θᵢ with
-# θᵢ = base^(−2i/D):
+# θᵢ = 10,000^(−2i/D):
 #
 #     (a, b) → (a·cos tθᵢ − b·sin tθᵢ, a·sin tθᵢ + b·cos tθᵢ)        as complex numbers: z → z·exp(i·tθᵢ)
 #
@@ -161,18 +195,11 @@ class BatchNorm2d(_Bare, nn.BatchNorm2d):
 # 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", section 3.2.
 
 
-def rotated(x: Tensor, base: float = 10000.0) -> Tensor:
-    """Queries or keys (…, T, D), of positions 0 … T−1, each turned by its position; angles in float32 at least.
-
-    Raises ValueError for an odd D.
-    """
+def rotated(x: Tensor) -> Tensor:
+    """Queries or keys (…, T, D), of positions 0 … T−1, each turned by its position; angles in float32 at least."""
     T, size = x.shape[-2:]
-    if size % 2:
-        raise ValueError(
-            f"rotary positions turn pairs of numbers: a head of size {size} is not a multiple of 2"
-        )
     exact = torch.promote_types(x.dtype, torch.float32)
-    speeds = base ** (-torch.arange(0, size, 2, dtype=exact, device=x.device) / size)  # (D/2)
+    speeds = 10_000.0 ** (-torch.arange(0, size, 2, dtype=exact, device=x.device) / size)  # (D/2)
     angles = torch.arange(T, dtype=exact, device=x.device)[:, None] * speeds  # (T, D/2)
     cos, sin = angles.cos(), angles.sin()
     a, b = x.unflatten(-1, (size // 2, 2)).unbind(-1)  # each (…, T, D/2)
@@ -197,7 +224,7 @@ def mlp(
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [Linear(inputs, outputs, dtype=dtype, device="meta"), nn.ReLU()]
-    return made(nn.Sequential(*layers[:-1]), seed, device)
+    return initialized(nn.Sequential(*layers[:-1]), seed, device)
 
 
 # ------------------------------------------------------------
@@ -238,33 +265,21 @@ class Attention(nn.Module):
         self,
         hidden: int,
         heads: int,
-        dropout: float,
-        attention: str,
+        dropout: float = 0.0,
+        attention: str = "sdpa",
         kv_heads: int | None = None,
         rotary: bool = False,
         **like,
     ):
         super().__init__()
-        self.deal(hidden, heads, attention, kv_heads, rotary)
-        self.qkv = Linear(hidden, self.groups * self.rows, **like)
-        self.proj = Linear(hidden, hidden, **like)
-        self.weights_dropout, self.dropout = Dropout(dropout), Dropout(dropout)
-
-    def deal(
-        self, hidden: int, heads: int, attention: str, kv_heads: int | None, rotary: bool = False
-    ) -> None:
-        """Say how many heads there are, of what size, and how they attend. ValueError where that cannot be."""
         hidden = whole(hidden, "a layer has at least 1 hidden feature", 1)
         heads = whole(heads, "attention has at least 1 head", 1)
-        groups = (
-            heads
-            if kv_heads is None
-            else whole(kv_heads, "attention has at least 1 head of keys and values", 1)
-        )
+        groups = heads if kv_heads is None else kv_heads
+        groups = whole(groups, "attention has at least 1 head of keys and values", 1)
         flags(rotary=rotary)
         if hidden % heads:
             raise ValueError(f"{heads} heads do not split hidden = {hidden}: it is not a multiple")
-        if groups < 1 or heads % groups:
+        if heads % groups:
             raise ValueError(
                 f"{groups} heads of keys and values do not serve {heads} heads alike: not a multiple"
             )
@@ -275,10 +290,14 @@ class Attention(nn.Module):
                 f"rotary positions turn pairs: heads of size {hidden}/{heads} = {hidden // heads} are odd"
             )
         self.size = hidden // heads
-        self.queries = heads // groups
+        self.queries = heads // groups  # of one group: a head of keys and values
         self.groups = groups
         self.kind = attention
         self.rotary = rotary
+        self.qkv = Linear(hidden, groups * self.rows, **like)
+        self.proj = Linear(hidden, hidden, **like)
+        self.weights_dropout = Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @property
     def rows(self) -> int:
@@ -287,13 +306,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         # One group's q, k and v lie together, so a cut through the rows of qkv gives whole heads.
-        # (B, T, a, 3, H/a)
         rows = self.qkv(x).unflatten(-1, (self.groups, self.queries + 2, self.size))
-        parts = rows.permute(0, 2, 3, 1, 4).split((self.queries, 1, 1), 2)
+        rows = rows.permute(0, 2, 3, 1, 4)  # (B, groups, queries + 2, T, H/a)
+        q, k, v = rows.split((self.queries, 1, 1), 2)
         if self.rotary:
-            parts = rotated(parts[0]), rotated(parts[1]), parts[2]
+            q, k = rotated(q), rotated(k)
         # 3 × (B, a, T, H/a)
-        q, k, v = (part.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for part in parts)
+        q, k, v = (x.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for x in (q, k, v))
         return self.dropout(self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))  # (B, T, H)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, a, T, H/a)
@@ -332,27 +351,20 @@ class MLP(nn.Module):
     def __init__(
         self,
         hidden: int,
-        dropout: float,
-        gelu: str,
+        dropout: float = 0.0,
+        gelu: str = "tanh",
         ffn: int | None = None,
         gated: bool = False,
         **like,
     ):
         super().__init__()
-        self.widen(hidden, gelu, ffn, gated)
-        self.fc, self.proj = (
-            Linear(hidden, self.rows * self.ffn, **like),
-            Linear(self.ffn, hidden, **like),
-        )
-        self.dropout = Dropout(dropout)
-
-    def widen(self, hidden: int, gelu: str, ffn: int | None, gated: bool) -> None:
-        """Say how many features there are, how many rows of fc each has, and what makes it of them."""
         flags(gated=gated)
         choice(gelu, "gelu", ("tanh", "none"))
         self.ffn = 4 * hidden if ffn is None else whole(ffn, "an MLP has at least 1 feature", 1)
-        self.rows = 2 if gated else 1
+        self.fc = Linear(hidden, (1 + gated) * self.ffn, **like)
         self.act = SwiGLU() if gated else nn.GELU(gelu)
+        self.proj = Linear(self.ffn, hidden, **like)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         return self.dropout(self.proj(self.act(self.fc(x))))  # fc: (B, T, F), gated (B, T, 2F)
@@ -384,10 +396,8 @@ class TransformerLayer(nn.Module):
         like = dict(dtype=dtype, device=device)
         self.norm_1 = LayerNorm(hidden, **like)
         self.attention = Attention(hidden, heads, dropout, attention, kv_heads, rotary, **like)
-        self.norm_2, self.mlp = (
-            LayerNorm(hidden, **like),
-            MLP(hidden, dropout, gelu, ffn, gated, **like),
-        )
+        self.norm_2 = LayerNorm(hidden, **like)
+        self.mlp = MLP(hidden, dropout, gelu, ffn, gated, **like)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         x = x + self.attention(self.norm_1(x))
@@ -395,7 +405,7 @@ class TransformerLayer(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values."""
+    """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values, and says the options."""
 
     def __init__(
         self,
@@ -406,32 +416,28 @@ class GPT(nn.Module):
         context: int,
         dropout: float = 0.0,
         tied: bool = True,
-        attention: str = "sdpa",
-        gelu: str = "tanh",
         dtype: torch.dtype | None = None,
         device: str | None = None,
-        kv_heads: int | None = None,
-        ffn: int | None = None,
-        gated: bool = False,
         rotary: bool = False,
+        **options,
     ):
         super().__init__()
         layers = whole(layers, "a GPT has at least 1 layer", 1)
         hidden = whole(hidden, "a layer has at least 1 hidden feature", 1)
         vocab = whole(vocab, "a vocabulary has at least 1 token", 1)
-        context = whole(context, "a context has room for at least 1 token", 1)
         flags(tied=tied, rotary=rotary)
         floating(
             dtype,
             "the parameters of a GPT are real numbers of 16 bits or more, such as torch.float32",
         )
-        like, self.context = dict(dtype=dtype, device=device), context
-        more = like | dict(kv_heads=kv_heads, ffn=ffn, gated=gated, rotary=rotary)
+        like = dict(dtype=dtype, device=device)
+        self.context = whole(context, "a context has room for at least 1 token", 1)
         self.tokens = Embedding(vocab, hidden, **like)
-        self.positions = None if rotary else Embedding(context, hidden, **like)
+        self.positions = None if rotary else Embedding(self.context, hidden, **like)
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(
-            TransformerLayer(hidden, heads, dropout, attention, gelu, **more) for _ in range(layers)
+            TransformerLayer(hidden, heads, dropout, rotary=rotary, **options, **like)
+            for _ in range(layers)
         )
         self.norm = LayerNorm(hidden, **like)
         self.head = None if tied else Linear(hidden, vocab, bias=False, **like)
@@ -463,45 +469,23 @@ def gpt(
     heads: int,
     vocab: int,
     context: int,
-    dropout: float = 0.0,
-    tied: bool = True,
-    attention: str = "sdpa",
-    gelu: str = "tanh",
+    *,
     seed: int = 0,
-    dtype: torch.dtype | None = None,
     device: str = "cpu",
-    kv_heads: int | None = None,
-    ffn: int | None = None,
-    gated: bool = False,
-    rotary: bool = False,
+    **options,
 ) -> GPT:
     """A GPT with its initial values: `gpt(layers=2, hidden=64, heads=4, vocab=256, context=32)`.
 
-    tied: the projection to the vocabulary is the token embedding. attention: "sdpa" or "explicit".
-    gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer. ffn: features of the MLP, 4H if not
-    given. gated: it is SwiGLU. rotary: positions turn queries and keys, and are not added to the embedding.
+    The options are: dropout, a share from 0 to 1. tied: the projection to the vocabulary is the token embedding (True).
+    attention: "sdpa" or "explicit". gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer.
+    ffn: features of the MLP, 4H if not given. gated: it is SwiGLU. rotary: positions turn queries and keys, and are not
+    added to the embedding. dtype: of the parameters.
     GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; the model, for more than
     `context` tokens.
     """
-    model = GPT(
-        layers,
-        hidden,
-        heads,
-        vocab,
-        context,
-        dropout,
-        tied,
-        attention,
-        gelu,
-        dtype,
-        "meta",
-        kv_heads,
-        ffn,
-        gated,
-        rotary,
-    )
-    return made(model, seed, device)
+    model = GPT(layers, hidden, heads, vocab, context, device="meta", **options)
+    return initialized(model, seed, device)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -557,27 +541,17 @@ def names(model: GPT) -> dict[str, str]:
     return {name: own[p] for name, p in sequence(model).named_parameters(remove_duplicate=False)}
 
 
-@torch.no_grad()
 def stage_of(model: GPT, first: int, end: int, seed: int = 0, device: str = "cpu") -> nn.Sequential:
     """Parts `first` to `end` − 1 of a GPT on the meta device, on `device` with their initial values, and no others.
 
     `stage_of(gpt(…, device="meta"), 2, 5)` has the numbers of `sequence(gpt(…))[2:5]`. The model stays as it is.
     Raises ValueError for parts that there are not.
     """
-    parts = sequence(model)
-    known = names(model)
-    made = {}
+    parts, known = sequence(model), names(model)
     if not 0 <= first <= end <= len(parts):
         raise ValueError(f"there are no parts {first} to {end} of a model of {len(parts)} parts")
-    stage = deepcopy(parts[first:end])
-    for name, p in list(stage.named_parameters(remove_duplicate=False)):
-        whole = known[name]  # a slice of nn.Sequential keeps the numbers of its parts
-        if whole not in made:
-            values = initial_(torch.empty_like(p, device=device), seed, whole)
-            made[whole] = nn.Parameter(values, p.requires_grad)
-        owner, _, last = name.rpartition(".")
-        setattr(stage.get_submodule(owner), last, made[whole])
-    return stage
+    # a slice of nn.Sequential keeps the numbers of its parts
+    return materialize_(deepcopy(parts[first:end]), seed, known.__getitem__, device=device)
 
 
 # ------------------------------------------------------------
@@ -636,23 +610,33 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images (B, channels, h, w) to logits (B, classes). `resnet` builds one with its initial values."""
+    """Images (B, channels, h, w) to logits (B, classes). `resnet` builds one with its initial values, and says the options."""
 
-    def __init__(self, depth: int, classes: int, channels: int, width: int, small: bool, **like):
+    def __init__(
+        self,
+        depth: int,
+        classes: int = 1000,
+        channels: int = 3,
+        width: int = 64,
+        small: bool = False,
+        **like,
+    ):
         super().__init__()
+        if depth not in BLOCKS:
+            raise ValueError(
+                f"the depth of a ResNet is one of {', '.join(map(str, BLOCKS))}, not {depth}"
+            )
         self.small, deep = small, depth >= DEEP
-        self.stem = (
-            ConvNorm(channels, width, 3, 1, **like)
-            if small
-            else ConvNorm(channels, width, 7, 2, **like)
-        )
+        size, stride = (3, 1) if small else (7, 2)
+        self.stem = ConvNorm(channels, width, size, stride, **like)
         blocks, inputs = [], width
         for group, blocks_of_group in enumerate(BLOCKS[depth]):
             outputs = (4 if deep else 1) * width * 2**group
             for i in range(blocks_of_group):
                 blocks.append(Block(inputs, outputs, 2 if group and i == 0 else 1, deep, **like))
                 inputs = outputs
-        self.blocks, self.fc = nn.Sequential(*blocks), Linear(inputs, classes, **like)
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = Linear(inputs, classes, **like)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.stem(x))
@@ -660,29 +644,16 @@ class ResNet(nn.Module):
         return self.fc(self.blocks(x).mean((2, 3)))  # (B, classes)
 
 
-def resnet(
-    depth: int = 50,
-    classes: int = 1000,
-    channels: int = 3,
-    width: int = 64,
-    small: bool = False,
-    seed: int = 0,
-    dtype: torch.dtype | None = None,
-    device: str = "cpu",
-) -> ResNet:
+def resnet(depth: int = 50, *, seed: int = 0, device: str = "cpu", **options) -> ResNet:
     """A ResNet-18, -34, -50, -101 or -152 with its initial values.
 
-    width: channels of the first group. small: for images of a few pixels (3×3 stem, no pooling), as
-    `resnet(18, classes=10, channels=1, width=8, small=True)` for digits of 8 × 8.
+    The options are: classes and channels of the images, 1000 and 3. width: channels of the first group, 64. small: for
+    images of a few pixels (3×3 stem, no pooling), as `resnet(18, classes=10, channels=1, width=8, small=True)` for
+    digits of 8 × 8. dtype: of the parameters.
     Raises ValueError for another depth.
     """
-    if depth not in BLOCKS:
-        raise ValueError(
-            f"the depth of a ResNet is one of {', '.join(map(str, BLOCKS))}, not {depth}"
-        )
-    model = made(
-        ResNet(depth, classes, channels, width, small, dtype=dtype, device="meta"), seed, device
-    )
+    whole(options.get("classes", 1), "a ResNet has at least 1 class", 1)
+    model = initialized(ResNet(depth, device="meta", **options), seed, device)
     for module in model.modules():
         if isinstance(module, BatchNorm2d):
             module.reset_parameters()  # its statistics; scale and shift are these values, too

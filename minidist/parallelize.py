@@ -6,28 +6,28 @@
         loss = engine.step(x, y, max_norm=1.0)
 
 First what is split within a layer, then between layers; what the forward of what is left keeps, and in which precision;
-last, who of several holders keeps it. In the style of torchtitan's `parallelize_llama`.
+last, who of several holders keeps it. What is split is arranged on the device "meta", and only what a rank holds gets
+values. In the style of torchtitan's `parallelize_llama`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .arguments import choice, flags, whole
+from .arguments import choice, flags, function, instance, whole
 from .checkpoint.checkpoint import load, pieces
 from .checkpoint.reshard import Piece, Saved
 from .collectives import all_reduce_, broadcast_
 from .comm.base import Comm
 from .comm.mesh import Mesh
-from .models import GPT, TransformerLayer, sequence
-from .parallel import gpt
+from .models import GPT, TransformerLayer, materialize_, names, sequence
 from .parallel.compress import Compression
 from .parallel.data import DataParallel
 from .parallel.pipeline import Pipeline, by_parameters, forward, micro_batches, partition, shares
@@ -45,8 +45,8 @@ from .parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from .parallel.tensor import gather_from, seed_group_
-from .parallel.vocab import VocabEmbedding, vocab_cross_entropy
+from .parallel.tensor import gather_from, seed_group_, split_
+from .parallel.vocab import TensorEmbedding, TensorHead, VocabEmbedding, vocab_cross_entropy
 from .parallel.zero import FullySharded, ShardedOptimizer
 from .split import uneven
 from .train.amp import HALVES, LEVELS, LossScaler, Masters, autocast
@@ -59,9 +59,10 @@ from .train.selective import ATTENTION, selective
 # The steps of `parallelize` that are more than one call: what is asked for, what is kept, and who averages.
 #
 #     refuse        what does not go together, said before anything is built
+#     arranged      a schedule, and the pipeline that it is for
+#     stage_chunks  the parts of the model that this stage holds; serial_name: what its parameters are called in the model
 #     forms         how a layer's activations are kept: all, without attention's scores, the layer's input alone
-#     precision     what forward computes within, and the scale of its loss; stored: the dtype of the parameters
-#     shard         ZeRO 3; averaged: who averages the gradients, and the optimizer
+#     averaged      who averages the gradients, and the optimizer
 #
 # Parameters are in two groups, the same two on every mesh, so that an optimizer's state fits wherever it is loaded.
 
@@ -71,62 +72,56 @@ SCHEDULES = {"1f1b": one_f_one_b} | {
     schedule.__name__: schedule
     for schedule in (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v)
 }
+TOKENS = "tokens.weight"
 Rename = Callable[[str], str]
 Make = Callable[[list[dict]], Optimizer]
 
 
 def known(model, optimizer, cost, sequence_parallel: bool, seed: int) -> None:
     """ValueError for arguments of another kind than `parallelize` takes."""
-    if not isinstance(model, GPT):
-        raise ValueError(f"parallelize splits a GPT, made by gpt(…), not {type(model).__name__}")
-    if not callable(optimizer):
-        raise ValueError(
-            "optimizer is a function that makes one of groups of parameters, such as "
-            f"lambda groups: AdamW(groups, lr=1e-3), not {optimizer!r}"
-        )
-    if not callable(cost):
-        raise ValueError(
-            f"cost is a function that gives a number for each part of a model, not {cost!r}"
-        )
+    instance(model, GPT, "parallelize splits a GPT, made by gpt(…)")
+    function(
+        optimizer,
+        "optimizer is a function that makes one of groups of parameters, such as "
+        "lambda groups: AdamW(groups, lr=1e-3)",
+    )
+    function(cost, "cost is a function that gives a number for each part of a model")
     flags(sequence_parallel=sequence_parallel)
     whole(seed, "a seed is a whole number")
 
 
-def schedule_of(schedule: str | Schedule, shape: Shape) -> Schedule:
-    """The function, where a word was given. ValueError for one that does not go with the shape's chunks and place."""
+def arranged(schedule: str | Schedule, S: int, M: int, chunks: int) -> tuple[Schedule, Shape]:
+    """The function, where a word was given, and its pipeline. ValueError for another number of chunks than it has."""
+    shape = Shape(S, M, chunks).checked()
     if not callable(schedule):
         schedule = SCHEDULES[choice(schedule, "schedule", SCHEDULES)]
-    S, M, v, place = shape
     if schedule is interleaved:
-        if v < 2:
+        if chunks < 2:
             raise ValueError(
                 "schedule='interleaved' wants at least 2 chunks on each stage, and chunks=1: "
                 "take chunks=2, or schedule='1f1b'"
             )
-        schedule = functools.partial(interleaved, v=v)
+        schedule = partial(interleaved, v=chunks)
     name = getattr(getattr(schedule, "func", schedule), "__name__", "of yours")
     has = 1 + max((action.chunk for action in schedule(0, S, M)), default=0)
-    if has != v:
+    if has != chunks:
         words = f"{has} chunk{'s' if has > 1 else ''} on each stage"
         raise ValueError(
-            f"the schedule {name} has {words}, and chunks={v}: take chunks={has}, or another schedule"
+            f"the schedule {name} has {words}, and chunks={chunks}: take chunks={has}, or another schedule"
         )
-    needed = {"interleaved": "loop", "zb_v": "V"}.get(name, place)
-    if place != needed:
-        raise ValueError(f"the schedule {name} is for place={needed!r}, not for place={place!r}")
-    return schedule
+    return schedule, shape._replace(place="V") if name == "zb_v" else shape
 
 
-def makes_one(optimizer: Make) -> Make:
+def checked_maker(optimizer: Make) -> Make:
     """`optimizer`, with a ValueError where it makes none."""
 
     def make(groups: list[dict]) -> Optimizer:
-        made = optimizer(groups)
-        if not isinstance(made, Optimizer):
+        result = optimizer(groups)
+        if not isinstance(result, Optimizer):
             raise ValueError(
-                f"optimizer made {type(made).__name__} of the groups of parameters, not an optimizer"
+                f"optimizer made {type(result).__name__} of the groups of parameters, not an optimizer"
             )
-        return made
+        return result
 
     return make
 
@@ -172,66 +167,57 @@ def refuse(
         )
 
 
+def stage_chunks(
+    parts: Sequence[nn.Module], cuts: Sequence[tuple[int, int]], shape: Shape, stage: int
+) -> nn.ModuleList:
+    """The chunks of a stage, each a Sequential that keeps the numbers of its parts; cuts: as from `partition`."""
+    parts = nn.Sequential(*parts)
+    return nn.ModuleList(parts[slice(*cuts[shape.part(stage, chunk)])] for chunk in range(shape.v))
+
+
+def serial_name(name: str, names: Mapping[str, str]) -> str:
+    """What a parameter of a stage's chunks is called in the GPT: "0.2.norm_1.bias" is "layers.1.norm_1.bias".
+
+    names: {name in `sequence(model)`: name in the model}. The chunk may be wrapped in a FullySharded.
+    """
+    _, part = name.replace(".module.", ".", 1).split(".", 1)
+    return names[part]
+
+
 def forms(module: nn.Module, recompute: str) -> None:
     """Each layer of `module` keeps for backward what `recompute` leaves it; see `RECOMPUTE`."""
     form = {"full": checkpoint, "selective": selective(ATTENTION)}.get(recompute)
     for layer in module.modules() if form else ():
         if isinstance(layer, TransformerLayer):
-            layer.forward = functools.partial(form, layer.forward)
+            layer.forward = partial(form, layer.forward)
 
 
 def parameter_groups(module: nn.Module, rename: Rename, whole: Mapping[str, Tensor]) -> list[dict]:
     """Two groups of parameters, with weight decay and without; either may be empty on a stage."""
-    found = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+    groups = [{"params": []}, {"params": [], "weight_decay": 0.0}]
     for name, p in module.named_parameters():
         serial = rename(name)
-        found[bias_or_norm(serial, whole[serial].shape)]["params"].append(p)
-    return found
-
-
-def stored(amp: str, half: torch.dtype, zero: int) -> torch.dtype | None:
-    """The dtype that parameters are kept in, None: their own. ZeRO 3 keeps the masters of 16-bit ones in its shards."""
-    level = LEVELS[amp]
-    return half if level.half and not (zero == 3 and level.masters) else None
-
-
-def precision(amp: str, half: torch.dtype, comm: Comm) -> tuple[AbstractContextManager, LossScaler]:
-    """What a forward computes within, and what scales its loss: all ranks of the model skip a step together."""
-    level = LEVELS[amp]
-    around = autocast(half) if level.lists else nullcontext()
-    return around, LossScaler(enabled=level.scaled and half == torch.float16, comm=comm)
-
-
-def shard(
-    module: nn.ModuleList, comm: Comm, zero: int, amp: str, half: torch.dtype
-) -> nn.ModuleList:
-    """ZeRO 3: each chunk's parameters over the ranks of `comm`, gathered layer by layer; else `module` as it is."""
-    if zero < 3:
-        return module
-    compute = half if LEVELS[amp].masters else None
-    # a tied embedding is a block, so it is cut alike on both its stages
-    blocks = (TransformerLayer, VocabEmbedding)
-    return nn.ModuleList(FullySharded(chunk, comm, compute, blocks=blocks) for chunk in module)
+        groups[bias_or_norm(serial, whole[serial].shape)]["params"].append(p)
+    return groups
 
 
 def averaged(
     module: nn.ModuleList,
-    some: list[dict],
+    groups: list[dict],
     tied: Mapping[str, Tensor],
     comm: Comm,
     zero: int,
-    amp: str,
+    masters: bool,
     make: Make,
     compression,
 ) -> tuple[Optimizer, nn.Module | Optimizer]:
     """The optimizer, and who averages gradients over `comm`: a DataParallel, the optimizer, or `module` itself."""
-    masters = LEVELS[amp].masters
     if zero in (1, 2):
         wide = torch.float32 if masters else None
-        optimizer = ShardedOptimizer(some, make, comm, zero, wide, tied=list(tied.values()))
+        optimizer = ShardedOptimizer(groups, make, comm, zero, wide, tied=list(tied.values()))
         return optimizer, optimizer
     data = DataParallel(module, comm, compression=compression) if zero == 0 else module
-    return Masters(some, make) if masters and zero == 0 else make(some), data
+    return Masters(groups, make) if masters and zero == 0 else make(groups), data
 
 
 def seed_(mesh, seed: int) -> None:
@@ -303,7 +289,7 @@ class Engine:
         loss = engine.evaluate(x, y)                    # the same without a backward
         logits = engine.logits(x)                       # (b, T, V) on every rank
 
-    `step` is `backward`, `clip`, `update`. A loss is the mean over all data ranks' samples, one number in float64, the
+    `step` is `backward`, `clip`, `update`, and hands further keywords to the optimizer's step. A loss is the mean over all data ranks' samples, one number in float64, the
     same on all ranks.  weight: samples behind this data rank's part, given on all of them where they differ.
 
     module: this rank's chunks.  optimizer: with two `param_groups`, for schedulers; the second has no weight decay.
@@ -340,7 +326,7 @@ class Engine:
     def _arrange(self, data) -> bool:
         """Tell the pipeline which backwards average gradients. Returns whether that is the step's last one."""
         pipeline = self.pipeline
-        mine, halves = pipeline.actions(self.micro_batches)
+        actions, halves = pipeline.actions(self.micro_batches)
         overlaps = self.zero == 0 and not halves and pipeline.shape.v == 1
         if self.zero == 3 and halves:
             raise ValueError(
@@ -351,18 +337,23 @@ class Engine:
             pipeline.after = data.average
         if self.zero < 2 + halves:
             pipeline.quiet = lambda action: (
-                nullcontext() if overlaps and action == mine[-1] else data.no_sync()
+                nullcontext() if overlaps and action == actions[-1] else data.no_sync()
             )
         return overlaps
 
     def step(
-        self, x: Tensor, y: Tensor, max_norm: float | None = None, weight: float | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        max_norm: float | None = None,
+        weight: float | None = None,
+        **kwargs,
     ) -> Tensor:
-        """One batch: `backward`, `clip` if there is a limit, `update`. Returns the loss before it."""
+        """One batch: `backward`, `clip` if there is a limit, `update(**kwargs)`. Returns the loss before it."""
         loss = self.backward(x, y, weight)
         if max_norm is not None:
             self.clip(max_norm)
-        self.update()
+        self.update(**kwargs)
         return loss
 
     def backward(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
@@ -379,9 +370,9 @@ class Engine:
     ) -> Tensor:
         """The mean over micro-batches and data ranks, from the last stage to all."""
         mean = torch.zeros((), dtype=torch.float64, device=self.mesh.comm.device)
-        if losses is not None and weight != 0:
-            mean = (losses.double() * losses.new_tensor(shares, dtype=torch.float64)).sum()
         if losses is not None:
+            if weight != 0:
+                mean = (losses.double() * losses.new_tensor(shares, dtype=torch.float64)).sum()
             all_reduce_(self.mesh.dp, mean.mul_(share(self.mesh.dp, weight)))
         return broadcast_(self.mesh.pp, mean, self.pipeline.end)
 
@@ -390,15 +381,15 @@ class Engine:
         repeated, tp = self.pipeline.ties.repeated, self.mesh.tp
         self.scaler.unscale_(self.optimizer)
         if isinstance(self.optimizer, ShardedOptimizer):
-            mine = counted(self.module, tp, repeated)
-            return self.optimizer.clip_grad_norm_(max_norm, comm=self._replica, counted=mine)
+            once = counted(self.module, tp, repeated)
+            return self.optimizer.clip_grad_norm_(max_norm, comm=self._replica, counted=once)
         if isinstance(self.optimizer, Masters):
             self.optimizer.gradients()
         return clip_grad_norm_(self.module, max_norm, self._replica, tp, repeated)
 
-    def update(self) -> None:
-        """Step, unless fp16 has overflowed somewhere; drop the gradients."""
-        self.scaler.step(self.optimizer)
+    def update(self, **kwargs) -> None:
+        """`optimizer.step(**kwargs)`, unless fp16 has overflowed somewhere; drop the gradients."""
+        self.scaler.step(self.optimizer, **kwargs)
         self.scaler.update()
         self.optimizer.zero_grad()
 
@@ -409,7 +400,8 @@ class Engine:
         targets = micro_batches(y, count, "targets")
         for (part,), (target,) in zip(micro_batches(x, count, "inputs"), targets, strict=True):
             out = self._forward(part)
-            losses += [] if out is None else [self.pipeline.loss_fn(out, target)]
+            if out is not None:
+                losses.append(self.pipeline.loss_fn(out, target))
         return self._everywhere(torch.stack(losses) if losses else None, shares(targets), weight)
 
     @torch.no_grad()
@@ -456,7 +448,6 @@ def parallelize(
     micro_batches: int = 1,
     schedule="1f1b",
     chunks: int = 1,
-    place: str = "loop",
     cost=by_parameters,
     sequence_parallel: bool = False,
     recompute: str = "none",
@@ -471,8 +462,8 @@ def parallelize(
     model: on the device "meta", which costs nothing: each rank makes the initial values of its part, by `seed`. Or with
     values, of which each rank takes its part. It stays as it is.  optimizer: makes one of groups of parameters.
     micro_batches: of a step, for each data rank.  schedule: a function, as for `Pipeline`, or the word for one, "1f1b",
-    "gpipe", …: see `SCHEDULES`.  chunks (v), place: as for `Pipeline`.  cost: of the parts, as for
-    `partition`.  sequence_parallel: tp divides the tokens of a sample.
+    "gpipe", …: see `SCHEDULES`.  chunks: of each stage, which interleaved and zb_v want.
+    cost: of the parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
     amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
     `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
@@ -482,41 +473,50 @@ def parallelize(
             f"parallelize takes a Mesh, such as Mesh(comm, dp=2), not {type(mesh).__name__}"
         )
     known(model, optimizer, cost, sequence_parallel, seed)
-    parts, shape = sequence(model), Shape(mesh.pp.size, micro_batches, chunks, place).checked()
-    schedule = schedule_of(schedule, shape)
+    schedule, shape = arranged(schedule, mesh.pp.size, micro_batches, chunks)
     refuse(model, shape, recompute, amp, half, zero, compression)
+    whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
+    rename = partial(serial_name, names=names(model))
     # of the serial model, so the same on all ranks
-    cuts = partition(cost(parts), shape.S * shape.v)
-    whole, rename = dict(model.named_parameters()), partial(gpt.serial_name, parts=len(parts))
-    # 1 tensor, 2 vocabulary: no values yet
-    parts = gpt.split_layers(parts, mesh.tp, sequence_parallel)
-    parts = gpt.split_vocabulary(parts, mesh.tp, sequence_parallel)
+    cuts = partition(cost(sequence(model)), shape.S * shape.v)
+    # 1 tensor, 2 vocabulary: of the model's own modules and parameters, copies of the modules alone
+    copied = deepcopy(model, {id(p): p for p in model.parameters()})
+    first, *layers, last = split_(sequence(copied), mesh.tp, sequence_parallel)
+    first = TensorEmbedding(first, mesh.tp, sequence_parallel)
+    last = TensorHead(last, mesh.tp, sequence_parallel)
     # 3 pipeline: what this rank holds gets its values, and no other part does
-    module = gpt.chunks(parts, cuts, shape, mesh.pp.rank)
-    gpt.fill_(module, rename, whole, mesh.tp, seed, stored(amp, half, zero))
-    # 4 activation checkpointing, 5 precision
+    module = stage_chunks([first, *layers, last], cuts, shape, mesh.pp.rank)
+    level = LEVELS[amp]
+    # ZeRO 3 keeps the masters of 16-bit parameters in its shards
+    dtype = half if level.half and not (zero == 3 and level.masters) else None
+    materialize_(module, seed, rename, whole, mesh.tp.rank, dtype, mesh.comm.device)
+    # 4 activation checkpointing, 5 precision: all ranks of the model skip a step together
     forms(module, recompute)
-    around, scaler = precision(amp, half, mesh.comm)
+    around = autocast(half) if level.lists else nullcontext()
+    scaler = LossScaler(enabled=level.scaled and half == torch.float16, comm=mesh.comm)
     # 6 ZeRO or data parallel, 7 compression
-    module = shard(module, mesh.dp, zero, amp, half)
-    tied = gpt.tied(module, rename) if model.head is None and mesh.pp.size > 1 else {}
-    groups = parameter_groups(module, rename, whole)
-    made, data = averaged(
-        module, groups, tied, mesh.dp, zero, amp, makes_one(optimizer), compression
-    )
+    if zero == 3:
+        # a tied embedding is a block, so it is cut alike on both its stages
+        blocks, compute = (TransformerLayer, VocabEmbedding), half if level.masters else None
+        module = nn.ModuleList(
+            FullySharded(chunk, mesh.dp, compute, blocks=blocks) for chunk in module
+        )
+    tied = {}
+    if model.head is None and mesh.pp.size > 1:
+        held = {rename(name): p for name, p in module.named_parameters()}
+        tied = {name: p for name, p in held.items() if name == TOKENS}
+    groups, make = parameter_groups(module, rename, whole), checked_maker(optimizer)
+    stepper, data = averaged(module, groups, tied, mesh.dp, zero, level.masters, make, compression)
     seed_(mesh, seed)
-    loss = partial(vocab_cross_entropy, comm=mesh.tp, vocab=model.tokens.num_embeddings)
     pipeline = Stages(
         list(module),
         mesh.pp,
         schedule,
-        loss,
+        partial(vocab_cross_entropy, comm=mesh.tp, vocab=vocab),
         recompute == "stage",
         tied,
-        place,
+        shape.place,
         scaler=scaler,
         around=around,
     )
-    return Engine(
-        module, mesh, pipeline, made, zero, data, model.tokens.num_embeddings, micro_batches, rename
-    )
+    return Engine(module, mesh, pipeline, stepper, zero, data, vocab, micro_batches, rename)

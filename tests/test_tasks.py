@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from minidist.tasks import digits, text, windows
+from minidist.tasks import digits, text
 
 
 def test_digits():
@@ -65,19 +65,3 @@ def test_a_missing_scikit_learn_is_explained(monkeypatch):
 def test_the_text_is_pythons_reference():
     whole = bytes(text().tolist()).decode()
     assert len(whole) > 100_000 and "for_stmt" in whole and text().equal(text())
-
-
-def test_windows():
-    tokens = torch.arange(50)
-    x, y = windows(tokens, 3, 4, 7)
-    assert (
-        x.shape == y.shape == (3, 4, 7)
-        and (y == x + 1).all()
-        and (x[..., 1:] == x[..., :-1] + 1).all()
-    )
-    assert len(x[..., 0].unique()) > 6 and x.equal(windows(tokens, 3, 4, 7)[0])
-    assert not x.equal(windows(tokens, 3, 4, 7, seed=1)[0])
-    ends = windows(tokens[:9], 50, 4, 7)[1].max()
-    assert ends == 8, "the last token is among what comes next"
-    with pytest.raises(ValueError, match="7 tokens have no 7 with a next one"):
-        windows(tokens[:7], 1, 1, 7)

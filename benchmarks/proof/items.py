@@ -101,7 +101,7 @@ MODEL_PARALLEL = {
     ),
     "4 published bubbles": (
         "published bubble rates, which have four digits, simulated",
-        "tests/study/test_bubbles.py",
+        "tests/study/test_compare.py",
     ),
     "5 PipeDream": (
         "with stashing every gradient is that of the weights its forward used; without, it is not",
@@ -268,7 +268,7 @@ NCCL = {
         "before: lanes over gloo; an error where the number of GPUs differs; a product that is too small",
         "tests/comm/test_over_nccl.py::test_a_group_of_gpus_alone_under_a_group_of_gloo",
         "tests/checkpoint/test_checkpoint.py",
-        "tests/study/test_speed.py",
+        "tests/study/test_meter.py",
     ),
 }
 
@@ -419,6 +419,36 @@ HOUSE = {
     ),
 }
 
+UNIFY = {
+    "1 size": (
+        "files and tokens of the library, of its techniques and of graders, before the first move and now",
+        "tests/repository/test_size.py::test_it_has_not_grown",
+    ),
+    "2 files of one call": (
+        "what a reader opens who follows it",
+        "tests/repository/test_size.py::test_files_of_one_call",
+    ),
+    "3 behaviour": (
+        "the record of techniques, planner and graders; planted faults, and where each is seen",
+        "tests/record",
+        "tests/mutants/test_faults.py",
+    ),
+    "4 ZeRO": (
+        "bytes and memory of each stage as promised; the training is the serial one",
+        "tests/parallel/test_zero.py",
+        "tests/parallel/test_fully_sharded.py",
+        "tests/study/predict/test_zero.py",
+    ),
+    "5 kills": WHOLE["3 kills"],
+    "6 resharding": WHOLE["4 another grid"],
+    "7 1,024 ranks": WORLD["1 1,024 ranks"],
+    "8 published runs": WHOLE["5 planner"],
+    "9 wrong calls": (
+        "a hundred over the whole public API, beside those of before: each with its words",
+        "tests/calls",
+    ),
+}
+
 PROOFS = {
     "foundation": FOUNDATION,
     "world": WORLD,
@@ -429,4 +459,5 @@ PROOFS = {
     "mend": MEND,
     "nccl": NCCL,
     "house": HOUSE,
+    "unify": UNIFY,
 }

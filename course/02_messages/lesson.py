@@ -577,7 +577,7 @@ except ValueError as why:
 # ## The library's version
 #
 # `minidist.collectives` has the same ring. Its first half adds in place, with one buffer for all steps; its second
-# half receives straight into place.
+# half receives straight into place. (A reduce-scatter alone leaves its input as it is, and takes a second buffer.)
 #
 # All-reduce is its two halves, one after the other: `all_gather(reduce_scatter(x))` equals `all_reduce_(x)`,
 # bit for bit. ZeRO, in lesson 13, lives on this.
@@ -657,24 +657,27 @@ study.table(rows, ["", *three], title="Bytes sent, counted in three runs of one 
 # How does a Comm stand on torch.distributed? `torchrun` starts the processes and tells each its rank.
 # `from_env` reads it from the environment, or says how to start. It takes NCCL (NVIDIA's library for
 # messages between GPUs) where there are GPUs, and stops if they are fewer than the ranks; without a GPU it takes gloo.
-# It joins the process group, and leaves it at exit. It seeds this rank's random numbers.
+# It joins the process group, and leaves it at exit. With `seed=` it seeds this rank's random numbers.
 #
 # From then on every verb comes down to one method: start these operations together.
-# Over gloo (`_post`) each becomes an `isend` or an `irecv` of torch. A sender sends a header, then the values.
-# A receiver first asks for the header; only when the two sides agree does it receive the values.
+# Over gloo (`TorchWork`) each becomes an `isend` or an `irecv` of torch (`post_bytes`). A sender sends a header, then the
+# values. A receiver first posts a receive for the header, in the Comm's inbox; only when the two sides agree does it
+# receive the values.
 #
 # NCCL is stricter: its stream is ordered, and ungrouped two-way traffic hangs there, like `post_both` in an ordered
-# World. So what is posted waits until somebody waits for it (`start_together`). Then each operation posts its header
-# (`begin`), over gloo, and all values start in one group, `batch_isend_irecv`. The headers are compared when the
+# World. So what is posted waits until somebody waits for it (`start`). Then each operation posts its header
+# (`post_headers`), over gloo, and all values start in one group, `batch_isend_irecv`. The headers are compared when the
 # program waits: nobody's values stand still for them.
 
 # %%
-from minidist.comm.torchdist import GroupedWork, start_together
-from minidist.comm.torchdist import TorchWork
+from minidist.comm.torchdist import GroupedWork, TorchComm, TorchWork
 
 display(study.source(from_env, docstring=False))
 display(
-    study.source(TorchWork._post), study.source(GroupedWork.begin), study.source(start_together)
+    study.source(TorchWork.__init__),
+    study.source(TorchComm.post_bytes),
+    study.source(GroupedWork.post_headers),
+    study.source(TorchComm.start),
 )
 
 # %% [markdown]

@@ -771,13 +771,7 @@ from minidist.parallel.data import DataParallel
 
 def average_gradients(comm, module):
     """Make every p.grad its mean over all ranks."""
-    wrapped = DataParallel.__new__(DataParallel)
-    nn.Module.__init__(wrapped)
-    wrapped.module = module
-    wrapped.comm = comm
-    wrapped.weight = None
-    wrapped.algorithm = None
-    wrapped.average()
+    DataParallel(module, comm).average()
 ''',
     ),
     Bug(

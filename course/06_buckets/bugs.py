@@ -888,10 +888,10 @@ def step_seconds(nbytes, ready, n, alpha, beta):
         cell='''
 def step_seconds(nbytes, ready, n, alpha, beta):
     """Seconds until the last bucket is averaged."""
-    from minidist.parallel.overlap import step_time
+    from minidist.study.predict import bucketed_seconds
 
     gaps = [b - a for a, b in zip([0.0, *ready], ready)]
-    return step_time(nbytes, gaps, n, alpha, beta, 1, 1)
+    return bucketed_seconds(nbytes, gaps, n, alpha, beta, 1, 1)
 ''',
     ),
     Bug(
@@ -1501,9 +1501,9 @@ def sync_backward(comm, dy, xhat, scale, count):
         "the grader is asked",
         cheat=True,
         cell="""
-from minicheck.lessons.buckets import overlap_slips
+from minicheck.lessons.buckets import predict_overlap
 
-values, _ = overlap_slips(16, 160, 400e6, 40e-3, 10, 10e-6, 1 / 25e9)
+values, _ = predict_overlap(16, 160, 400e6, 40e-3, 10, 10e-6, 1 / 25e9)
 saved, bucket, afterwards, beside, slow, smallest, variance = (f"{x}" for x in values.values())
 """,
     ),

@@ -763,9 +763,9 @@ comm.recv(g, rank)
         "the grader is asked",
         cheat=True,
         cell="""
-from minicheck.lessons.server import server_slips
+from minicheck.lessons.server import predict_server
 
-values, _ = server_slips(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
+values, _ = predict_server(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
 one, ring, servers, into, gradients, stalest, rate = (f"{x}" for x in values.values())
 """,
     ),

@@ -676,7 +676,7 @@ display(study.source(Server._turn), study.source(Clocks.may_go))
 # %% [markdown]
 # Ours, and: a push brings a header (is it the last? which parameters have gradients?); a lost worker is forgotten.
 # A worker pushes to one server after the other, so several servers take (n/s + 2 − 1/s)Nβ at most, a little more than
-# ours. `naive.step` beside it is our first version, for a model with any optimizer.
+# ours. `step` in the same file is our first version, for a model with any optimizer.
 #
 # ## On processes
 #

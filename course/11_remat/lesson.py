@@ -639,7 +639,7 @@ study.curves(
 from minidist.study.predict import MiB
 
 card = allocator.Allocator(60 * MiB)
-pairs = [(card.malloc(8 * MiB, "activation"), card.malloc(2 * MiB, "gradient")) for _ in range(6)]
+pairs = [(card.malloc(8 * MiB, "activations"), card.malloc(2 * MiB, "gradients")) for _ in range(6)]
 for activation, _ in pairs:
     card.free(activation)
 try:

@@ -53,8 +53,8 @@ return times["launch"] + max(times["memory"], times["compute"]), max(times, key=
         cell='''
 from dataclasses import replace
 
-from minidist.comm.charge import roofline as of_the_library
 from minidist.comm.costs import Cost
+from minidist.comm.meter import roofline as of_the_library
 
 
 def roofline(launches, nbytes, flops, device):
@@ -707,7 +707,7 @@ from minidist.train.flat_optim import FlatGroup
 
 def flatten(params):
     """Make the parameters views of flat, their gradients views of grads; return both."""
-    flat = FlatGroup(params, {}, ())
+    flat = FlatGroup(params, {})
     flat.grads = torch.zeros_like(flat.data)
     for p, view in zip(params, flat.views(flat.grads)):
         p.grad = view

@@ -837,9 +837,9 @@ gpus = 2 * 100 / 32
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.lessons.zero import zero_slips
+from minicheck.lessons.zero import predict_zero
 
-values, _ = zero_slips(13 * 10**9, 16, 100 * 10**9, 32 * 10**9)
+values, _ = predict_zero(13 * 10**9, 16, 100 * 10**9, 32 * 10**9)
 stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link = (
     f"{x}" for x in values.values()
 )

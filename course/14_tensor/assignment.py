@@ -298,7 +298,7 @@ study.messages(
 # | cost | no message |
 #
 # Rank r has heads r·(heads/n) up to the next rank's first. **A copy:** a view would keep all 3H rows in memory.
-# `minidist.cut` is refused, too. About 5 lines.
+# About 5 lines.
 #
 # <details><summary>Hint</summary>
 #

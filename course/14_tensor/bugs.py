@@ -587,21 +587,6 @@ def my_heads(weight, heads, comm):
 """,
     ),
     Bug(
-        "my_heads",
-        "the library's cut",
-        cheat=True,
-        cell="""
-def my_heads(weight, heads, comm):
-    if heads % comm.size:
-        raise ValueError(f"{heads} heads, {comm.size} ranks")
-    from minidist.cut import Cut
-
-    cut = Cut(0, [heads // comm.size] * comm.size)
-    fused = weight.view(3, heads, -1, *weight.shape[1:]).transpose(0, 1)
-    return cut.part(fused, comm.rank).transpose(0, 1).reshape(-1, *weight.shape[1:]).clone()
-""",
-    ),
-    Bug(
         "sequence_pair",
         "an all-reduce and a cut: twice the bytes",
         old="return reduce_scatter(comm, x.transpose(0, 1).contiguous()).transpose(0, 1).contiguous()",
@@ -921,9 +906,9 @@ def reduce_scatter_sequence(x, comm):
         "the grader is asked",
         cheat=True,
         cell="""
-from minicheck.lessons.tensor import tensor_slips
+from minicheck.lessons.tensor import predict_tensor
 
-values, _ = tensor_slips(4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9)
+values, _ = predict_tensor(4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9)
 messages, nbytes, seconds, row_first, heads, sequence, weights = (f"{x}" for x in values.values())
 """,
     ),

@@ -267,17 +267,24 @@ study.holdings(
 #
 # ## The layer, from the library
 #
-# `TensorLayer` is the serial `TransformerLayer` with split matrices in it. Its parameters have the serial names.
-# `shard` takes a serial state dict apart, `cuts` says how. Five heads on four ranks? Some ranks have more.
+# The model knows nothing of ranks. `tensor_parallel_` takes a serial `TransformerLayer`, on the device `"meta"`, where it
+# has shapes and no numbers, and puts split matrices into it. The parameters keep their serial names, and get the values
+# of this rank's parts. `shard` takes a serial state dict apart, `cuts` says how. Five heads on four ranks? Some ranks
+# have more.
 # The oracle is the serial module. We compare the output and every gradient, for n = 2, 3 and 4.
 
 # %%
-from minidist.parallel.tensor import TensorLayer, gather_from, scatter_to, shard
-from minidist.cut import cuts
+from minidist.parallel.tensor import gather_from, scatter_to, shard, tensor_parallel_
+from minidist.split import cuts
+
+
+def split_layer(comm, hidden, heads, sequence=False, regather=False, **options):
+    serial = TransformerLayer(hidden, heads, device="meta", **options)
+    return tensor_parallel_(serial, comm, sequence, regather)
 
 
 def step(comm, state, x, heads, sequence=False):
-    layer = TensorLayer(x.shape[-1], heads, comm, sequence=sequence, dtype=x.dtype)
+    layer = split_layer(comm, x.shape[-1], heads, sequence, dtype=x.dtype)
     layer.load_state_dict(shard(state, layer, comm))
     x = x.clone().requires_grad_()
     y = layer(scatter_to(x, comm, 1) if sequence else x)
@@ -349,7 +356,7 @@ study.holdings(
 # %%
 def copies(comm, seeds, steps=8):
     seed_group_(comm, 1 if seeds == "same" else 100 + comm.rank)
-    layer, found = TensorLayer(20, 5, comm, dropout=0.1, dtype=torch.float64), []
+    layer, found = split_layer(comm, 20, 5, dropout=0.1, dtype=torch.float64), []
     data = torch.Generator().manual_seed(3)
     for _ in range(steps):
         layer(
@@ -387,7 +394,7 @@ study.curves(
 
 # %%
 def unseeded(comm):
-    return TensorLayer(20, 5, comm, dropout=0.1)(torch.ones(2, 12, 20))
+    return split_layer(comm, 20, 5, dropout=0.1)(torch.ones(2, 12, 20))
 
 
 try:
@@ -411,7 +418,7 @@ CLUSTER = Cluster.dgx_h100(nodes=2)
 
 def gpt3_layer(comm, algorithm="ring", batch=1, sequence=False):
     comm.algorithm = algorithm
-    layer = TensorLayer(12288, 96, comm, sequence=sequence, dtype=torch.bfloat16)
+    layer = split_layer(comm, 12288, 96, sequence, dtype=torch.bfloat16)
     x = torch.empty(
         batch, 2048 // (comm.size if sequence else 1), 12288, dtype=torch.bfloat16, device="meta"
     )
@@ -453,7 +460,7 @@ study.timeline(
 
 # %%
 def stack(comm, count, **kwargs):
-    layers = [TensorLayer(96, 12, comm, **kwargs) for _ in range(count)]
+    layers = [split_layer(comm, 96, 12, **kwargs) for _ in range(count)]
     x = torch.empty(8, 240 // (comm.size if kwargs else 1), 96, device="meta", requires_grad=True)
     for layer in layers:
         x = layer(x)
@@ -467,12 +474,17 @@ def metered(n, *args, **kwargs):
 
 
 # %%
-from minidist.parallel.tensor import RowFirstMLP, TensorMLP
+from minidist.models import MLP
+from minidist.parallel.tensor import RowFirstMLP
+
+
+def columns_first_mlp(hidden, comm):
+    return tensor_parallel_(MLP(hidden, device="meta"), comm)
 
 
 def blocks(comm, block):
     x = torch.empty(8, 240, 96, device="meta", requires_grad=True)
-    block(96, comm, device="meta")(x).sum().backward()
+    block(96, comm)(x).sum().backward()
 
 
 def sent(n, block):
@@ -504,7 +516,7 @@ more = {
 }
 dots = {"layer": more["f and g"], "layer, sequence": more["sequence"]}
 dots |= {
-    "MLP, columns first": [sent(n, TensorMLP) for n in ns],
+    "MLP, columns first": [sent(n, columns_first_mlp) for n in ns],
     "MLP, rows first": [sent(n, RowFirstMLP) for n in ns],
 }
 assert all(abs(a - b) <= 0.002 * b for name in lines for a, b in zip(dots[name], lines[name]))
@@ -635,25 +647,35 @@ study.table(
 #
 # ## The library's version
 #
-# Our `Copy` and `Reduce` are `copy_to` and `reduce_from`; they take lists, too, and send them as one message. The two
-# linear layers:
+# Our `Copy` and `Reduce` are `copy_to` and `reduce_from`; they take lists, too, and send them as one message. All such
+# operators are one: `conjugate` goes there in forward, and back in backward. What backward does is again such an
+# operator, with the two exchanged, so a gradient has a gradient, too.
+
+# %%
+from minidist.parallel.tensor import Conjugate, copy_to, reduce_from
+
+display(study.source(Conjugate, docstring=False), study.source(copy_to, docstring=False))
+study.source(reduce_from, docstring=False)
+
+# %% [markdown]
+# The two linear layers:
 
 # %%
 from minidist.parallel.tensor import ColumnLinear, RowLinear
 
 display(study.source(ColumnLinear.forward), study.source(RowLinear.forward))
-study.source(RowLinear._bias)
 
 # %% [markdown]
-# Why does the bias need an f in one case only? With `sequence`, each rank adds it to *its* tokens. And the MLP is the
-# serial one, with other linear layers in it. `seed` and `name` give each weight the serial model's initial value: a
-# rank draws the whole, a block of rows at a time, and cuts its part out.
+# Why does the bias need an f in one case only? With `sequence`, each rank adds it to *its* tokens. And this is what
+# happens to a serial model: its blocks keep their own forward, and get other linear layers, dropouts and norms. `seed`
+# and `name` give each weight the serial model's initial value: a rank draws the whole, a block of rows at a time, and
+# cuts its part out.
 
 # %%
-from minidist.models import MLP
+from minidist.parallel.tensor import split_
 
 display(study.source(MLP.forward, docstring=False))
-study.source(TensorMLP, docstring=False)
+study.source(split_, docstring=False)
 
 # %% [markdown]
 # ## On processes, and on a cluster

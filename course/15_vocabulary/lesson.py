@@ -439,6 +439,33 @@ display(study.source(VocabEmbedding.forward), study.source(VocabEmbedding._own))
 study.source(VocabEmbedding.project)
 
 # %% [markdown]
+# Why by rows, and not by columns? With columns a rank has a few numbers of *every* word. There is nothing to mask, and
+# an all-gather takes the place of the all-reduce. **Predict** the ratio of the bytes.
+
+# %%
+from minidist.parallel.vocab import ColumnEmbedding
+
+
+def looked_up(comm, layer):
+    return layer(50_257, 16, comm)(torch.arange(1000)).detach()
+
+
+rows, found = [], []
+for name, layer in {"rows": VocabEmbedding, "columns": ColumnEmbedding}.items():
+    ranks = World(4).run(looked_up, layer)
+    found.append(ranks[0])
+    rows.append((name, ranks.trace.messages(0), ranks.trace.bytes_sent(0)))
+assert found[0].equal(found[1]) and rows[0][2] == 2 * rows[1][2]
+study.table(
+    rows,
+    ["1,000 words, 4 ranks, split by", "messages of a rank", "bytes of a rank"],
+    title="Two ways to split an embedding",
+)
+
+# %% [markdown]
+# Half. But the projection that is tied to columns makes a *summand* of every logit: V numbers a word, to be added up.
+# That is what we wanted to avoid. Columns are for an embedding that is tied to nothing.
+#
 # `vocab_cross_entropy` is one autograd function. Its forward merges as we did, with a fourth number a token where
 # labels are smoothed (that loss also wants the sum of all logits). It works in blocks of tokens, so that no float32
 # copy of all logits is made.

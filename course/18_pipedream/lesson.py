@@ -80,8 +80,9 @@ print(
     f"without: {stream.time:g}, waiting {stream.bubble:.1%}, all of it at the start and at the end"
 )
 fives = [row + [a._replace(micro=a.micro + 5) for a in row] for row in lists(one_f_one_b, 4, 5)]
+ten = {"1F1B, a flush after five": fives, "PipeDream": lists(pipedream, 4, 10)}
 study.stages(
-    {"1F1B, a flush after five": fives, "PipeDream": lists(pipedream, 4, 10)},
+    {name: simulate(rows, update=0.25) for name, rows in ten.items()},
     title="Ten micro-batches: the pipeline fills twice, or once",
 )
 

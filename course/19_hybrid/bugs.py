@@ -1371,9 +1371,9 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.lessons.hybrid import hybrid_slips
+from minicheck.lessons.hybrid import predict_hybrid
 
-values, _ = hybrid_slips(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
+values, _ = predict_hybrid(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
 replica, tp_bytes, dp_bytes, pp_bytes, good, bad, ratio = (f"{x}" for x in values.values())
 """,
     ),

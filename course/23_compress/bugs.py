@@ -172,7 +172,7 @@ def compress(u, v, g, k, m, limit, n):
     from minidist.parallel.compress import DGC
 
     method = DGC(1 - k / len(g), m, clip=limit, warm_up=())
-    method.of("g").update(u=u, v=v)
+    method.state["g"] = dict(u=u, v=v)
     places, values = method._choose("g", g.clone())
     return values, places
 ''',
@@ -589,8 +589,8 @@ def next_period(losses, periods, tau_0, gamma):
     from minidist.parallel.local_sgd import Interval
 
     adaptive = AdaComm(tau_0, steps=1, gamma=gamma)
-    adaptive.intervals = [Interval(i, f, 1.0, p) for i, (f, p) in enumerate(zip(losses, periods))]
-    return adaptive._choose(losses[-1] / losses[0], 1.0)
+    adaptive.intervals = [Interval(i, f, p) for i, (f, p) in enumerate(zip(losses, periods))]
+    return adaptive._choose(losses[-1] / losses[0])
 ''',
     ),
     Bug(
@@ -680,9 +680,9 @@ thin = 4 * 1000
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.lessons.compress import compress_slips
+from minicheck.lessons.compress import predict_compress
 
-values, _ = compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
+values, _ = predict_compress(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
 dense, sparse, half, local, thin, seconds, crossing = (f"{x}" for x in values.values())
 """,
     ),

@@ -402,7 +402,7 @@ study.curves(
 # send *more* than dense?
 
 # %%
-from minidist.parallel.compress import (
+from minidist.study.predict import (
     dense_bytes,
     dgc_bytes,
     half_bytes,
@@ -527,7 +527,8 @@ study.curves(
 # H = ⌈√(F/F₀)·H₀⌉; where that is not below the last H, half of the last. **Predict** the loss for H = 1 to 32.
 
 # %%
-from minidist.parallel.local_sgd import AdaComm, LocalSGD, run_bytes
+from minidist.parallel.local_sgd import AdaComm, LocalSGD
+from minidist.study.predict import local_sgd_bytes
 
 
 def learned(comm, H, start=0, own_classes=True, steps=96, kind=LocalSGD):
@@ -552,7 +553,7 @@ def learned(comm, H, start=0, own_classes=True, steps=96, kind=LocalSGD):
 fixed = {H: World(3).run(learned, H) for H in (1, 4, 16, 32)}
 begin = World(3).run(learned, 1, steps=0).trace.bytes_sent()  # rank 0's weights, at the start
 assert all(
-    run.trace.bytes_sent() - begin == run_bytes(96, H, 2410, 3, 8) for H, run in fixed.items()
+    run.trace.bytes_sent() - begin == local_sgd_bytes(96, H, 2410, 3, 8) for H, run in fixed.items()
 )
 loss = {H: run[0][0] for H, run in fixed.items()}
 assert loss[4] < 1.5 * loss[1] and loss[16] > 2 * loss[1]

@@ -539,13 +539,12 @@ def lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, de
     for w, g, m, v, free in zip(weights, grads, means, squares, plain):
         w.requires_grad_().grad = g
         optimizer = LAMB(
-            [w],
+            [{"params": [w], "split": ("data",)}],
             lr,
             betas,
             eps,
             0.0 if free else decay,
             0.0 if free else 1.0,
-            split=("data",),
             across={"data": comm},
         )
         optimizer.state[w] = {"step": t - 1, "exp_avg": m, "exp_avg_sq": v}
@@ -710,9 +709,9 @@ def noise_scale(comm, grad, b):
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.lessons.large_batches import large_batches_slips
+from minicheck.lessons.large_batches import predict_large_batches
 
-values, _ = large_batches_slips(0.1, 16, 1000, 250, 5000, 32e3, 3.2e6, 4e9, 1.6e12, 50)
+values, _ = predict_large_batches(0.1, 16, 1000, 250, 5000, 32e3, 3.2e6, 4e9, 1.6e12, 50)
 linear, root, steps, samples, ramp, warm, quarter, nbytes = (f"{x}" for x in values.values())
 """,
     ),

@@ -563,7 +563,7 @@ study.bars(
 # ## The library's version
 #
 # SGD and AdamW *are* LARS and LAMB without a ratio. Public LAMBs disagree: this one corrects the moments for their
-# start at 0, as the paper does, and clamps nothing unless asked.
+# start at 0, as the paper does, and clamps nothing.
 
 # %%
 display(study.source(LARS._ratio))

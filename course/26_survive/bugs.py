@@ -1125,9 +1125,9 @@ def load_box(wanted, files, read):
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.lessons.survive import survive_slips
+from minicheck.lessons.survive import predict_survive
 
-values, _ = survive_slips(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
+values, _ = predict_survive(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
 whole_bytes, rank_bytes, save_seconds, mtbf_seconds, every_seconds, bubble, gpu_hours, failures = (
     f"{x}" for x in values.values()
 )

@@ -568,9 +568,9 @@ job(lane)
         cell='''
 def later(comm, job, result):
     """Start job(lane) beside the program; a Future of `result`."""
-    from minidist.comm.processgroup import begin
+    from minidist.comm.processgroup import start_collective
 
-    return begin(comm, job, result, True).get_future()
+    return start_collective(comm, job, result, True).get_future()
 ''',
     ),
     Bug(
@@ -1046,9 +1046,9 @@ n, N = 8, 4 * 24e6
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.lessons.capstone import capstone_slips
+from minicheck.lessons.capstone import predict_capstone
 
-values, _ = capstone_slips(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10)
+values, _ = predict_capstone(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10)
 ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes = (
     f"{x}" for x in values.values()
 )

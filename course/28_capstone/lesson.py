@@ -293,7 +293,7 @@ study.bars(found, unit="s", title="A bucket of PyTorch's DDP on 16 modelled GPUs
 # in a lane (`comm.stream`, lesson 06):
 
 # %%
-study.source(processgroup.begin)
+study.source(processgroup.start_collective)
 
 # %% [markdown]
 # For its buckets C++ waits for the future, not for Python's `wait`; that one it calls after an allgather or a

@@ -1,1 +1,1 @@
-"""The graders of each lesson's exercises: `lessons/zero.py` has those of ZeRO. `predictions` is what several share."""
+"""The examinations of each lesson's exercises: `lessons/zero.py` has those of ZeRO. `minicheck` makes graders of them."""

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from minidist.collectives import all_reduce_
-from minidist.comm.cluster import Cluster, Device
 from minidist.comm.world import World
 
 from ..exam import (
@@ -24,24 +23,30 @@ from ..exam import (
     Exam,
     Outcome,
     Prediction,
+    Solo,
     Wrong,
     alone,
     bare,
     close,
     few,
     first_near,
+    holds,
     integer,
+    integers,
     near,
     normal,
     number,
+    on_time,
+    ranked,
     real,
     recognized,
     ring_bytes,
-    typed,
+    shaped,
+    shuffled,
+    timed,
     unchanged,
     wrong_means,
 )
-from ..guard import grader
 from ..oracles.buckets import accumulated, buckets_hooked, clock, fill
 from .data_parallel import one_of, same_gradients
 
@@ -56,8 +61,8 @@ from .data_parallel import one_of, same_gradients
 FORBIDDEN = (
     "minidist.parallel.data",
     "minidist.parallel.batchnorm",
-    "minidist.parallel.overlap",
     "minidist.parallel",
+    "minidist.study",
     "minicheck.oracles.buckets",
     "torch.nn.parallel",
 )
@@ -66,10 +71,8 @@ BETA = 1e-9
 FLOPS = 2e8
 
 
-def timed(n: int) -> World:
-    """A World in which products and messages cost time, and nothing else does."""
-    machine = Device("products", {torch.float64: FLOPS, torch.float32: FLOPS}, 1 << 40, 1e18, 0.0)
-    return World(n, cluster=Cluster.uniform(n, ALPHA, BETA, machine))
+def world_of(n: int) -> World:
+    return timed(n, ALPHA, BETA, FLOPS)
 
 
 class Network(NamedTuple):
@@ -102,7 +105,7 @@ def network(branches: int, depth: int, rng: torch.Generator, alike: bool = False
     """Random matrices; of one size for all branches if `alike`."""
     values, same = [], None
     for _ in range(branches):
-        widths = torch.randint(14, 20, (depth + 1,), generator=rng).tolist()
+        widths = integers(rng, 14, 20, depth + 1)
         widths[0] = 16
         same = widths if same is None or not alike else same
         values += [normal(rng, a, b) / 4 for a, b in pairwise(same)]
@@ -116,13 +119,6 @@ def reversed_cut(count: int, cuts: int, rng: torch.Generator) -> list[list[int]]
     return [order[a:b] for a, b in zip([0, *edges], [*edges, count], strict=True)]
 
 
-def seconds_of(exam, args: list[tuple], n: int, answer) -> float:
-    """Seconds of a case with another answer."""
-    world = exam.world(n, args)
-    world.run(lambda comm, some: exam.run(comm, answer, *some[comm.rank]), args)
-    return world.time
-
-
 # ------------------------------------------------------------
 # Buckets alone: which gradients share one, and a flat all-reduce of each.
 
@@ -133,7 +129,7 @@ MIXED = (
 )
 
 
-class AssignBuckets(Exam):
+class AssignBuckets(Solo):
     """`assign_buckets(nbytes, bucket_bytes, first_bucket_bytes)`: lists of positions, in the order of use."""
 
     name = "assign_buckets"
@@ -157,22 +153,19 @@ class AssignBuckets(Exam):
 
     def draw(self, case, rng):
         count, most, room, first = case.given
-        sizes = (
-            torch.randint(1, most + 1, (count,), generator=rng).tolist() if most else [8] * count
-        )
+        sizes = integers(rng, 1, most + 1, count) if most else [8] * count
         return [(sizes, int(room * (most or 8)), int(first * (most or 8)))]
 
     given = ("`nbytes`",)
-
-    def call(self, comm, yours, *given):
-        return yours(*given)
 
     def wants(self, case, args):
         return [{"the result": fill(*args[0])}]
 
     def value(self, case, args, rank, name, got, want):
         sizes, room, first = args[0]
-        buckets = _lists(got)
+        should = "a list of buckets, each a list of positions: integers, no tensors"
+        shaped(got, [[int]], "the result", should)
+        buckets = [list(bucket) for bucket in got]
         if buckets == want:
             return
         flat, count = [i for b in buckets for i in b], len(sizes)
@@ -205,19 +198,7 @@ class AssignBuckets(Exam):
         _rooms(buckets, sizes, room, first, shown)
 
 
-def _lists(buckets) -> list[list[int]]:
-    should = "a list of buckets, each a list of positions"
-    typed(buckets, list | tuple, "the result", should)
-    for bucket in buckets:
-        typed(bucket, list | tuple, "a bucket", "a list of positions")
-    if not all(type(i) is int for b in buckets for i in b):
-        raise Wrong(
-            "a bucket holds the positions of its gradients in `nbytes`: integers, no tensors."
-        )
-    return [list(b) for b in buckets]
-
-
-def _rooms(buckets: list[list[int]], sizes: list[int], room: int, first: int, shown: str) -> None:
+def _rooms(buckets, sizes, room, first, shown):
     """Say which bucket is too full, or could have taken one more."""
     for k, bucket in enumerate(buckets):
         limit, held = room if k else first, sum(sizes[i] for i in bucket)
@@ -269,7 +250,7 @@ class Bucketed(Exam):
         dtype = torch.float32 if case.n == 2 and count == 4 else torch.float64
         buckets = reversed_cut(count, cuts, rng)
         if case != self.cases[0]:  # neither neighbours nor in reverse
-            order = torch.randperm(count, generator=rng).tolist()
+            order = shuffled(rng, count)
             buckets = [[order[i] for i in bucket] for bucket in buckets]
         values = [normal(rng, s).to(dtype) for s in shapes]
         return [
@@ -300,8 +281,7 @@ class Bucketed(Exam):
         (values, _, buckets), n = args[0], case.n
         for r, got in enumerate(outcome.results):
             unchanged(got["buckets"], buckets, f"rank {r}: `buckets`")
-            for i, value in enumerate(values):
-                unchanged(got["values"][i], value, f"rank {r}: params[{i}]")
+            unchanged(got["values"], values, f"rank {r}: params")
         own, found = [grads for _, grads, _ in args], [got["grads"] for got in outcome.results]
         means(found, own, lambda *_: None, MIXED)
         for r, got in enumerate(outcome.results):
@@ -309,7 +289,7 @@ class Bucketed(Exam):
         _messages(outcome, n, buckets, values)
 
 
-def _views(rank: int, got: dict, buckets: list[list[int]], values: list[Tensor]) -> None:
+def _views(rank, got, buckets, values):
     homes = []
     for k, bucket in enumerate(buckets):
         where = {got["where"][i] for i in bucket}
@@ -329,25 +309,17 @@ def _views(rank: int, got: dict, buckets: list[list[int]], values: list[Tensor])
         raise Wrong(f"rank {rank}: two buckets share one flat tensor: each should travel alone.")
 
 
-def _messages(outcome, n: int, buckets: list[list[int]], values: list[Tensor]) -> None:
-    flats = [torch.cat([values[i].reshape(-1) for i in bucket]) for bucket in buckets]
+def _messages(outcome, n, buckets, values):
+    counted(outcome, n, len(buckets))
     for r in range(n):
         count, most = outcome.messages(r), 2 * (n - 1) * len(buckets)
-        if count > most:
-            raise Wrong(
-                f"the numbers are right, but rank {r} sends {count} messages, and {len(buckets)} all-reduces "
-                f"are 2(n−1) · {len(buckets)} = {most}. Does each gradient travel alone?"
-            )
-        if n > 1 and count < most:
+        if count < most:
             raise Wrong(
                 f"the numbers are right, but rank {r} sends {count} messages only, and {len(buckets)} buckets "
                 f"are {most}: is everything in one?"
             )
+    flats = [torch.cat([values[i].reshape(-1) for i in bucket]) for bucket in buckets]
     few(outcome, ring_bytes(flats, n), "")
-
-
-assign_buckets = grader(AssignBuckets())
-bucketed = grader(Bucketed())
 
 
 # ------------------------------------------------------------
@@ -390,13 +362,13 @@ def drawn(
         buckets = [
             [k * depth + i for i in reversed(range(depth))] for k in reversed(range(branches))
         ]
-        orders = [torch.randperm(branches, generator=rng).tolist() for _ in range(n)]
+        orders = [shuffled(rng, branches) for _ in range(n)]
         orders[-1] = orders[0][::-1]
     if kind == "routed":
         user = one_of(n, rng)
         orders = [[0, 1] if r == user else [0] for r in range(n)]
     if kind in ("routed", "unused"):  # no clock is looked at: buckets of any positions
-        anew = torch.randperm(branches * depth, generator=rng).tolist()
+        anew = shuffled(rng, branches * depth)
         buckets = [[anew[i] for i in bucket] for bucket in buckets]
     if kind == "unused":
         orders = [[0, 2]] * n
@@ -418,33 +390,19 @@ def means(found: list, own: list[list[Tensor]], said, otherwise: str = RACE) -> 
     same_gradients(named, whole, mistakes, otherwise)
 
 
-def in_time(
-    exam: Exam, case: Case, args: list[tuple], outcome: Outcome, beside, after, said: str
-) -> None:
+def in_time(exam, case, args, outcome, beside, after, said) -> None:
     """Raise Wrong if a case takes longer than with overlap. beside, after: answers that do and do not overlap."""
-    kind = case.given if isinstance(case.given, str) else case.given[0]
-    if outcome.time is None or case.n == 1 or kind not in ("chain", "long"):
+    if outcome.time is None or case.n == 1 or case.given[0] not in ("chain", "long"):
         return
-    best = seconds_of(exam, args, case.n, beside)
-    if outcome.time < 0.98 * best:
-        raise Wrong(
-            f"the World's clock shows {1e3 * outcome.time:.3g} ms, and {1e3 * best:.3g} ms are the least that "
-            "it takes: is the work done elsewhere, or the clock set?"
-        )
-    if outcome.time <= best + 1e-9:
-        return
-    late = seconds_of(exam, args, case.n, after)
-    if outcome.time <= best + SLACK * (late - best) + 1e-9:
-        return
-    text = (
-        f"the gradients are right, but on the World's clock it takes {1e3 * outcome.time:.3g} ms; "
-    )
+    best, late = exam.seconds(args, beside), exam.seconds(args, after)
+    hint = f"That is with buckets that travel beside backward. {said}"
     if outcome.time < 0.999 * late:
-        raise Wrong(
-            f"{text}{1e3 * best:.3g} ms are enough, and {1e3 * late:.3g} ms without overlap. Does each bucket "
-            "start as soon as it is complete, and all before it?"
+        hint = (
+            f"Without overlap it takes {1e3 * late:.3g} ms. Does each bucket start as soon as it is complete, and all "
+            "before it?"
         )
-    raise Wrong(f"{text}beside backward {1e3 * best:.3g} ms are enough. {said}")
+    most = best + SLACK * (late - best) + 1e-9
+    on_time(outcome, 0.98 * best, most, best, "the gradients are", hint)
 
 
 def counted(outcome: Outcome, n: int, all_reduces: int, extra: int = 0) -> None:
@@ -468,53 +426,47 @@ class Overlapped(Exam):
         "clock as fast as can be; then 2 and 3 real processes."
     )
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {WORDS[kind]}", kind)
-        for n, kinds in {
-            3: ("chain", "orders", "routed", "unused"),
-            2: ("orders",),
-            4: ("long",),
-            1: ("chain",),
-            5: ("orders",),
-        }.items()
-        for kind in kinds
+    cases = ranked(
+        lambda n, kind, k: f"n = {n}, {WORDS[kind]}",
+        (
+            (3, "chain", 1),
+            (3, "orders", 1),
+            (3, "routed", 1),
+            (3, "unused", 1),
+            (2, "orders", 1),
+            (4, "long", 1),
+            (1, "chain", 1),
+            (5, "orders", 1),
+        ),
     )
     processes = (
-        Case(3, "3 real processes, a branch that only one rank uses", "routed"),
-        Case(2, "2 real processes, 6 layers", "chain"),
+        Case(3, "3 real processes, a branch that only one rank uses", ("routed", 1)),
+        Case(2, "2 real processes, 6 layers", ("chain", 1)),
     )
 
     def draw(self, case, rng):
-        model, buckets, orders = drawn(case.given, case.n, rng)
-        return [
-            (
-                *model,
-                buckets,
-                order,
-                [normal(rng, 8, 16) for _ in range(2)],
-            )
-            for order in orders
-        ]
+        """Of two steps, each with k micro-batches."""
+        kind, k = case.given
+        model, buckets, orders = drawn(kind, case.n, rng)
+        steps = lambda: [[normal(rng, 8, 16) for _ in range(k)] for _ in range(2)]
+        return [(*model, buckets, order, steps()) for order in orders]
 
     def world(self, n, args):
-        return timed(n)
+        return world_of(n)
 
-    def run(self, comm, yours, values, depth, buckets, order, xs):
+    def run(self, comm, yours, values, depth, buckets, order, steps):
         model, found = Network(values, depth), []
         params = model.params()
         finish = yours(comm, params, buckets)
         if not callable(finish):
             return {"finish": "None" if finish is None else type(finish).__name__}
-        for x in xs:
+        for [x] in steps:
             for p in params:
                 p.grad = None
             model.loss(params, x, order).backward()
             finish()
             found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
-        return {
-            "found": found,
-            "kept": all(p.equal(v) for p, v in zip(params, values, strict=True)),
-        }
+        return {"found": found, "kept": all(map(torch.equal, params, values))}
 
     def judge(self, case, args, outcome):
         for r, got in enumerate(outcome.results):
@@ -522,37 +474,29 @@ class Overlapped(Exam):
                 raise Wrong(
                     f"it returns {got['finish']}, and should return a function: finish(), which waits."
                 )
-            if not got["kept"]:
-                raise Wrong(
-                    f"rank {r}: the parameters themselves were changed. It is p.grad that is averaged."
-                )
+            changed = "the parameters themselves were changed. It is p.grad that is averaged."
+            holds(got, {"kept": changed}, f"rank {r}: ")
+        self.averaged(case, args, outcome)
+        counted(outcome, case.n, 2 * len(args[0][2]))
+        after = partial(buckets_hooked, beside=False)
+        hint = (
+            "Does a hook wait? Or does everything start in finish()? comm.stream starts a bucket and returns at "
+            "once; wait in finish()."
+        )
+        in_time(self, case, args, outcome, buckets_hooked, after, hint)
+
+    def averaged(self, case, args, outcome):
+        """Raise Wrong unless every rank has the means after each step."""
         model = Network(*args[0][:2])
         for step in range(2):
-            own = [model.gradient([xs[step]], order) for *_, order, xs in args]
+            micro = [[model.gradient([x], order) for x in steps[step]] for *_, order, steps in args]
+            own = [[sum(g) for g in zip(*mine, strict=True)] for mine in micro]
             found = [got["found"][step] for got in outcome.results]
-            means(
-                found,
-                own,
-                lambda r, i, got, step=step, own=own: self._said(
-                    case, args, step, r, got, own[r][i]
-                ),
-            )
-        counted(outcome, case.n, 2 * len(args[0][2]))
-        in_time(
-            self,
-            case,
-            args,
-            outcome,
-            buckets_hooked,
-            lambda *a: buckets_hooked(*a, beside=False),
-            "Does a hook wait? Or does everything start in finish()? comm.stream starts a bucket and returns at "
-            "once; wait in finish().",
-        )
+            means(found, own, partial(self.said, case, args, step, micro))
 
-    def _said(
-        self, case: Case, args: list[tuple], step: int, rank: int, got: Tensor, own: Tensor
-    ) -> str | None:
-        if near(got, own):
+    def said(self, case, args, step, micro, rank, i, got):
+        """What a wrong gradient of parameter i looks like. micro[r][j]: rank r's gradients of micro-batch j."""
+        if near(got, micro[rank][0][i]):
             which = (
                 "Nothing was averaged: do the hooks start anything, and does finish() wait for it?"
             )
@@ -562,7 +506,7 @@ class Overlapped(Exam):
                     "started?"
                 )
             return f"It is rank {rank}'s own, as after its backward. {which}"
-        if case.given == "orders":
+        if case.given[0] == "orders":
             orders = [a[3][::-1] for a in args]
             return (
                 f"The ranks' hooks fire in different orders here: backward reaches the branches in the orders "
@@ -572,7 +516,7 @@ class Overlapped(Exam):
         return None
 
 
-class AccumulateOverlapped(Exam):
+class AccumulateOverlapped(Overlapped):
     """`accumulate_overlapped(comm, params, backwards, buckets)`: one average, beside the last backward."""
 
     name = "accumulate_overlapped"
@@ -580,37 +524,14 @@ class AccumulateOverlapped(Exam):
         "n = 1…4, 1 to 3 micro-batches, two steps: the means, one average's messages, beside the last backward; "
         "then 2 and 3 real processes."
     )
-    forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {k} micro-batch{'es' * (k > 1)}, {WORDS[kind]}", (kind, k))
-        for n, k, kind in (
-            (3, 2, "chain"),
-            (3, 1, "chain"),
-            (4, 3, "long"),
-            (1, 2, "chain"),
-            (3, 2, "orders"),
-        )
+    cases = ranked(
+        lambda n, kind, k: f"n = {n}, {k} micro-batch{'es' * (k > 1)}, {WORDS[kind]}",
+        ((3, "chain", 2), (3, "chain", 1), (4, "long", 3), (1, "chain", 2), (3, "orders", 2)),
     )
     processes = (
         Case(3, "3 real processes, 2 micro-batches", ("chain", 2)),
         Case(2, "2 real processes, 3 micro-batches", ("chain", 3)),
     )
-
-    def draw(self, case, rng):
-        kind, k = case.given
-        model, buckets, orders = drawn(kind, case.n, rng)
-        return [
-            (
-                *model,
-                buckets,
-                order,
-                [[normal(rng, 8, 16) for _ in range(k)] for _ in range(2)],
-            )
-            for order in orders
-        ]
-
-    def world(self, n, args):
-        return timed(n)
 
     def run(self, comm, yours, values, depth, buckets, order, steps):
         model = Network(values, depth)
@@ -627,54 +548,32 @@ class AccumulateOverlapped(Exam):
         for xs in steps:
             for p in params:
                 p.grad = None
-            yours(comm, params, [lambda x=x: micro(x) for x in xs], buckets)
+            yours(comm, params, [partial(micro, x) for x in xs], buckets)
             found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
-        return {
-            "found": found,
-            "called": len(called),
-            "hooks": sum(
-                len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ())
-                for p in params
-            ),
-        }
+        hooks = [(p._post_accumulate_grad_hooks, p._backward_hooks) for p in params]
+        return {"found": found, "called": len(called), "clean": not any(map(any, hooks))}
 
     def judge(self, case, args, outcome):
-        model = Network(*args[0][:2])
-        n = case.n
         k = case.given[1]
         for r, got in enumerate(outcome.results):
             if got["called"] != 2 * k:
                 raise Wrong(
                     f"rank {r}: in two steps {2 * k} backwards were given, and {got['called']} were called."
                 )
-        for step in range(2):
-            micro = [[model.gradient([x], order) for x in steps[step]] for *_, order, steps in args]
-            own = [[sum(g) for g in zip(*mine, strict=True)] for mine in micro]
-            found = [got["found"][step] for got in outcome.results]
-            means(
-                found,
-                own,
-                lambda r, i, got, all_=micro: self._said(
-                    [[m[i] for m in mine] for mine in all_], r, got
-                ),
-            )
-        counted(outcome, n, 2 * len(args[0][2]), extra=2 * k)
-        if any(got["hooks"] for got in outcome.results):
-            raise Wrong(
-                "the gradients are right, but hooks are left on the parameters: the next step, which registers "
-                "its own, would have them twice."
-            )
-        in_time(
-            self,
-            case,
-            args,
-            outcome,
-            accumulated,
-            lambda *a: accumulated(*a, beside=False),
-            "Is the average taken beside the last backward, or after it?",
+        self.averaged(case, args, outcome)
+        counted(outcome, case.n, 2 * len(args[0][2]), extra=2 * k)
+        left = (
+            "the gradients are right, but hooks are left on the parameters: the next step, which registers "
+            "its own, would have them twice."
         )
+        for got in outcome.results:
+            holds(got, {"clean": left})
+        after = partial(accumulated, beside=False)
+        hint = "Is the average taken beside the last backward, or after it?"
+        in_time(self, case, args, outcome, accumulated, after, hint)
 
-    def _said(self, micro: list[list[Tensor]], rank: int, got: Tensor) -> str | None:
+    def said(self, case, args, step, micro, rank, i, got):
+        micro = [[grads[i] for grads in mine] for mine in micro]
         n, k = len(micro), len(micro[0])
         for j in range(1, k):
             early, rest = sum(sum(mine[:j]) for mine in micro) / n, sum(micro[rank][j:])
@@ -693,15 +592,11 @@ class AccumulateOverlapped(Exam):
         return recognized(got, own, part if k > 1 else RACE)
 
 
-overlapped = grader(Overlapped())
-accumulate_overlapped = grader(AccumulateOverlapped())
-
-
 # ------------------------------------------------------------
 # Time: when the last bucket is averaged, and what buckets save.
 
 
-class StepSeconds(Exam):
+class StepSeconds(Solo):
     """`step_seconds(nbytes, ready, n, alpha, beta)`: when the last bucket is averaged."""
 
     name = "step_seconds"
@@ -737,11 +632,8 @@ class StepSeconds(Exam):
         nbytes = [n * int(uniform(0.4, 1.6) * wire / (2 * max(1, n - 1))) for _ in range(count)]
         return [([max(n, size) for size in nbytes], ready, n, alpha, beta)]
 
-    def call(self, comm, yours, *args):
-        return bare(yours(*args))
-
     def judge(self, case, args, outcome):
-        got, want = outcome.results[0]["found"], clock(*args[0])
+        got, want = bare(outcome.results[0]["found"]), clock(*args[0])
         number(got, "the result")
         if not near(got, want, 1e-4):
             slip = first_near(got, slips_of(*args[0]), ROUGHLY)
@@ -752,7 +644,7 @@ class StepSeconds(Exam):
             )
 
 
-def _direction(got: float, want: float, backward: float) -> str:
+def _direction(got, want, backward):
     if got < backward:
         return "Backward alone takes longer than that: the last bucket cannot start before it is complete."
     if got < want:
@@ -814,10 +706,10 @@ def slips_of(
     return {value: text for value, text in slips.items() if not near(value, right, ROUGHLY)}
 
 
-def overlap_slips(
-    n: int, tensors: int, nbytes: float, backward: float, b: int, alpha: float, beta: float
-) -> tuple[dict, dict]:
-    """What b buckets save, take alone, afterwards, beside backward, and on a wire half as fast; and slips."""
+def predict_overlap(
+    n=16, tensors=160, nbytes=400e6, backward=40e-3, b=10, alpha=10e-6, beta=1 / 25e9
+):
+    """16 ranks, 160 gradients of 400 MB in all, backward 40 ms, α = 10 µs, β = 1/(25 GB/s), 10 equal buckets."""
     steps, factor = 2 * (n - 1), 2 * (n - 1) / n
     one = steps * alpha + factor * nbytes / b * beta
     slow = steps * alpha + 2 * factor * nbytes / b * beta
@@ -883,17 +775,7 @@ def overlap_slips(
     return values, slips
 
 
-step_seconds = grader(StepSeconds())
-predict_overlap = grader(
-    Prediction(
-        "predict_overlap",
-        """16 ranks, 160 gradients of 400 MB in all, backward 40 ms, α = 10 µs, β = 1/(25 GB/s), 10 equal buckets.""",
-        "Messages, seconds, bytes and a variance, within 1 %.",
-        *overlap_slips(
-            n=16, tensors=160, nbytes=400e6, backward=40e-3, b=10, alpha=10e-6, beta=1 / 25e9
-        ),
-    )
-)
+PREDICTED = Prediction(predict_overlap, "Messages, seconds, bytes and a variance, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -980,7 +862,7 @@ RULE = {
 }
 
 
-def _looks(name: str, got: Tensor, parts: list[Tensor], rank: int) -> str:
+def _looks(name, got, parts, rank):
     """What a wrong mean or variance looks like."""
     if got.isnan().any():
         return (
@@ -1009,7 +891,7 @@ def _looks(name: str, got: Tensor, parts: list[Tensor], rank: int) -> str:
     return recognized(got, looks, RULE[name], lambda a, b: near(a, b, CLOSE))
 
 
-def _means(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
+def _means(whole, there, n):
     """What a wrong mean may be. there: the parts of the ranks that have samples."""
     means = torch.stack([x.mean(0) for x in there])
     return {
@@ -1028,7 +910,7 @@ def _means(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
     }
 
 
-def _variances(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
+def _variances(whole, there, n):
     """What a wrong variance may be."""
     means = torch.stack([x.mean(0) for x in there])
     sizes = torch.tensor([float(len(x)) for x in there], dtype=torch.float64)[:, None] / len(whole)
@@ -1095,7 +977,7 @@ class SyncBackward(Exam):
         hint = f"Two sums of {channels} numbers, in two all-reduces, or better one. Are samples sent, or do all send to one?"
         few(outcome, most, hint, 2 * 2 * (n - 1))
 
-    def _looks(self, args: list[tuple], rank: int) -> dict[str, Tensor]:
+    def _looks(self, args, rank):
         dy, normal, scale, count = args[rank]
         n, size = len(args), max(1, len(dy))
         one, two = (
@@ -1135,7 +1017,3 @@ class SyncBackward(Exam):
             "Σ dy·xhat is to be multiplied with xhat.": scale * (dy - one / count - two / count),
             "Σ dy and Σ dy·xhat are swapped.": dx(two, one),
         }
-
-
-sync_statistics = grader(SyncStatistics())
-sync_backward = grader(SyncBackward())

@@ -24,6 +24,7 @@ from ..exam import (
     Wrong,
     alike,
     equal,
+    holds,
     identical,
     integer,
     near,
@@ -33,9 +34,8 @@ from ..exam import (
     unchanged,
     who,
 )
-from ..guard import grader
 from ..oracles import capstone as oracle
-from .messages import AllReduce, _astray, to_the_right, words
+from .messages import AllReduce, _astray, to_the_right, words, wrong_part
 
 # ------------------------------------------------------------
 # PyTorch's own DistributedDataParallel on an answer: in a World, or in real processes beside the backward pass.
@@ -121,7 +121,7 @@ def trained(start: Tensor, xs: list[Tensor]) -> list[Tensor]:
     return seen
 
 
-def _ready(comm: Comm, future):
+def _ready(comm, future):
     """The hook's future. In a World C++ would wait without end for one that a lane has still to set: wait here."""
     if isinstance(future, torch._C.Future) and isinstance(comm, WorldComm) and not future.done():
         comm.stream(lambda lane: None).wait()  # comes after what was put there before
@@ -274,15 +274,17 @@ class DdpRing(AllReduce):
         xs = [x for x, _ in args]
         return self._guess(case, got, xs, rank, args[0][1]) or mixed(got, xs)
 
-    def _guess(self, case: Case, x: Tensor, xs: list[Tensor], r: int, op: str) -> str | None:
+    def _guess(self, case, x, xs, r, op):
         """Another reduction than the one asked for, that one done in a way of its own, or chunks astray."""
         want = oracle.combined(xs, op)
-        others = [name for name in oracle.COMBINE if name != op]
-        name = next(
-            (name for name in others if len(xs) > 1 and x.equal(oracle.combined(xs, name))), None
-        )
-        if name:
-            return f"It is the {name}: op says {op!r}."
+        others = {
+            f"It is the {name}: op says {op!r}.": oracle.combined(xs, name)
+            for name in oracle.COMBINE
+            if name != op and len(xs) > 1
+        }
+        found = recognized(x, others, "", torch.equal)
+        if found:
+            return found
         if x.isnan().any():
             return "It has nan, and no x had: numbers may be negative."
         if (x.double() - want.double()).abs().max() <= 1e-6 * want.abs().max():
@@ -303,29 +305,21 @@ def mixed(x: Tensor, xs: list[Tensor]) -> str | None:
     """Which chunks of which ranks have come together in the first wrong chunk: tried for three ranks, 0 to 3 times."""
     # rank, then chunk
     n, parts = len(xs), [p.double() for own in xs for p in own.tensor_split(len(xs))]
-    if n != 3 or len(x) < n or len(x) % n:
+    if n != 3 or len(x) < n or len(x) % n or x.equal(sum(xs)):
         return None
-    wrong = [
-        i
-        for i in range(n)
-        if not x.tensor_split(n)[i].equal(sum(own.tensor_split(n)[i] for own in xs))
-    ]
+    at, wrong, _ = wrong_part(x, sum(xs), [], n)
     times = torch.cartesian_prod(*[torch.arange(4.0, dtype=torch.float64)] * (n * n))
-    fits = (
-        (times @ torch.stack(parts) == x.tensor_split(n)[wrong[0]].double()).all(1)
-        if wrong
-        else torch.zeros(0)
-    )
+    fits = (times @ torch.stack(parts) == wrong.double()).all(1)
     if not fits.any():
         return None
     found = times[fits.nonzero()[0, 0]].view(n, n)  # (rank, chunk)
-    if found.sum() != found[:, wrong[0]].sum():
+    if found.sum() != found[:, at].sum():
         return (
-            f"In chunk {wrong[0]} are chunks of other numbers: what arrives must be combined with the chunk of the "
+            f"In chunk {at} are chunks of other numbers: what arrives must be combined with the chunk of the "
             "same number. Which one sets out first?"
         )
     return (
-        f"In chunk {wrong[0]} the ranks count {found[:, wrong[0]].int().tolist()} times. In the second half chunks "
+        f"In chunk {at} the ranks count {found[:, at].int().tolist()} times. In the second half chunks "
         "are finished: receive them in place, and combine nothing."
     )
 
@@ -361,13 +355,9 @@ class MeanHook(Exam):
         )
 
 
-def _not_called(comm: Comm, x: Tensor, op: str) -> None:
+def _not_called(comm, x, op):
     """DDP still adds up small things of its own, never the gradients: those are the hook's."""
     raise RuntimeError(f"all_reduce_ of {tuple(x.shape)} was called, and the hook is there for it")
-
-
-ddp_ring = grader(DdpRing())
-mean_hook = grader(MeanHook())
 
 
 # ------------------------------------------------------------
@@ -439,7 +429,7 @@ class Later(Exam):
                 self._begun(at, got, bool(words))
                 self._ended(at, got, [xs[i] for xs, _, _ in args], r, words)
 
-    def _begun(self, at: str, got: dict, fails: bool) -> None:
+    def _begun(self, at, got, fails):
         if got["kind"] is not None:
             missing = " Is there a `return`?" if got["kind"] == "NoneType" else ""
             raise Wrong(
@@ -449,23 +439,18 @@ class Later(Exam):
             raise Wrong(
                 f"rank {at}: job was called {len(got['jobs'])} times, and should be called once."
             )
-        if got["jobs"][0]:
-            raise Wrong(
-                f"rank {at}: job got comm itself, on which the program sends, too: give it the lane."
-            )
-        if got["early"]:
-            raise Wrong(
-                f"rank {at}: the future was done before the program went on. Did a call wait for a job? Then "
-                "nothing overlaps. Or is it set too early? Then DDP goes on with half a sum."
-            )
-        if not got["done"]:
-            why = "The job raised: who waits must hear of it." if fails else "Who sets it?"
-            raise Wrong(
-                f"rank {at}: the job has ended long ago, and the future is not done. {why} Two calls are "
-                "under way here: each has a future of its own."
-            )
+        why = "The job raised: who waits must hear of it." if fails else "Who sets it?"
+        report = {"lane": not got["jobs"][0], "late": not got["early"], "done": got["done"]}
+        words = {
+            "lane": "job got comm itself, on which the program sends, too: give it the lane.",
+            "late": "the future was done before the program went on. Did a call wait for a job? Then nothing overlaps. "
+            "Or is it set too early? Then DDP goes on with half a sum.",
+            "done": f"the job has ended long ago, and the future is not done. {why} Two calls are under way here: each "
+            "has a future of its own.",
+        }
+        holds(report, words, f"rank {at}: ")
 
-    def _ended(self, at: str, got: dict, xs: list[Tensor], r: int, words: str | None) -> None:
+    def _ended(self, at, got, xs, r, words):
         """words: of the error that the job raised."""
         if words and got["error"] is None:
             raise Wrong(
@@ -532,9 +517,6 @@ class Call:
                 self.found["error"] = str(raised)
         names = {"asked": type(self.result).__name__, "value": type(value).__name__}
         return self.found | names | {"done": done, "held": value is self.result, "y": self.y}
-
-
-later = grader(Later())
 
 
 # ------------------------------------------------------------
@@ -604,15 +586,15 @@ class GatherSingle(FlatExam):
         return [{"output": torch.cat([x for x, _ in args])}] * case.n
 
     def mistakes(self, case, args, rank, name, got):
-        xs, parts = [x for x, _ in args], got.tensor_split(case.n)
-        i = next(i for i in range(case.n) if not parts[i].equal(xs[i]))
+        xs = [x for x, _ in args]
+        i, part, _ = wrong_part(got, torch.cat(xs), [], case.n)
         looks = {
             "nothing arrived there.": torch.full_like(xs[0], -1),
             "it is zero. Is output cleared? input may be a view of it.": 0 * xs[0],
         }
         for j, x in enumerate(xs):
             looks[f"It is rank {j}'s." + " Which chunk sets out first?" * (j != i)] = x
-        text = recognized(parts[i], looks, "", equal)
+        text = recognized(part, looks, "", equal)
         return text and f"Part {i} of {case.n} is wrong: {text}"
 
 
@@ -650,7 +632,8 @@ class ReduceSingle(FlatExam):
         super().value(case, args, rank, name, got, want)
 
     def mistakes(self, case, args, rank, name, got):
-        n, op, chunks = case.n, case.given[1], [x.tensor_split(case.n) for x, _ in args]
+        n, op = case.n, case.given[1]
+        chunks = [x.tensor_split(n) for x, _ in args]
         mine = [c[rank] for c in chunks]
         total = sum(mine)
         looks = {
@@ -668,7 +651,7 @@ class ReduceSingle(FlatExam):
         return found or who(got, mine, rank) or _astray(got, chunks, rank)
 
 
-def _each_step(parts: list[Tensor], r: int) -> Tensor:
+def _each_step(parts, r):
     """What comes around the ring to rank r, divided by n whenever something is added."""
     n = len(parts)
     around = parts[(r + 1) % n]
@@ -677,19 +660,12 @@ def _each_step(parts: list[Tensor], r: int) -> Tensor:
     return around
 
 
-gather_single = grader(GatherSingle())
-reduce_single = grader(ReduceSingle())
-
-
 # ------------------------------------------------------------
 # Numbers foretold: what a step of DDP and of FSDP2 sends over a ring.
 
 
-def capstone_slips(
-    n: int, layers: int, psi: int, buckets: int, micro: int, alpha: float, beta: float
-) -> tuple[dict, dict]:
-    """`layers` of psi/layers fp32 parameters each, on n ranks. DDP in `buckets`; FSDP2 with a group a layer, which
-    frees a layer after forward; α and β of a link; `micro` micro-batches a step without no_sync."""
+def predict_capstone(n=8, layers=4, psi=24_000_000, buckets=5, micro=3, alpha=20e-6, beta=1e-10):
+    """8 ranks, 4 layers of 6 million fp32 parameters, 5 buckets, 3 micro-batches, 20 µs, 1/(10 GB/s)."""
     part, whole = (n - 1) / n, 4 * psi
     ring = 2 * part * whole
     values = {
@@ -751,11 +727,4 @@ def capstone_slips(
     return values, slips
 
 
-predict_capstone = grader(
-    Prediction(
-        "predict_capstone",
-        """8 ranks, 4 layers of 6 million fp32 parameters, 5 buckets, 3 micro-batches, 20 µs, 1/(10 GB/s).""",
-        "Messages, bytes, gathers and seconds, within 1 %.",
-        *capstone_slips(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10),
-    )
-)
+PREDICTED = Prediction(predict_capstone, "Messages, bytes, gathers and seconds, within 1 %.")

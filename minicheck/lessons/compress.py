@@ -12,6 +12,7 @@ from ..exam import (
     Case,
     Exam,
     Prediction,
+    Report,
     Wrong,
     alike,
     alone,
@@ -20,14 +21,15 @@ from ..exam import (
     identical,
     near,
     normal,
+    ranked,
     recognized,
     ring_bytes,
+    shuffled,
     typed,
     unchanged,
     unpacked,
     wrong_means,
 )
-from ..guard import grader
 from ..oracles import compress as oracle
 
 # ------------------------------------------------------------
@@ -71,7 +73,7 @@ SPARSE_SLIPS = {
 }
 
 
-class Compress(Exam):
+class Compress(Report):
     """`compress(u, v, g, k, m, limit, n)`: what a rank sends by deep gradient compression: values, places."""
 
     name = "compress"
@@ -107,19 +109,19 @@ class Compress(Exam):
             steps.append({"found": found, "u": u.clone(), "v": v.clone(), "g": mine})
         return steps
 
-    def judge(self, case, args, outcome):
-        grads, k = args[0][:2]
-        want, got = oracle.compressed(*args[0]), []
-        for t, step in enumerate(outcome.results[0]):
+    def check(self, case, report, *given):
+        grads, k = given[:2]
+        want, got = oracle.compressed(*given), []
+        for t, step in enumerate(report):
             unchanged(step["g"], grads[t], f"in step {t + 1}, g")
             got.append(
                 {"sent": _dense(step["found"], k, len(grads[0]), t), "u": step["u"], "v": step["v"]}
             )
             for name in want[t]:
                 if not near(got[t][name], want[t][name]):
-                    self._said(name, t, args[0], got)
+                    self._said(name, t, given, got)
 
-    def _said(self, name: str, t: int, given: tuple, got: list[dict]) -> None:
+    def _said(self, name, t, given, got):
         what = {
             "sent": "what is sent is wrong",
             "u": "u, afterwards, is wrong",
@@ -147,7 +149,7 @@ class Compress(Exam):
         )
 
 
-def _dense(found, k: int, size: int, t: int) -> Tensor:
+def _dense(found, k, size, t):
     """What was sent, as a dense vector."""
     where = f"in step {t + 1} "
     values, places = unpacked(found, ("values", "places"), where).values()
@@ -166,9 +168,9 @@ class SparseMean(Exam):
     name = "sparse_mean"
     right = "n = 1…5, places that several ranks send, 16 bytes a number; then 3 real processes."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {k} of {size} numbers", (k, size))
-        for n, k, size in (
+    cases = ranked(
+        "n = {}, {} of {} numbers",
+        (
             (3, 4, 40),
             (2, 5, 8),
             (1, 3, 9),
@@ -176,7 +178,7 @@ class SparseMean(Exam):
             (5, 1, 100),
             (3, 7, 7),
             (4, 10, 2000),
-        )
+        ),
     )
     processes = (Case(3, "3 real processes", (5, 30)),)
 
@@ -227,10 +229,6 @@ class SparseMean(Exam):
         return "Does each rank's k-th value stand at that rank's own k-th place?"
 
 
-compress = grader(Compress())
-sparse_mean = grader(SparseMean())
-
-
 # ------------------------------------------------------------
 # Local steps: when ranks meet, and how often they should.
 #
@@ -243,9 +241,9 @@ class LocalSgd(Exam):
     name = "local_sgd"
     right = "n = 1…5, 1 to 11 steps, H from 1 to 20, several tensors: when ranks meet, the average; then 3 processes."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {steps} steps, H = {H}", (steps, H))
-        for n, steps, H in (
+    cases = ranked(
+        "n = {}, {} steps, H = {}",
+        (
             (3, 8, 4),
             (2, 7, 3),
             (1, 4, 2),
@@ -253,7 +251,7 @@ class LocalSgd(Exam):
             (3, 5, 20),
             (5, 11, 5),
             (2, 1, 1),
-        )
+        ),
     )
     processes = (Case(3, "3 real processes, 7 steps, H = 3", (7, 3)),)
 
@@ -298,9 +296,7 @@ class LocalSgd(Exam):
         identical([got["end"] for got in outcome.results], "the average")
         self._bytes(case.n, len(meets), outcome)
 
-    def _differs(
-        self, n: int, r: int, t: int, x: Tensor, meets: set[int], given: tuple, want: list
-    ) -> None:
+    def _differs(self, n, r, t, x, meets, given, want):
         _, noises = given
         where = f"rank {r}: after {t} step{'s' * (t != 1)} the parameters are wrong."
         before = [oracle.stepped(p, of[t - 1]) for p, of in zip(want[t - 1], noises, strict=True)]
@@ -322,7 +318,7 @@ class LocalSgd(Exam):
             text = "The last period is shorter, or has just ended: average at its end, too."
         raise Wrong(f"{where} {text}")
 
-    def _bytes(self, n: int, count: int, outcome) -> None:
+    def _bytes(self, n, count, outcome):
         each = ring_bytes([torch.zeros(5 * n, dtype=torch.float64)], n)
         hint = f"{count} averages need {count * each}: is something sent between them, or twice?"
         few(outcome, count * each, hint)
@@ -334,7 +330,7 @@ def cut(flat: Tensor) -> list[Tensor]:
     return [flat[:n], flat[n : 4 * n].view(3, n), flat[4 * n :]]
 
 
-def _flat(params: list[Tensor]) -> Tensor:
+def _flat(params):
     return torch.cat([p.detach().reshape(-1) for p in params])
 
 
@@ -356,7 +352,7 @@ PERIODS = {
 }
 
 
-class NextPeriod(Exam):
+class NextPeriod(Report):
     """`next_period(losses, periods, tau_0, gamma)`: AdaComm's rule."""
 
     name = "next_period"
@@ -383,10 +379,7 @@ class NextPeriod(Exam):
         periods: list[int] = []
         for i in range(len(losses)):
             periods.append(oracle.period(losses[: i + 1], periods, tau_0, gamma))
-        asked = [
-            (losses[: i + 1], periods[:i])
-            for i in torch.randperm(len(losses), generator=rng).tolist()
-        ]
+        asked = [(losses[: i + 1], periods[:i]) for i in shuffled(rng, len(losses))]
         return [(asked, tau_0, gamma)]
 
     def run(self, comm, yours, asked, tau_0, gamma):
@@ -394,8 +387,7 @@ class NextPeriod(Exam):
         answers = [yours(*given, tau_0, gamma) for given in mine]
         return {"answers": answers, "changed": mine != asked}
 
-    def judge(self, case, args, outcome):
-        (asked, tau_0, gamma), got = args[0], outcome.results[0]
+    def check(self, case, got, asked, tau_0, gamma):
         if got["changed"]:
             raise Wrong("`losses` or `periods` was changed, and belongs to the caller.")
         pairs = sorted(zip(asked, got["answers"], strict=True), key=lambda pair: len(pair[0][0]))
@@ -417,19 +409,14 @@ class NextPeriod(Exam):
                 raise Wrong(f"{shown} the next is {answer}, and should be {want}. {text}")
 
 
-local_sgd = grader(LocalSgd())
-next_period = grader(NextPeriod())
-
-
 # ------------------------------------------------------------
 # Numbers foretold: bytes of each way to talk less, and when it pays.
 
 
-def compress_slips(
-    n: int, psi: float, share: float, H: int, steps: int, side: int, rank: int, speed: float
-) -> tuple[dict, dict]:
-    """Bytes of a rank in a step: dense, sparse, 16 bits; of a run of Local SGD; numbers of two thin matrices; seconds
-    of a dense step on the wire; from how many ranks on a sparse step sends as much as a dense one."""
+def predict_compress(n=8, psi=10e6, share=0.001, H=10, steps=1000, side=1000, rank=4, speed=12.5e6):
+    """8 ranks, 10 million weights in fp32, 0.1 % sent at 6 bytes each, 1,000 steps with H = 10, a matrix of 1,000 ×
+    1,000 at rank 4, a link of 100 Mbit/s.
+    """
     ring, k = 2 * (n - 1) / n, psi * share
     dense = ring * 4 * psi
     sparse = (n - 1) * 6 * k
@@ -489,15 +476,7 @@ def compress_slips(
     return values, slips
 
 
-predict_compress = grader(
-    Prediction(
-        "predict_compress",
-        """8 ranks, 10 million weights in fp32, 0.1 % sent at 6 bytes each, 1,000 steps with H = 10, a matrix of 1,000 ×
-        1,000 at rank 4, a link of 100 Mbit/s.""",
-        "Bytes, numbers, seconds and ranks, within 1 %.",
-        *compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6),
-    )
-)
+PREDICTED = Prediction(predict_compress, "Bytes, numbers, seconds and ranks, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -529,9 +508,9 @@ class SignAverage(Exam):
     name = "sign_average"
     right = "n = 1…4, 1 to 5 steps: averages, each rank's own error, a byte a sign; then 3 real processes."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {steps} step{'s' * (steps > 1)}", (steps, size))
-        for n, steps, size in ((1, 3, 10), (3, 1, 12), (2, 3, 9), (3, 5, 40), (4, 4, 100))
+    cases = ranked(
+        lambda n, steps, size: f"n = {n}, {steps} step{'s' * (steps > 1)}",
+        ((1, 3, 10), (3, 1, 12), (2, 3, 9), (3, 5, 40), (4, 4, 100)),
     )
     processes = (Case(3, "3 real processes, 3 steps", (3, 12)),)
 
@@ -563,7 +542,7 @@ class SignAverage(Exam):
         most = len(grads) * case.n * (case.n - 1) * (case.given[1] + 8)
         few_in_all(outcome, most, "a byte a sign, and a scale of 8 bytes, to n − 1 others.")
 
-    def _said(self, name: str, t: int, r: int, got: dict, grads: list, n: int) -> None:
+    def _said(self, name, t, r, got, grads, n):
         what = {"mean": "the average", "error": "`error`, afterwards,"}[name]
         for slip, text in SIGNS_SLIPS.items():
             means, errors = oracle.signed(grads[: t + 1], slip)
@@ -573,6 +552,3 @@ class SignAverage(Exam):
             f"rank {r}, step {t + 1}: {what} is wrong. p = g + error, c = mean|p|·sign(p), the average of c, "
             "error ← p − c, in place."
         )
-
-
-sign_average = grader(SignAverage())

@@ -24,11 +24,14 @@ from ..exam import (
     Prediction,
     Wrong,
     alike,
+    attempt,
     close,
+    equal,
     identical,
     integer,
     near,
     normal,
+    ranked,
     ranks,
     recognized,
     refusal,
@@ -38,7 +41,6 @@ from ..exam import (
     unchanged,
     wrong_means,
 )
-from ..guard import grader
 
 # ------------------------------------------------------------
 # Are the gradients those of the serial program, on every rank? If not: what does the mistake look like?
@@ -67,10 +69,11 @@ def same_gradients(found: list, whole: Grads, mistakes, otherwise: str = UNKNOWN
             usual = partial(mistakes, r, name)
             _same(found[r][name], whole[name], f"rank {r}: {name}.grad", usual, otherwise)
         except Wrong as wrong:
-            right = [s for s, got in enumerate(found) if _is_right(got[name], whole[name])]
+            want = whole[name]
+            right = [s for s, got in enumerate(found) if want is not None and near(got[name], want)]
             raise Wrong(f"{wrong}{f' On {ranks(right)} it is right.' if right else ''}") from None
     for name in whole:
-        there = [got[name] for got in found if isinstance(got[name], Tensor)]
+        there = [got[name] for got in found if got[name] is not None]
         if len(there) not in (0, len(found)):
             raise Wrong(
                 f"{name}.grad is a tensor on one rank and None on another: optimizers will differ."
@@ -78,11 +81,7 @@ def same_gradients(found: list, whole: Grads, mistakes, otherwise: str = UNKNOWN
         identical(there, f"{name}.grad")
 
 
-def _is_right(got, want: Tensor | None) -> bool:
-    return isinstance(got, Tensor) and isinstance(want, Tensor) and near(got, want)
-
-
-def _same(got, want: Tensor | None, what: str, mistakes, otherwise: str) -> None:
+def _same(got, want, what, mistakes, otherwise):
     if want is None:
         if got is not None and not (isinstance(got, Tensor) and not got.any()):
             raise Wrong(f"{what} has numbers, but nothing reaches it, or it is frozen.")
@@ -101,10 +100,10 @@ def usual(rank: int, own: list[Tensor], sent: int) -> dict[str, Tensor]:
     return wrong_means(rank, own, hint * (sent > 0))
 
 
-def untouched(found: list, before: dict[str, Tensor], what: str) -> None:
+def untouched(outcome: Outcome, before: dict[str, Tensor], what: str) -> None:
     """Raise Wrong if weights or buffers are not what they were, on any rank."""
-    for (r, after), (name, x) in product(enumerate(found), before.items()):
-        if not isinstance(after, dict) or name not in after or not torch.equal(after[name], x):
+    for (r, got), (name, x) in product(enumerate(outcome.results), before.items()):
+        if not equal(got["state"].get(name), x):
             raise Wrong(f"rank {r}: {name} itself was changed. {what}")
 
 
@@ -258,7 +257,7 @@ def drawn(
     return Model(kind, width, values)
 
 
-def _random(like: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+def _random(like, rng, dtype):
     if not like.is_floating_point():
         return torch.randint(1, 1000, like.shape, generator=rng)
     return normal(rng, like.shape).to(dtype)
@@ -339,13 +338,12 @@ def cases(kinds: tuple[str, ...]) -> tuple[Case, ...]:
         for j in (0, len(kinds) - 2)
     ]
     asked = [*((RANKS[0], kind) for kind in kinds), *others]
-    return tuple(Case(n, f"n = {n}, {WORDS[kind]}", kind) for n, kind in asked)
+    return ranked(lambda n, kind: f"n = {n}, {WORDS[kind]}", asked)
 
 
 def processes(*kinds: str) -> tuple[Case, ...]:
-    return tuple(
-        Case(n, f"{n} real processes, {WORDS[kind]}", kind)
-        for n, kind in zip((3, 2), kinds, strict=True)
+    return ranked(
+        lambda n, kind: f"{n} real processes, {WORDS[kind]}", zip((3, 2), kinds, strict=True)
     )
 
 
@@ -359,9 +357,23 @@ class ReplicaExam(Exam):
         model, self.user = drawn(case.given, rng, dtype), one_of(case.n, rng)
         return [(*model, *self.mine(case, r, rng, dtype)) for r in range(case.n)]
 
-    def mine(self, case: Case, rank: int, rng: torch.Generator, dtype: torch.dtype) -> tuple:
+    def mine(self, case, rank, rng, dtype):
         """The rest of a rank's arguments, after its model."""
         return samples(3, rank, rng, dtype, self.user)
+
+    def judge(self, case, args, outcome):
+        model, parts = Model(*args[0][:3]), [a[3:5] for a in args]
+        untouched(outcome, model.values, STAY)
+        found = [got["grads"] for got in outcome.results]
+        looks = lambda r, name, got: self.looks(r, filled(model, parts, name), parts, outcome)
+        same_gradients(found, gradient(model, *together(parts)), looks)
+        cheap(outcome, case.n, trainable(model), frozen(model), self.extra * case.n)
+
+    extra = 0  # bytes of a rank that something else than gradients may take, times n
+
+    def looks(self, rank, own, parts, outcome):
+        """What a wrong average of the ranks' own gradients may be."""
+        return usual(rank, own, outcome.nbytes(rank))
 
 
 def frozen(model: Model) -> list[Tensor]:
@@ -383,16 +395,6 @@ class AverageGradients(ReplicaExam):
         mse_loss(module(x), y).backward()
         yours(comm, module)
         return {"grads": grads(module), "state": state(module)}
-
-    def judge(self, case, args, outcome):
-        model, parts = Model(*args[0][:3]), [a[3:] for a in args]
-        untouched([got["state"] for got in outcome.results], model.values, STAY)
-        same_gradients(
-            [got["grads"] for got in outcome.results],
-            gradient(model, *together(parts)),
-            lambda r, name, got: usual(r, filled(model, parts, name), outcome.nbytes(r)),
-        )
-        cheap(outcome, case.n, trainable(model), frozen(model))
 
 
 class WeightedAverageGradients(ReplicaExam):
@@ -440,22 +442,10 @@ class WeightedAverageGradients(ReplicaExam):
         yours(comm, module, len(x))
         return {"grads": grads(module), "state": state(module)}
 
-    def judge(self, case, args, outcome):
-        model, parts = Model(*args[0][:3]), [a[3:5] for a in args]
-        sizes = [len(x) for x, _ in parts]
-        untouched([got["state"] for got in outcome.results], model.values, STAY)
-        same_gradients(
-            [got["grads"] for got in outcome.results],
-            gradient(model, *together(parts)),
-            lambda r, name, got: self._looks(
-                r, filled(model, parts, name), sizes, outcome.nbytes(r)
-            ),
-        )
-        cheap(outcome, case.n, trainable(model), frozen(model), extra=64 * case.n)
+    extra = 64
 
-    def _looks(
-        self, rank: int, own: list[Tensor], sizes: list[int], sent: int
-    ) -> dict[str, Tensor]:
+    def looks(self, rank, own, parts, outcome):
+        sizes = [len(x) for x, _ in parts]
         n, counted = len(own), sum(g * size for g, size in zip(own, sizes))
         there = [g for g, size in zip(own, sizes) if size]
         return {
@@ -480,7 +470,7 @@ class WeightedAverageGradients(ReplicaExam):
             "It is divided by n once too often: the weights add up to 1 already.": counted
             / sum(sizes)
             / n,
-        } | usual(rank, own, sent)
+        } | super().looks(rank, own, parts, outcome)
 
 
 class AverageHooks(ReplicaExam):
@@ -502,23 +492,19 @@ class AverageHooks(ReplicaExam):
         yours(comm, module)
         for half in (slice(0, 3), slice(3, 6)):
             mse_loss(module(x[half]), y[half]).backward()
-            found.append(
-                {
-                    "grads": grads(module),
-                    "state": {k: v.detach().clone() for k, v in state(module).items()},
-                }
-            )
+            found.append(grads(module))
+            if len(found) == 1:
+                after = {k: v.detach().clone() for k, v in state(module).items()}
             step_(module)
-        return found
+        return {"grads": found, "state": after}
 
     def judge(self, case, args, outcome):
         model = Model(*args[0][:3])
+        untouched(outcome, model.values, STAY)
         for i, half in enumerate((slice(0, 3), slice(3, 6))):
             parts = [(x[half], y[half]) for *_, x, y in args]
             whole = gradient(model, *together(parts))
-            found = [got[i]["grads"] for got in outcome.results]
-            if not i:
-                untouched([got[0]["state"] for got in outcome.results], model.values, STAY)
+            found = [got["grads"][i] for got in outcome.results]
             same_gradients(found, whole, partial(self._looks, model, parts, outcome, i))
             module = model.build()
             for name, p in module.named_parameters():
@@ -527,9 +513,7 @@ class AverageHooks(ReplicaExam):
             model = model._replace(values={name: x.detach() for name, x in state(module).items()})
         cheap(outcome, case.n, 2 * trainable(model), 2 * frozen(model))
 
-    def _looks(
-        self, model, parts, outcome, step: int, rank: int, name: str, got
-    ) -> dict[str, Tensor]:
+    def _looks(self, model, parts, outcome, step, rank, name, got):
         mine = filled(model, parts, name)
         hint = f"Step {step + 1}: no hook was called, or it changed nothing."
         if outcome.nbytes(rank) and not step:
@@ -546,11 +530,6 @@ def step_(module: torch.nn.Module) -> None:
         if p.grad is not None:
             p -= 0.1 * p.grad
         p.grad = None
-
-
-average_gradients = grader(AverageGradients())
-weighted_average_gradients = grader(WeightedAverageGradients())
-average_hooks = grader(AverageHooks())
 
 
 # ------------------------------------------------------------
@@ -590,12 +569,7 @@ class MyBatches(Exam):
         return [(torch.randperm(length + 9, generator=rng)[:length], batch)] * case.n
 
     def run(self, comm, yours, order, batch):
-        try:
-            return {"parts": yours(comm, order, batch), "order": order}
-        except ValueError as error:
-            if batch % comm.size == 0:
-                raise
-            return {"refused": str(error)}
+        return attempt(batch % comm.size, yours, comm, order, batch) | {"order": order}
 
     def judge(self, case, args, outcome):
         (order, batch), n = args[0], case.n
@@ -608,7 +582,7 @@ class MyBatches(Exam):
                 refusal(got, [batch, n], f"rank {r}: ", why)
                 continue
             unchanged(got["order"], order, f"rank {r}: the order")
-            parts, size = got["parts"], batch // n
+            parts, size = got["value"], batch // n
             whole = [order[i : i + batch] for i in range(0, len(order), batch)]
             self._counted(r, parts, len(order) // batch, len(whole))
             for b, part in enumerate(parts):
@@ -620,7 +594,7 @@ class MyBatches(Exam):
                 "the parts are right, but messages are sent: every rank has the whole order already."
             )
 
-    def _counted(self, rank: int, parts, count: int, all_: int) -> None:
+    def _counted(self, rank, parts, count, all_):
         typed(
             parts, list | tuple, f"rank {rank}: the result", "a list with a tensor for each batch"
         )
@@ -631,36 +605,34 @@ class MyBatches(Exam):
                 f"batch.{hint} `batch` counts the samples of all ranks together."
             )
 
-    def _part(self, rank: int, part, b: int, right: list[Tensor], order: Tensor) -> None:
-        n = len(right)
-        want = right[rank]
-        name = f"the part of batch {b}"
+    def _part(self, rank, part, b, right, order):
+        n, want = len(right), right[rank]
         batch = torch.cat(right)
-        if isinstance(part, Tensor) and part.equal(batch) and n > 1:
+        name = f"the part of batch {b}"
+        if equal(part, batch) and n > 1:
             raise Wrong(
                 f"rank {rank}: {name} is the whole batch: each rank takes one of {n} equal parts."
             )
         alike(part, want, f"rank {rank}: {name}")
         if part.equal(want):
             return
-        shown = f"rank {rank}: {name} is {part.tolist()}, and should be {want.tolist()}."
-        mine = sorted(part.tolist())
-        other = [s for s in range(n) if part.equal(right[s])]
-        astray = [i for i in mine if i not in batch.tolist()]
-        if other:
-            raise Wrong(f"{shown} That is rank {other[0]}'s part.")
-        if part.equal(batch[rank::n]):
-            raise Wrong(
-                f"{shown} The samples are dealt in turn, {n} apart: one piece of the batch is asked for."
-            )
-        if mine == sorted(want.tolist()):
-            raise Wrong(f"{shown} The samples are right, in another order than in the batch.")
-        if astray and all(i in order.tolist() for i in mine):
-            raise Wrong(
-                f"{shown} {len(astray)} of {len(mine)} are not in batch {b} at all, as one rank would see it: "
+        looks = {f"That is rank {s}'s part.": x for s, x in enumerate(right)}
+        text = f"The samples are dealt in turn, {n} apart: one piece of the batch is asked for."
+        looks[text] = batch[rank::n]
+        mine = set(part.tolist())
+        astray = mine - set(batch.tolist())
+        rule = "These are not the samples that the order names in that place."
+        if mine == set(want.tolist()):
+            rule = "The samples are right, in another order than in the batch."
+        elif astray and mine <= set(order.tolist()):
+            rule = (
+                f"{len(astray)} of {len(mine)} are not in batch {b} at all, as one rank would see it: "
                 "cut the order into batches first, then each batch into parts."
             )
-        raise Wrong(f"{shown} These are not the samples that the order names in that place.")
+        said = recognized(part, looks, rule, equal)
+        raise Wrong(
+            f"rank {rank}: {name} is {part.tolist()}, and should be {want.tolist()}. {said}"
+        )
 
 
 def loss_fn(got: Tensor, want: Tensor) -> Tensor:
@@ -702,7 +674,7 @@ class Accumulate(ReplicaExam):
             for r in range(case.n)
         ]
 
-    def _stale(self, model: Model, rng: torch.Generator) -> dict[str, Tensor]:
+    def _stale(self, model, rng):
         """Gradients of the step before."""
         return {
             name: normal(rng, p.shape, dtype=p.dtype)
@@ -732,9 +704,7 @@ class Accumulate(ReplicaExam):
         parts, stale = [a[3] for a in args], [a[4] for a in args]
         all_ = together([part for mine in parts for part in mine])
         whole, other = gradient(model, *all_, loss_fn), gradient(model, *all_)
-        untouched(
-            [got["state"] for got in outcome.results], model.values, "The step is the optimizer's."
-        )
+        untouched(outcome, model.values, "The step is the optimizer's.")
         same_gradients(
             [got["grads"] for got in outcome.results],
             whole,
@@ -752,9 +722,7 @@ class Accumulate(ReplicaExam):
             self._one_by_one(r, got["log"], k, len(parts[r][0][0]))
         self._once(outcome, n, k, model)
 
-    def _looks(
-        self, rank: int, micro: list[list[Tensor]], stale: list, sent: int
-    ) -> dict[str, Tensor]:
+    def _looks(self, rank, micro, stale, sent):
         n, k = len(micro), len(micro[0])
         own = [sum(mine) / k for mine in micro]
         want, last = sum(own) / n, [mine[-1] for mine in micro]
@@ -817,7 +785,7 @@ class Accumulate(ReplicaExam):
             "It is the gradient of the step before, as it was: no backward?": stale[rank],
         }
 
-    def _one_by_one(self, rank: int, log: list, k: int, size: int) -> None:
+    def _one_by_one(self, rank, log, k, size):
         forwards = [entry for entry in log if entry != "backward"] if isinstance(log, list) else []
         if any(isinstance(f, int) and f > size for f in forwards):
             raise Wrong(
@@ -835,7 +803,7 @@ class Accumulate(ReplicaExam):
                 "activations of several micro-batches are in memory at once. Backward after each."
             )
 
-    def _once(self, outcome, n: int, k: int, model: Model) -> None:
+    def _once(self, outcome, n, k, model):
         try:
             cheap(outcome, n, trainable(model), frozen(model))
         except Wrong as wrong:
@@ -845,10 +813,6 @@ class Accumulate(ReplicaExam):
                 else ""
             )
             raise Wrong(f"{wrong}{hint}") from None
-
-
-my_batches = grader(MyBatches())
-accumulate = grader(Accumulate())
 
 
 # ------------------------------------------------------------
@@ -916,7 +880,7 @@ class StartEqual(ReplicaExam):
                 f"tensor needs {most} at most. Is a tied one sent twice? Does only rank 0 give?"
             )
 
-    def _looks(self, got: Tensor, values: list[Tensor], rank: int, buffer: bool) -> str:
+    def _looks(self, got, values, rank, buffer):
         n = len(values)
         if got.equal(values[rank]):
             what = "a buffer: buffers must start equal, too" if buffer else "a parameter"
@@ -936,15 +900,17 @@ class StartEqual(ReplicaExam):
         return recognized(got, looks, "It is none of the ranks': drawn anew, or written over?")
 
 
-start_equal = grader(StartEqual())
-
-
 # ------------------------------------------------------------
 # Numbers: what a step costs, and what slips do to it.
 
 
-def step_slips(n: int, tensors: int, parameters: int, k: int, rate: float) -> tuple[dict, dict]:
-    """What a step costs with `tensors` in float32 and k micro-batches; slips with a forgotten and an uneven average."""
+def predict_step(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1):
+    """What a step costs, and what slips do. 8 ranks, 24 tensors, 10,000,000 parameters in float32, 4 micro-batches.
+
+    messages, nbytes: what each rank sends, one all-reduce a tensor.  coalesced: messages with all tensors in one.
+    rate: the learning rate that 0.1 becomes when gradients are summed.
+    share: of a sample of rank 3 in the plain mean, when 4 ranks have 3, 3, 2 and 2 samples.
+    """
     size, steps = 4 * parameters, 2 * (n - 1)
     ring = steps * size / n
     values = {
@@ -996,16 +962,4 @@ def step_slips(n: int, tensors: int, parameters: int, k: int, rate: float) -> tu
     return values, slips
 
 
-predict_step = grader(
-    Prediction(
-        "predict_step",
-        """What a step costs, and what slips do. 8 ranks, 24 tensors, 10,000,000 parameters in float32, 4 micro-batches.
-
-        messages, nbytes: what each rank sends, one all-reduce a tensor.  coalesced: messages with all tensors in one.
-        rate: the learning rate that 0.1 becomes when gradients are summed.
-        share: of a sample of rank 3 in the plain mean, when 4 ranks have 3, 3, 2 and 2 samples.
-    """,
-        "Messages, bytes, the rate and the share, within 1 %.",
-        *step_slips(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1),
-    )
-)
+PREDICTED = Prediction(predict_step, "Messages, bytes, the rate and the share, within 1 %.")

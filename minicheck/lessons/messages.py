@@ -19,13 +19,13 @@ from ..exam import (
     equal,
     few,
     integer,
+    ranked,
     recognized,
     same,
     unchanged,
     who,
     whole,
 )
-from ..guard import grader
 
 # ------------------------------------------------------------
 # Shift and broadcast.
@@ -63,9 +63,8 @@ class TensorExam(Exam):
     cases = tuple(Case(n, f"n = {n}, {words(s)}", s) for n in RANKS for s in SHAPES) + tuple(
         Case(n, f"n = {n}, a length drawn at random", most) for n in (3, 5) for most in (30, 3000)
     )
-    processes = tuple(
-        Case(n, f"{n} real processes, {words(s)}", s)
-        for n, s in ((3, (7,)), (2, (5,)), (4, (3, 5)))
+    processes = ranked(
+        lambda n, s: f"{n} real processes, {words(s)}", ((3, (7,)), (2, (5,)), (4, (3, 5)))
     )
 
     def draw(self, case, rng):
@@ -219,10 +218,6 @@ def one_to_each(outcome: Outcome, n: int, nbytes: int) -> None:
         )
 
 
-shift = grader(Shift())
-broadcast = grader(Broadcast())
-
-
 # ------------------------------------------------------------
 # The ring: its two halves, all-reduce, and a ring sum with a bug.
 #
@@ -290,7 +285,7 @@ class ReduceScatter(ChunksExam):
         return found or _astray(got, chunks, rank)
 
 
-def _astray(out, chunks: list, r: int) -> str | None:
+def _astray(out, chunks, r):
     """Chunks of different numbers were added up, or another chunk is returned unfinished."""
     for i in range(len(chunks)):
         if chunks[0][i].shape == out.shape and i != r:
@@ -334,7 +329,7 @@ class AllGather(ChunksExam):
         least = [sum(sizes) - sizes[(r + 1) % n] for r in range(n)]
         to_the_right(case, outcome, n - 1, least, "n−1")
 
-    def _guess(self, x, i, r, chunks, want) -> str | None:
+    def _guess(self, x, i, r, chunks, want):
         if x.equal(chunks[r][i]):
             return f"It is as before: chunk {i} never arrived at rank {r}. One step short, or received elsewhere?"
         finished = {
@@ -342,14 +337,13 @@ class AllGather(ChunksExam):
         }
         return recognized(x, finished, "", equal) or self._unfinished(x, i, chunks)
 
-    def _unfinished(self, x, i, chunks) -> str | None:
-        for s in range(len(chunks)):
-            for j in range(len(chunks)):
-                if x.equal(chunks[s][j]):
-                    return (
-                        f"It is what rank {s} had in chunks[{j}] at the start. Send first the chunk that you own, "
-                        "then what has just arrived."
-                    )
+    def _unfinished(self, x, i, chunks):
+        for s, j in product(range(len(chunks)), repeat=2):
+            if x.equal(chunks[s][j]):
+                return (
+                    f"It is what rank {s} had in chunks[{j}] at the start. Send first the chunk that you own, "
+                    "then what has just arrived."
+                )
         return None
 
 
@@ -374,10 +368,8 @@ class AllReduce(InPlace):
                 f"All but the last {tail} of {flat.numel()} are right: n = {n} does not divide the length. "
                 "Is the remainder dropped?"
             )
-        parts = [[p.reshape(-1).tensor_split(n)[i] for p in xs] for i in range(n)]
-        mine, want = flat.tensor_split(n), total.tensor_split(n)
-        i = next(i for i in range(n) if not mine[i].equal(want[i]))
-        text = who(mine[i], parts[i], rank) or who(got, xs, rank)
+        i, mine, parts = wrong_part(flat, total, xs, n)
+        text = who(mine, parts, rank) or who(got, xs, rank)
         return text and f"Of {n} chunks, chunk {i}: {text}"
 
     def cost(self, case, args, outcome):
@@ -386,6 +378,13 @@ class AllReduce(InPlace):
         to_the_right(case, outcome, steps, [outcome.nbytes(r) for r in range(n)], "2(n−1)")
         most = steps * -(-x.numel() // n) * x.element_size()
         few(outcome, most, "That is 2(n−1) chunks. Whole tensors where chunks are enough?")
+
+
+def wrong_part(got, want, xs: list, count: int) -> tuple[int, torch.Tensor, list[torch.Tensor]]:
+    """The first of so many parts that is wrong: its number, what it is, and what it is in each of `xs`."""
+    mine, right, *own = (t.reshape(-1).tensor_split(count) for t in (got, want, *xs))
+    i = next(i for i in range(count) if not mine[i].equal(right[i]))
+    return i, mine[i], [parts[i] for parts in own]
 
 
 def sum_of(args: list[tuple]) -> torch.Tensor:
@@ -408,18 +407,16 @@ class RingSum(NewExam):
         return who(got, [x for x, _ in args], rank)
 
 
-reduce_scatter = grader(ReduceScatter())
-all_gather = grader(AllGather())
-all_reduce = grader(AllReduce())
-ring_sum = grader(RingSum())
-
-
 # ------------------------------------------------------------
 # Numbers: what a ring costs, and what the usual slips give.
 
 
-def ring_slips(n: int, size: int, itemsize: int, alpha: float, beta: float) -> tuple[dict, dict]:
-    """Messages and bytes a rank and seconds of a ring all-reduce of `size` numbers, bytes of rank 0 of a naive one."""
+def predict(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9):
+    """For 8 ranks and 1,000,000 float32 numbers, α = 5 µs, β = 1/(50 GB/s): the cost of an all-reduce.
+
+    messages, nbytes: what each rank sends in a ring.  seconds: how long the ring takes.
+    naive_nbytes: what rank 0 sends if everyone sends to it and it sends the sum to everyone.
+    """
     whole = size * itemsize
     steps, ring = 2 * (n - 1), 2 * (n - 1) * whole / n
     seconds = steps * alpha + ring * beta
@@ -456,15 +453,4 @@ def ring_slips(n: int, size: int, itemsize: int, alpha: float, beta: float) -> t
     return values, slips
 
 
-predict = grader(
-    Prediction(
-        "predict",
-        """For 8 ranks and 1,000,000 float32 numbers, α = 5 µs, β = 1/(50 GB/s): the cost of an all-reduce.
-
-        messages, nbytes: what each rank sends in a ring.  seconds: how long the ring takes.
-        naive_nbytes: what rank 0 sends if everyone sends to it and it sends the sum to everyone.
-        """,
-        "Messages, bytes and seconds, within 1 %.",
-        *ring_slips(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9),
-    )
-)
+PREDICTED = Prediction(predict, "Messages, bytes and seconds, within 1 %.")

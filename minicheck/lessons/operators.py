@@ -21,22 +21,25 @@ from minidist.comm.costs import operator, tensors
 from ..exam import (
     NUMBERS,
     Case,
-    Exam,
     Other,
     Prediction,
+    Report,
+    Solo,
     Wrong,
+    alike,
+    alone,
     close,
-    first_near,
+    holds,
     integer,
     kind_of,
     near,
     normal,
-    real,
     recognized,
+    shaped,
+    typed,
     unchanged,
     uniform,
 )
-from ..guard import grader
 from ..oracles import operators as oracle
 
 # ------------------------------------------------------------
@@ -50,12 +53,8 @@ FORBIDDEN = (
     "minidist.checkpoint",
     "minidist.parallel",
     "minicheck.oracles.operators",
-    "minidist.comm.charge",
+    "minidist.comm.meter",
 )
-
-
-def is_number(got) -> bool:
-    return isinstance(got, int | float) and not isinstance(got, bool)
 
 
 def seen_close(got, want: Tensor, name: str, looks: dict[str, Tensor], otherwise: str) -> None:
@@ -240,7 +239,7 @@ class _Lists(TorchFunctionMode):
         return self.seen.plain(args[0]).tolist()
 
 
-def _mapped(value: Any, fn: Callable[[Tensor], Any]) -> Any:
+def _mapped(value, fn):
     """`value` with `fn` done to its tensors, also to those in lists, tuples and dicts."""
     if isinstance(value, Tensor):
         return fn(value)
@@ -263,7 +262,7 @@ DEVICES = (
 )
 
 
-class Roofline(Exam):
+class Roofline(Solo):
     """`roofline(launches, nbytes, flops, device)`: (seconds, "launch" | "memory" | "compute")."""
 
     name = "roofline"
@@ -284,51 +283,43 @@ class Roofline(Exam):
         )
         return [(launches, int(nbytes), int(flops), device)]
 
-    def run(self, comm, yours, launches, nbytes, flops, device):
-        return yours(launches, nbytes, flops, device)
+    returns = ("the time in seconds", "the word")
 
-    def judge(self, case, args, outcome):
-        found, (launches, nbytes, flops, device) = outcome.results[0], args[0]
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise Wrong(
-                f"the result is {kind_of(found)}, and should be seconds and a word. Is there a `return`?"
-            )
-        (got, word), (want, wall) = found, oracle.seconds(launches, nbytes, flops, device)
-        if not is_number(got) or not isinstance(word, str):
-            raise Wrong(
-                f"the result is ({kind_of(got)}, {kind_of(word)}), and should be a number and a word."
-            )
+    def wants(self, case, args):
+        return [dict(zip(self.returns, oracle.seconds(*args[0])))]
+
+    def value(self, case, args, rank, name, got, want):
+        launches, nbytes, flops, device = args[0]
         start = launches * device["launch"]
         memory = nbytes / device["bandwidth"]
         compute = flops / device["peak"]
-        looks = {
-            start
+        if name == "the word":
+            typed(got, str, name, 'a word, such as "memory"')
+            if got != want:
+                raise Wrong(
+                    f"the word is {got!r}, and should be {want!r}: launches take {start:.3g} s, bytes "
+                    f"{memory:.3g} s, FLOPs {compute:.3g} s."
+                )
+            return
+        both = "Bytes and FLOPs are those of all launches together."
+        slips = {
+            "Bytes and FLOPs go on at the same time: the longer of the two counts.": start
             + memory
-            + compute: "Bytes and FLOPs go on at the same time: the longer of the two counts.",
-            device["launch"] + max(memory, compute): "There are several launches.",
-            max(memory, compute): "The launches are missing.",
-            start + memory: "FLOPs take time, too.",
-            start + compute: "Bytes take time, too.",
-            max(start, memory, compute): "The launches come on top.",
-            start + min(memory, compute): "The longer of the two counts.",
-            want * 1e6: "Seconds, not µs.",
-            launches * want: "Bytes and FLOPs are those of all launches together.",
-            start
-            + launches
-            * max(memory, compute): "Bytes and FLOPs are those of all launches together.",
+            + compute,
+            "There are several launches.": device["launch"] + max(memory, compute),
+            "The launches are missing.": max(memory, compute),
+            "FLOPs take time, too.": start + memory,
+            "Bytes take time, too.": start + compute,
+            "The launches come on top.": max(start, memory, compute),
+            "The longer of the two counts.": start + min(memory, compute),
+            "Seconds, not µs.": want * 1e6,
+            both: launches * want,
+            f"{both} Only the launches are many.": start + launches * max(memory, compute),
         }
-        got = real(got)
-        if not near(got, want):
-            said = first_near(got, looks, 1e-9, "Compare with the formula above.")
-            raise Wrong(f"{got:.4g} s, and it should be {want:.4g} s. {said}")
-        if word != wall:
-            raise Wrong(
-                f"the word is {word!r}, and should be {wall!r}: launches take {start:.3g} s, bytes "
-                f"{memory:.3g} s, FLOPs {compute:.3g} s."
-            )
+        close(got, want, name, slips, "Compare with the formula above.")
 
 
-class Fused(Exam):
+class Fused(Solo):
     """`fused(operators, sizes, wanted)`: for each group (names, bytes that it moves)."""
 
     name = "fused"
@@ -359,57 +350,37 @@ class Fused(Exam):
         sizes = {name: 1000 + 2 ** (i + 3) + draw(7) for i, name in enumerate(names)}
         return [(operators, sizes, wanted)]
 
-    def run(self, comm, yours, operators, sizes, wanted):
-        found = yours(operators, sizes, wanted)
-        found = (
-            [tuple(one) if isinstance(one, list) else one for one in found]
-            if isinstance(found, list)
-            else found
-        )
-        return {"found": found, "given": (operators, sizes, wanted)}
+    given = ("`operators`", "`sizes`", "`wanted`")
 
-    def judge(self, case, args, outcome):
-        (operators, sizes, wanted), got = args[0], outcome.results[0]
-        found = got["found"]
-        if not isinstance(found, list) or any(
-            not isinstance(one, tuple) or len(one) != 2 for one in found
-        ):
-            raise Wrong(
-                f"the result is {kind_of(found)}, and should be a list of (names, bytes). Is there a `return`?"
-            )
-        if got["given"] != (operators, sizes, wanted):
-            raise Wrong("the arguments were changed, and belong to the caller.")
-        want, groups = oracle.fused(operators, sizes, wanted), oracle.runs(operators)
-        names, right = [one[0] for one in found], [one[0] for one in want]
+    def wants(self, case, args):
+        return [{"the result": oracle.fused(*args[0])}]
+
+    def value(self, case, args, rank, name, got, want):
+        operators, sizes, wanted = args[0]
+        shaped(got, [([str], int)], name, "a list of (names, bytes), each names in a list")
+        names, right = ([list(one[0]) for one in some] for some in (got, want))
         if names != right:
             raise Wrong(
                 f"the groups are {names}, and should be {right}. {_grouping(names, operators)}"
             )
-        for (_, nbytes), (members, bytes_), group in zip(found, want, groups, strict=True):
-            if not is_number(nbytes) or nbytes != bytes_:
-                looks = oracle.byte_looks(group, operators, sizes, wanted)
-                said = looks.get(nbytes) if is_number(nbytes) else None
-                shown = nbytes if is_number(nbytes) else kind_of(nbytes)
+        groups = oracle.runs(operators)
+        for (_, nbytes), (members, should), group in zip(got, want, groups, strict=True):
+            looks = oracle.byte_looks(group, operators, sizes, wanted)
+            rule = "Count tensors from outside once, and results that somebody outside needs."
+            if nbytes != should:
                 raise Wrong(
-                    f"the group {members} moves {shown} bytes, and should move {bytes_}. "
-                    f"{said or 'Count tensors from outside once, and results that somebody outside needs.'}"
+                    f"the group {members} moves {nbytes} bytes, and should move {should}. {looks.get(nbytes, rule)}"
                 )
 
 
-def _grouping(names: list, operators: list) -> str:
+def _grouping(names, operators):
     """What is wrong with groups."""
-    if any(not isinstance(group, list) for group in names):
-        return "Each is a list of names."
     flat, kinds = [name for group in names for name in group], {one[0]: one[1] for one in operators}
     if flat != list(kinds):
         return "Each operator is in one group, and the order is that of the list."
     if any(len(group) > 1 and any(kinds[name] == "product" for name in group) for group in names):
         return "A product is a kernel of its own."
     return "Neighbours that are pointwise belong together."
-
-
-roofline = grader(Roofline())
-fused = grader(Fused())
 
 
 # ------------------------------------------------------------
@@ -419,7 +390,7 @@ fused = grader(Fused())
 GELU_OTHERWISE = "Compare with F.gelu(x + b), number by number."
 
 
-class BiasGelu(Exam):
+class BiasGelu(Report):
     """`bias_gelu(x, b)`: F.gelu(x + b), whose backward needs x and b alone."""
 
     name = "bias_gelu"
@@ -449,8 +420,7 @@ class BiasGelu(Exam):
         found = seen.plain({"y": result, "grads": grads, "given": [x.detach(), b.detach()]})
         return found | {"held": held, "left": seen.left, "may_leave": seen.may_leave}
 
-    def judge(self, case, args, outcome):
-        (x, b, dy, needs), got = args[0], outcome.results[0]
+    def check(self, case, got, x, b, dy, needs):
         seen_close(got["y"], gelu(x + b), "y", oracle.gelu_looks(x, b), GELU_OTHERWISE)
         for after, before, name in zip(got["given"], (x, b), "xb", strict=True):
             unchanged(after, before, name)
@@ -482,9 +452,6 @@ class BiasGelu(Exam):
             )
 
 
-bias_gelu = grader(BiasGelu())
-
-
 # ------------------------------------------------------------
 # Softmax in parts: its two numbers, and attention in tiles.
 
@@ -492,7 +459,7 @@ bias_gelu = grader(BiasGelu())
 SOFTMAX_OTHERWISE = "Check the rule on two parts of three numbers, on paper."
 
 
-class Normalizer(Exam):
+class Normalizer(Report):
     """`normalizer(parts)`: (m, s) of each row, whose parts come one after the other."""
 
     name = "normalizer"
@@ -538,10 +505,8 @@ class Normalizer(Exam):
             "may_leave": seen.may_leave,
         }
 
-    def judge(self, case, args, outcome):
-        (parts,), got = args[0], outcome.results[0]
-        for i, (after, before) in enumerate(zip(got["parts"], parts, strict=True)):
-            unchanged(after, before, f"parts[{i}]")
+    def check(self, case, got, parts):
+        unchanged(got["parts"], parts, "parts")
         m, s = oracle.normalizer(parts)
         looks = {
             "That is the last part's.": parts[-1].amax(1),
@@ -573,7 +538,7 @@ class Normalizer(Exam):
             )
 
 
-class Attention(Exam):
+class Attention(Report):
     """`attention(q, k, v, tile)`: softmax(qkᵀ/√d)v, in tiles."""
 
     name = "attention"
@@ -611,8 +576,7 @@ class Attention(Exam):
             for key in ("flops", "edge", "largest", "peak", "left", "may_leave")
         }
 
-    def judge(self, case, args, outcome):
-        (q, k, v, tile), got = args[0], outcome.results[0]
+    def check(self, case, got, q, k, v, tile):
         for after, before, name in zip(got["given"], (q, k, v), "qkv", strict=True):
             unchanged(after, before, name)
         seen_close(
@@ -658,10 +622,6 @@ class Attention(Exam):
             )
 
 
-normalizer = grader(Normalizer())
-attention = grader(Attention())
-
-
 # ------------------------------------------------------------
 # A flat buffer: parameters and gradients as views, a step as one operator.
 
@@ -689,14 +649,14 @@ def shared(a: Tensor, b: Tensor) -> bool:
     return same and abs(a.storage_offset() - b.storage_offset()) < min(a.numel(), b.numel())
 
 
-class Flatten(Exam):
+class Flatten(Report):
     """`flatten(params)`: (flat, grads), of which the parameters, and their .grad, are views."""
 
     name = "flatten"
     right = "5 models: values kept, views in order, old memory freed, three steps of SGD with two launches each."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(1, f"shapes {shapes}", shapes)
+    cases = alone(
+        (f"shapes {shapes}", shapes)
         for shapes in (
             ((3, 2), (4,)),
             ((5,),),
@@ -721,16 +681,14 @@ class Flatten(Exam):
         held = seen.alive()
         if (
             not isinstance(pair, tuple | list)
-            or len(pair) != 2
-            or not all(isinstance(x, Tensor) for x in pair)
+            or [isinstance(x, Tensor) for x in pair] != [True] * 2
         ):
             return {"pair": kind_of(pair)}
         flat, grads = pair
         if not all(map(seen.knows, [flat, grads, *params])):
-            return {"pair": "", "knows": False}
+            return {"knows": False}
         same = len(mine) == len(params) and all(a is b for a, b in zip(mine, params, strict=True))
         found = {
-            "pair": "",
             "knows": True,
             "values": seen.plain(params),
             "same": same,
@@ -740,10 +698,9 @@ class Flatten(Exam):
             and not grads.requires_grad,
             "places": places([p.detach() for p in params], flat),
             "grads": places([p.grad for p in params], grads),
-            "shapes": [tuple(x.shape) for x in pair],
-            "dtypes": [str(x.dtype) for x in pair],
+            "pair_like": seen.plain([x.detach() for x in pair]),
             "zero": not bool(seen.plain(grads).any()),
-            "shared": shared(flat, grads),
+            "apart": not shared(flat, grads),
             "left": seen.left,
             "may_leave": seen.may_leave,
             "old": [ref.expired() for ref in old],
@@ -761,27 +718,24 @@ class Flatten(Exam):
         seen.ask(step)
         return seen.plain(params)
 
-    def judge(self, case, args, outcome):
-        (values, transposed, xs), got = args[0], outcome.results[0]
+    def check(self, case, got, values, transposed, xs):
         values = [values[0].T, *values[1:]] if transposed else values
-        if got["pair"] != "":
+        if "pair" in got:
             raise Wrong(
                 f"the result is {got['pair']}, and should be two tensors, flat and grads. Is there a `return`?"
             )
-        if not got["knows"]:
-            raise Wrong(
-                "flat, grads or a parameter came out of no operator that the meter saw: compute it with "
-                "PyTorch, in the open."
-            )
+        unknown = (
+            "flat, grads or a parameter came out of no operator that the meter saw: compute it with "
+            "PyTorch, in the open."
+        )
+        holds(got, {"knows": unknown})
         self._buffers(values, got)
         for what, name in (("places", "p"), ("grads", "p.grad")):
             at = 0
             for i, (place, value) in enumerate(zip(got[what], values, strict=True)):
                 if place != at:
                     where = (
-                        "is no view of it"
-                        if not is_number(place)
-                        else f"begins at element {place} of it"
+                        "is no view of it" if place is None else f"begins at element {place} of it"
                     )
                     raise Wrong(
                         f"{name} of params[{i}] {where}: it should begin at {at}, one after the other, in "
@@ -791,21 +745,11 @@ class Flatten(Exam):
         self._rest(values, xs, got)
 
     def _buffers(self, values, got):
-        total = sum(v.numel() for v in values)
-        for dtype, name in zip(got["dtypes"], ("flat", "grads"), strict=True):
-            if dtype != str(values[0].dtype):
-                raise Wrong(
-                    f"{name} has dtype {dtype}, and should have that of the parameters, {values[0].dtype}."
-                )
-        for shape, name in zip(got["shapes"], ("flat", "grads"), strict=True):
-            if shape != (total,):
-                raise Wrong(
-                    f"{name} has shape {shape}, and should have {(total,)}: all parameters' numbers, in a row."
-                )
-        if not got["same"]:
-            raise Wrong(
-                "the list of parameters was changed: the model has the old ones. Set p.data of each."
-            )
+        row = torch.empty(sum(v.numel() for v in values), dtype=values[0].dtype)
+        for x, name in zip(got["pair_like"], ("flat", "grads"), strict=True):
+            alike(x, row, f"{name}, all parameters' numbers in a row,")
+        old = "the list of parameters was changed: the model has the old ones. Set p.data of each."
+        holds(got, {"same": old})
         for i, (value, want) in enumerate(zip(got["values"], values, strict=True)):
             looks = {"It is 0: were the values copied?": torch.zeros_like(want)}
             if want.dim() == 2:
@@ -815,17 +759,15 @@ class Flatten(Exam):
             seen_close(
                 value, want, f"params[{i}]", looks, "Is each view where its values were put?"
             )
-        if got["shared"]:
-            raise Wrong("flat and grads lie in the same memory: gradients need their own.")
-        if not got["trained"]:
-            raise Wrong(
-                "a parameter has lost requires_grad, or a buffer has it: the parameters are trained, flat and "
-                "grads are memory. Work with p.detach()."
-            )
+        apart = "flat and grads lie in the same memory: gradients need their own."
+        trained = (
+            "a parameter has lost requires_grad, or a buffer has it: the parameters are trained, flat and "
+            "grads are memory. Work with p.detach()."
+        )
+        holds(got, {"apart": apart, "trained": trained})
 
     def _rest(self, values, xs, got):
-        if not got["zero"]:
-            raise Wrong("grads is not zero at the start: autograd adds to what is there.")
+        holds(got, {"zero": "grads is not zero at the start: autograd adds to what is there."})
         told(got, "flat")
         if not all(got["old"]):
             raise Wrong(
@@ -852,15 +794,17 @@ class Flatten(Exam):
                 )
 
 
-flatten = grader(Flatten())
-
-
 # ------------------------------------------------------------
 # Numbers: launches, bytes and memory, foretold.
 
 
-def operator_slips(weights: int, tensors: int, heads: int, T: int) -> tuple[dict, dict]:
-    """AdamW in fp32 on an H100, an addition and a product in bf16, scores in bf16; and the usual slips."""
+def predict_operators(weights=10**9, tensors=500, heads=16, T=8192):
+    """On an H100 by the roofline, 5 µs a launch: 10⁹ weights in 500 tensors, AdamW in fp32.
+
+    launches: of the plain loop.  loop_ms: its milliseconds.  flat_ms: over a flat buffer that holds the gradients, too.
+    edge: numbers at which a bf16 addition takes as long as its launch.  scores_mib: MiB of the scores of 16 heads,
+    T = 8,192, bf16.  ridge_n: from which n on a bf16 product of n × n is bound by compute.
+    """
     launch = 5e-6
     bandwidth = 3.35e12
     single = 67e12
@@ -931,16 +875,4 @@ def operator_slips(weights: int, tensors: int, heads: int, T: int) -> tuple[dict
     return values, slips
 
 
-predict_operators = grader(
-    Prediction(
-        "predict_operators",
-        """On an H100 by the roofline, 5 µs a launch: 10⁹ weights in 500 tensors, AdamW in fp32.
-
-        launches: of the plain loop.  loop_ms: its milliseconds.  flat_ms: over a flat buffer that holds the gradients, too.
-        edge: numbers at which a bf16 addition takes as long as its launch.  scores_mib: MiB of the scores of 16 heads,
-        T = 8,192, bf16.  ridge_n: from which n on a bf16 product of n × n is bound by compute.
-    """,
-        "Launches, times and memory, within 1 %.",
-        *operator_slips(weights=10**9, tensors=500, heads=16, T=8192),
-    )
-)
+PREDICTED = Prediction(predict_operators, "Launches, times and memory, within 1 %.")

@@ -10,30 +10,30 @@ from operator import eq
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import smooth_l1_loss
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from minidist.parallel.schedules import Action, in_flight, parse
 
 from ..exam import (
     Case,
-    Exam,
     Prediction,
+    Report,
     Wrong,
     close,
+    holds,
     integer,
     near,
     normal,
     recognized,
+    shaped,
+    table,
     typed,
     unchanged,
 )
-from ..guard import grader
 from ..oracles.pipedream import before, buffered, delayed, late_weights, updated
 from .pipelines import FORBIDDEN as BEFORE
 from .pipelines import Lists, RunStage, in_order, in_time, keeps, said
+from .remat import Made
 
 # ------------------------------------------------------------
 # Lists: PipeDream's, and what can be read from any list with updates.
@@ -70,7 +70,7 @@ class NoFlush(Lists):
                 in_order(stage, actions, kind, noun)
 
 
-def _updates(stage: int, actions: list[Action], M: int) -> None:
+def _updates(stage, actions, M):
     """Raise Wrong unless each backward is followed by its update at once."""
     count = sum(a.kind == "U" for a in actions)
     if count != M:
@@ -106,20 +106,20 @@ NAMES = {
 }
 
 
-class OfLists(Exam):
+class OfLists(Report):
     """An answer reads lists of words. given: (kind, S, M, every)."""
 
     forbidden = FORBIDDEN
     step = 2.0
     cases = (
-        *(
-            Case(1, f"{said(S, M)}, {NAMES[kind]}, an update every {every}", (kind, S, M, every))
-            for kind, S, M, every in SHAPES
+        *table(
+            lambda kind, S, M, every: f"{said(S, M)}, {NAMES[kind]}, an update every {every}",
+            SHAPES,
         ),
         Case(1, "a schedule drawn at random"),
     )
 
-    def rows(self, case, rng) -> list[list[str]]:
+    def rows(self, case, rng):
         """The lists of all stages."""
         pick = partial(integer, rng)
         kind, S, M, every = case.given or ("1f1b", pick(3, 9), pick(9, 24), pick(1, 5))
@@ -138,8 +138,8 @@ class Staleness(OfLists):
     def run(self, comm, yours, rows):
         return [yours(list(row)) for row in rows]
 
-    def judge(self, case, args, outcome):
-        for s, (row, got) in enumerate(zip(args[0][0], outcome.results[0], strict=True)):
+    def check(self, case, found, rows):
+        for s, (row, got) in enumerate(zip(rows, found, strict=True)):
             first, second = before(row, "F"), before(row, "B")
             want = [b - f for f, b in zip(first, second, strict=True)]
             looks = {
@@ -166,9 +166,7 @@ def apart(row: list[str]) -> list[int]:
 def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: str) -> None:
     """Raise Wrong unless `got` is the list of numbers `want`."""
     should = "a list of whole numbers, one for each micro-batch"
-    typed(got, list | tuple, f"{whose}: the result", should)
-    if not all(type(n) is int for n in got):
-        raise Wrong(f"{whose}: {got!r:.60} should be {should}.")
+    shaped(got, [int], f"{whose}: the result", should)
     if list(got) != want:
         hint = recognized(list(got), looks, "", eq)
         raise Wrong(
@@ -198,8 +196,7 @@ class Needed(OfLists):
     def run(self, comm, yours, rows, vertical):
         return yours([list(row) for row in rows], vertical)
 
-    def judge(self, case, args, outcome):
-        (rows, vertical), found = args[0], outcome.results[0]
+    def check(self, case, found, rows, vertical):
         typed(found, list | tuple, "the result", "a list for each stage")
         if len(found) != len(rows):
             raise Wrong(f"it returns {len(found)} lists, and there are {len(rows)} stages.")
@@ -222,11 +219,6 @@ class Needed(OfLists):
             listed(f"stage {s}", got, first if vertical else own[s], looks, " ".join(row))
 
 
-no_flush = grader(NoFlush())
-staleness = grader(Staleness())
-needed = grader(Needed())
-
-
 # ------------------------------------------------------------
 # A store of versions: what it hands out, and how many versions it keeps alive.
 #
@@ -237,33 +229,7 @@ SHAPE = (23, 3)  # nothing else has this shape
 LATE = ("F0", "F1", "B1", "U1", "F2", "B2", "U2", "F3", "B0", "U0", "B3", "U3")
 
 
-class Made(TorchDispatchMode):
-    """Notes what is made as large as the weights; `alive()` counts what is still held, but for the caller's own."""
-
-    def __init__(self, given: list[Tensor]):
-        super().__init__()
-        self.size, self.made = given[0].numel(), {}
-        self.given = {x.untyped_storage()._cdata for x in given}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            if (
-                isinstance(x, Tensor)
-                and x.numel() >= self.size
-                and x.untyped_storage()._cdata not in self.given
-            ):
-                storage = x.untyped_storage()
-                copies = storage.nbytes() // (self.size * x.itemsize)
-                self.made[storage._cdata] = StorageWeakRef(storage), copies
-        return out
-
-    def alive(self) -> int:
-        """How many weights have room in the memories that are held, however many tensors stand in each."""
-        return sum(copies for memory, copies in self.made.values() if not memory.expired())
-
-
-class Store(Exam):
+class Store(Report):
     """`Store(weight)`: `.forward(m)`, `.backward(m)` and `.update(grad, rate)` of a stage's weights in versions."""
 
     name = "store"
@@ -271,16 +237,16 @@ class Store(Exam):
     forbidden = FORBIDDEN
     step = 4.0
     cases = (
-        *(
-            Case(1, f"stage {s} of {said(S, M)}, an update every {every}", (s, S, M, every))
-            for s, S, M, every in (
+        *table(
+            lambda s, S, M, every: f"stage {s} of {said(S, M)}, an update every {every}",
+            (
                 (0, 2, 4, 1),
                 (0, 1, 3, 1),
                 (2, 3, 4, 1),
                 (0, 4, 9, 1),
                 (1, 4, 8, 2),
                 (2, 6, 14, 1),
-            )
+            ),
         ),
         Case(1, "a list in which micro-batch 0 goes back late", None),
     )
@@ -296,11 +262,11 @@ class Store(Exam):
         steps = [g.clone() for g in grads]
         seen = []
         counts = []
-        with Made([mine, *steps]) as made:
+        with Made(mine.numel()) as made:
             for found in walk(yours(mine), row, steps, rate):
                 seen.append(copied(found))
                 del found
-                counts.append(made.alive())
+                counts.append(made.alive([mine, *steps]))
         return {
             "seen": seen,
             "counts": counts,
@@ -310,8 +276,7 @@ class Store(Exam):
             "mixed": mixed(yours, row, weight, grads, rate),
         }
 
-    def judge(self, case, args, outcome):
-        (row, weight, grads, rate), got = args[0], outcome.results[0]
+    def check(self, case, got, row, weight, grads, rate):
         made = [weight]
         for g in grads:
             made.append(made[-1] - rate * g)
@@ -323,7 +288,7 @@ class Store(Exam):
                 where = f"action {i}, {word}"
                 self._handed(where, found, made, used[m], now, word[0], rate)
         unchanged(got["weight"], weight, "the tensor that was given")
-        unchanged(got["grads"], grads, "a gradient that `update` got")
+        unchanged(got["grads"], grads, "grads")
         if got["changed"]:
             raise Wrong(
                 f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "
@@ -336,9 +301,7 @@ class Store(Exam):
             )
         self._counted(row, used, got["counts"])
 
-    def _handed(
-        self, where: str, found, made: list[Tensor], want: int, now: int, kind: str, rate: float
-    ) -> None:
+    def _handed(self, where, found, made, want, now, kind, rate):
         if isinstance(found, str):
             raise Wrong(
                 f"{where}: it returns {found}, and should return the weights, a tensor of shape {SHAPE}."
@@ -361,7 +324,7 @@ class Store(Exam):
         hint = " That is the newest: backward needs the weights of its forward." if late else ""
         raise Wrong(f"{where}: the weights should be version {want}, and are {text}{hint}")
 
-    def _counted(self, row: list[str], used: list[int], counts: list[int]) -> None:
+    def _counted(self, row, used, counts):
         """Raise Wrong if more versions are alive than are needed, or fewer: then some are kept where none looks."""
         last = {used[int(word[1:])]: i for i, word in enumerate(row) if word[0] == "B"}
         now = 0
@@ -423,9 +386,6 @@ def copied(found) -> list | str:
     return "None" if found is None else f"something of type {type(found).__name__}"
 
 
-store = grader(Store())
-
-
 # ------------------------------------------------------------
 # A stage trains without a flush. Lesson 16's, with updates and versions.
 #
@@ -467,10 +427,7 @@ class RunPipeDream(RunStage):
         rows = [updated("1f1b", s, case.n, M, 1) for s in range(case.n)]
         rows = [delayed(row) if kind == "late" else row for row in rows]
         rate = (1 + integer(rng, 0, 4)) / 16
-        return [
-            (weights, row, xs, ys, rate)
-            for row, (weights, _, xs, ys) in zip(rows, given, strict=True)
-        ]
+        return [(weights, row, xs, ys, rate) for row, (weights, _, xs, ys) in zip(rows, given)]
 
     def part(self, weights):
         linear = nn.Linear(*weights[1].shape, bias=False)
@@ -481,8 +438,9 @@ class RunPipeDream(RunStage):
         counts = [0]
 
         def counted(down, up, part, *rest):
-            with Made(list(part.parameters())) as made:
-                part.register_forward_pre_hook(lambda *_: counts.append(made.alive()))
+            given = list(part.parameters())
+            with Made(given[0].numel()) as made:
+                part.register_forward_pre_hook(lambda *_: counts.append(made.alive(given)))
                 yours(down, up, part, *rest, rate)
 
         return super().run(comm, counted, weights, order, xs, ys) | {"versions": max(counts)}
@@ -491,8 +449,8 @@ class RunPipeDream(RunStage):
         S, (kind, M) = case.n, case.given
         for s, got in enumerate(outcome.results):
             self._order(s, got["log"], [word for word in args[s][1] if word[0] != "U"])
-            if not got["xs"]:
-                raise Wrong(f"stage {s}: an input was changed: micro-batches belong to the caller.")
+            changed = "an input was changed: micro-batches belong to the caller."
+            holds(got, {"xs": changed}, f"stage {s}: ")
         self._weights(args, [got["weights"] for got in outcome.results], int(kind == "late"))
         self._messages(outcome, S, M, args[0][2][0].nbytes)
         for s, got in enumerate(outcome.results):
@@ -509,7 +467,7 @@ class RunPipeDream(RunStage):
                     f"stage {s}: it returns while {got['under_way']} of its sends are under way. Wait for all."
                 )
 
-    def _weights(self, args: list[tuple], found: list[list[Tensor]], more: int) -> None:
+    def _weights(self, args, found, more):
         """more: updates by which gradients are later than in PipeDream's own list."""
         S = len(args)
         weights = [own[0] for own in args]
@@ -534,9 +492,7 @@ OWN = (
 )
 
 
-def _expected(
-    S: int, weights, xs: list[Tensor], ys: list[Tensor], rate: float, more: int
-) -> tuple[list, dict[str, list]]:
+def _expected(S, weights, xs, ys, rate, more):
     """The last weights of each stage, and those of some mistakes."""
     own = [S - 1 - s + more for s in range(S)]
 
@@ -566,15 +522,14 @@ def _expected(
     return ends(), looks
 
 
-run_pipedream = grader(RunPipeDream())
-
-
 # ------------------------------------------------------------
 # Numbers foretold: versions, bytes, staleness, updates.
 
 
-def version_slips(S: int, stage: int, M: int, m: int, nbytes: int) -> tuple[dict, dict]:
-    """Versions and staleness of a stage, bytes of all stages by rule, updates of 2BW."""
+def predict_pipedream(S=8, stage=2, M=600, m=10, nbytes=100_000_000):
+    """8 stages, each with weights of 100 MB, 600 micro-batches: versions and staleness of stage 2; bytes of the weights
+    of all stages with stashing, vertical sync and 2BW; updates of 2BW with m = 10.
+    """
     stash = nbytes * S * (S + 1) // 2
     vertical = nbytes * S * S
     two = 2 * nbytes * S
@@ -631,16 +586,7 @@ def version_slips(S: int, stage: int, M: int, m: int, nbytes: int) -> tuple[dict
     return values, slips
 
 
-predict_pipedream = grader(
-    Prediction(
-        "predict_pipedream",
-        """8 stages, each with weights of 100 MB, 600 micro-batches: versions and staleness of stage 2; bytes of the weights
-        of all stages with stashing, vertical sync and 2BW; updates of 2BW with m = 10.
-    """,
-        "Versions, bytes, staleness and updates, within 1 %.",
-        *version_slips(S=8, stage=2, M=600, m=10, nbytes=100_000_000),
-    )
-)
+PREDICTED = Prediction(predict_pipedream, "Versions, bytes, staleness and updates, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -655,16 +601,16 @@ def slope(w: Tensor, x: Tensor) -> Tensor:
     return (w @ x - 1) * x
 
 
-class TwoVersions(Exam):
+class TwoVersions(Report):
     """`two_versions(weight, grad, xs, rate, m)`: the weights after PipeDream-2BW."""
 
     name = "two_versions"
     right = "1 to 6 groups of 1 to 5 micro-batches: gradients one update late, of the mean, added to the newest."
     forbidden = FORBIDDEN
     step = 2.0
-    cases = tuple(
-        Case(1, f"{groups} group{'s' * (groups > 1)} of {m}", (groups, m))
-        for groups, m in ((1, 2), (2, 2), (3, 1), (4, 3), (6, 5), (3, 4))
+    cases = table(
+        lambda groups, m: f"{groups} group{'s' * (groups > 1)} of {m}",
+        ((1, 2), (2, 2), (3, 1), (4, 3), (6, 5), (3, 4)),
     )
 
     def draw(self, case, rng):
@@ -689,8 +635,7 @@ class TwoVersions(Exam):
         end = yours(mine, grad, list(xs), rate, m)
         return {"end": end, "asked": asked, "weight": mine}
 
-    def judge(self, case, args, outcome):
-        (weight, xs, rate, m), got = args[0], outcome.results[0]
+    def check(self, case, got, weight, xs, rate, m):
         unchanged(got["weight"], weight, "the weight that was given")
         made = [buffered(weight, slope, xs[:at], rate, m) for at in range(0, len(xs) + 1, m)]
         asked, known = got["asked"], [x.tolist() for x in xs]
@@ -716,7 +661,7 @@ class TwoVersions(Exam):
         rule = "Is the last group's gradient added to the newest weights, divided by m?"
         close(got["end"], made[-1], "what it returns", older, rule)
 
-    def _at(self, i: int, g: int, w: Tensor, made: list[Tensor], summed: Tensor) -> None:
+    def _at(self, i, g, w, made, summed):
         looks = {
             "That is version g, the newest: on stage 0 of a pipeline it is not there yet.": made[g],
             "The gradients were added up, and not divided by m.": summed,
@@ -726,6 +671,3 @@ class TwoVersions(Exam):
         at = max(0, g - 1)
         what = f"micro-batch {i}, group {g}: version {at}, at which its gradient is taken"
         close(w, made[at], what, looks, rule)
-
-
-two_versions = grader(TwoVersions())

@@ -21,20 +21,25 @@ from minidist.parallel.validate import ScheduleError, validate
 from ..exam import (
     Case,
     Exam,
-    Outcome,
     Prediction,
+    Report,
     Wrong,
+    attempt,
     close,
+    holds,
     integer,
     near,
     normal,
     ranks,
     real,
+    recognized,
+    shaped,
+    shuffled,
+    table,
     typed,
     unchanged,
     unpacked,
 )
-from ..guard import grader
 from ..oracles.pipelines import any_order, mlp_gradients, time_of, whole_gradient, words
 
 # ------------------------------------------------------------
@@ -64,13 +69,13 @@ class Lists(Exam):
     drawn = 3  # cases with S and M drawn at random
 
     @property
-    def cases(self) -> tuple[Case, ...]:
-        known = tuple(Case(1, said(S, M), (S, M)) for S, M in self.sizes)
+    def cases(self):
+        known = table(lambda S, M: said(S, M), self.sizes)
         return known + (Case(1, "stages and micro-batches drawn at random", None),) * self.drawn
 
     def draw(self, case, rng):
         S, M = case.given or [integer(rng, low, high) for low, high in ((2, 13), (3, 28))]
-        return [(S, M, torch.randperm(S, generator=rng).tolist())]
+        return [(S, M, shuffled(rng, S))]
 
     def run(self, comm, yours, S, M, order):
         # a stage knows nothing of the others
@@ -91,11 +96,11 @@ class Lists(Exam):
         except Wrong as wrong:
             raise Wrong(str(wrong) if case.given else f"{said(S, M)}: {wrong}") from None
 
-    def allowed(self, stage: int, action: Action) -> None:
+    def allowed(self, stage, action):
         """Raise Wrong for an action of a kind that is not asked for."""
         raise NotImplementedError
 
-    def judged(self, lists: list[list[Action]], S: int, M: int) -> None:
+    def judged(self, lists, S, M):
         """Raise Wrong unless these valid lists are as good as is asked for."""
         raise NotImplementedError
 
@@ -136,7 +141,7 @@ KINDS = {
 }
 
 
-class StepTime(Exam):
+class StepTime(Report):
     """`step_time(lists, forward, backward)`: how long the lists of all stages take; ValueError if they hang."""
 
     name = "step_time"
@@ -144,13 +149,11 @@ class StepTime(Exam):
     forbidden = FORBIDDEN
     step = 2.0
     cases = (
-        *(
-            Case(
-                1,
-                f"{S} stage{'s' * (S > 1)}, {M} micro-batches, {KINDS[kind]}{', stages alike' * alike}",
-                (kind, S, M, alike),
-            )
-            for kind, S, M, alike in (
+        *table(
+            lambda kind, S, M, alike: (
+                f"{S} stage{'s' * (S > 1)}, {M} micro-batches, {KINDS[kind]}{', stages alike' * alike}"
+            ),
+            (
                 ("gpipe", 2, 2, True),
                 ("naive", 2, 2, True),
                 ("1f1b", 2, 3, True),
@@ -162,7 +165,7 @@ class StepTime(Exam):
                 ("gpipe", 4, 11, False),
                 ("any", 3, 4, False),
                 ("any", 5, 6, False),
-            )
+            ),
         ),
         Case(1, "3 stages that wait for each other in a circle", ("upside", 3, 4, True)),
         Case(1, "2 stages, of which one goes back before it goes forward", ("early", 2, 2, True)),
@@ -191,13 +194,9 @@ class StepTime(Exam):
         return [(lists, *([[1.0] * S, [2.0] * S] if alike else drawn.tolist()))]
 
     def run(self, comm, yours, lists, forward, backward):
-        try:
-            return {"time": yours(lists, forward, backward)}
-        except ValueError as error:
-            return {"refused": str(error)}
+        return attempt(True, yours, lists, forward, backward)
 
-    def judge(self, case, args, outcome):
-        (lists, forward, backward), got = args[0], outcome.results[0]
+    def check(self, case, got, lists, forward, backward):
         want = time_of(lists, forward, backward)
         shown = "\n".join(
             f"stage {s}: {' '.join(row)}; F {forward[s]:g}, B {backward[s]:g}"
@@ -213,7 +212,7 @@ class StepTime(Exam):
             raise Wrong(
                 f"it raises ValueError ({got['refused']}), but these lists come to their end.\n{shown}"
             )
-        number = got["time"]
+        number = got["value"]
         typed(number, int | float, "the result", "a number")
         number = real(number)
         if not near(number, want):
@@ -221,7 +220,7 @@ class StepTime(Exam):
                 f"{number:g}, and should be {want:g}. {self._why(number, lists, forward, backward)}\n{shown}"
             )
 
-    def _why(self, number: float, lists, forward, backward) -> str:
+    def _why(self, number, lists, forward, backward):
         M, both = len(lists[0]) // 2, [f + b for f, b in zip(forward, backward, strict=True)]
         looks = {
             "That is the busiest stage's work, without any waiting for other stages.": M
@@ -240,18 +239,15 @@ class StepTime(Exam):
         large = (
             "Too long: an action starts as soon as its stage is free and what it needs is there."
         )
-        return next(
-            (
-                text
-                for text, value in looks.items()
-                if value is not None and abs(value - number) < 1e-9
-            ),
-            small if number < time_of(lists, forward, backward) else large,
-        )
+        rule = small if number < time_of(lists, forward, backward) else large
+        fits = lambda a, b: b is not None and near(a, b)
+        return recognized(number, looks, rule, fits)
 
 
-def pipeline_slips(S: int, M: int, v: int, stage: int, share: float) -> tuple[dict, dict]:
-    """Bubble of GPipe, what stages keep, bubble when interleaved, M for a small bubble, idle time of ZB-H1."""
+def predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1):
+    """8 stages, 32 micro-batches: bubble, and micro-batches kept by GPipe and by stage 2 of 1F1B; bubble for v = 4;
+    the smallest M for a bubble of 10 %; idle slots of ZB-H1 if F, I and W take one each.
+    """
     gpipe, inter = (S - 1) / (M + S - 1), (S - 1) / (v * M + S - 1)
     enough = round((S - 1) * (1 - share) / share)
     values = {
@@ -303,17 +299,7 @@ def pipeline_slips(S: int, M: int, v: int, stage: int, share: float) -> tuple[di
     return values, slips
 
 
-step_time = grader(StepTime())
-predict_pipeline = grader(
-    Prediction(
-        "predict_pipeline",
-        """8 stages, 32 micro-batches: bubble, and micro-batches kept by GPipe and by stage 2 of 1F1B; bubble for v = 4;
-        the smallest M for a bubble of 10 %; idle slots of ZB-H1 if F, I and W take one each.
-    """,
-        "Bubbles, activations and micro-batches, within 1 %.",
-        *pipeline_slips(S=8, M=32, v=4, stage=2, share=0.1),
-    )
-)
+PREDICTED = Prediction(predict_pipeline, "Bubbles, activations and micro-batches, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -403,10 +389,6 @@ class ZeroBubble(Lists):
             in_order(stage, actions, "W", "Weights' gradients come")
 
 
-one_f_one_b = grader(OneFOneB())
-zero_bubble = grader(ZeroBubble())
-
-
 # ------------------------------------------------------------
 # A stage runs its list: receive, compute, send, forward and backward.
 #
@@ -481,9 +463,9 @@ class RunStage(Exam):
         drawn = lambda *shape: normal(rng, shape, dtype=dtype)
         rows, orders = 2 + M % 3, {kind: range(M) for kind in "FB"}
         if M > 9:
-            orders["F"] = orders["B"] = torch.randperm(M, generator=rng).tolist()
+            orders["F"] = orders["B"] = shuffled(rng, M)
             if kind == "gpipe":
-                orders["B"] = torch.randperm(M, generator=rng).tolist()
+                orders["B"] = shuffled(rng, M)
         named = lambda word: f"{word[0]}{orders[word[0]][int(word[1:])]}"
         weights = [[drawn(WIDTH, WIDTH) / 2 for _ in range(2)] for _ in range(case.n)]
         xs, ys = ([drawn(rows, WIDTH) for _ in range(M)] for _ in range(2))
@@ -494,7 +476,7 @@ class RunStage(Exam):
             for s in range(case.n)
         ]
 
-    def part(self, weights: list[Tensor]) -> nn.Sequential:
+    def part(self, weights):
         """The stage that an answer gets."""
         return part_of(weights)
 
@@ -550,8 +532,8 @@ class RunStage(Exam):
                 raise Wrong(
                     f"stage {s}: the weights themselves were changed: gradients are asked for."
                 )
-            if not got["xs"]:
-                raise Wrong(f"stage {s}: the micro-batches were changed, and belong to the caller.")
+            changed = "the micro-batches were changed, and belong to the caller."
+            holds(got, {"xs": changed}, f"stage {s}: ")
         # the last stage first: a wrong gradient goes on to the stages before
         for s in reversed(range(S)):
             self._gradients(s, S, M, outcome.results[s]["grads"], want[s], other[s])
@@ -564,7 +546,7 @@ class RunStage(Exam):
                     "are under way. Wait for them at the end: what they send must not change."
                 )
 
-    def _order(self, stage: int, log: list[str], order: list[str]) -> None:
+    def _order(self, stage, log, order):
         if log == order:
             return
         done = " ".join(log) or "nothing"
@@ -578,9 +560,7 @@ class RunStage(Exam):
             )
         raise Wrong(f"{text} Each F runs `part` once; each B runs backward from what that gave.")
 
-    def _gradients(
-        self, stage: int, S: int, M: int, grads: list, want: list[Tensor], other
-    ) -> None:
+    def _gradients(self, stage, S, M, grads, want, other):
         for i, (got, right) in enumerate(zip(grads, want, strict=True)):
             if got is None:
                 raise Wrong(
@@ -598,7 +578,7 @@ class RunStage(Exam):
             rule = f"Micro-batches mixed up? Here, {hint}"
             close(got, right, f"stage {stage}: the gradient of layer {i}", looks, rule)
 
-    def _messages(self, outcome: Outcome, S: int, M: int, size: int) -> None:
+    def _messages(self, outcome, S, M, size):
         for s in range(S):
             near_by = [r for r in (s - 1, s + 1) if 0 <= r < S]
             if [r for r in outcome.receivers(s) if r not in near_by]:
@@ -614,7 +594,7 @@ class RunStage(Exam):
                     "and a gradient to the left for each micro-batch."
                 )
 
-    def _memory(self, stage: int, most: int, order: list[str]) -> None:
+    def _memory(self, stage, most, order):
         peak = in_flight(parse(" ".join(order)))
         if most > SAVED * peak:
             raise Wrong(
@@ -623,16 +603,13 @@ class RunStage(Exam):
             )
 
 
-run_stage = grader(RunStage())
-
-
 # ------------------------------------------------------------
 # Stages: which layers each gets. Any cut whose largest part is smallest is right.
 #
 # Source: Narayanan et al. 2019, "PipeDream", section 3.1.
 
 
-class Cut(Exam):
+class Cut(Report):
     """`cut(costs, S)`: (first, end) of each stage's layers, the largest part as small as can be."""
 
     name = "cut"
@@ -640,9 +617,9 @@ class Cut(Exam):
     forbidden = FORBIDDEN
     step = 2.0
     cases = (
-        *(
-            Case(1, f"costs {costs}, S = {S}", (costs, S))
-            for costs, S in (
+        *table(
+            "costs {}, S = {}",
+            (
                 ([1, 1, 1, 4, 1, 1, 1], 3),
                 ([1, 1, 1, 1, 1, 1, 1, 4], 4),
                 ([5, 1, 1, 1, 1, 1], 3),
@@ -654,9 +631,9 @@ class Cut(Exam):
                 ([1, 1, 3, 5, 1], 3),
                 ([1, 1, 5, 1, 3, 3], 3),
                 ([1, 1], 3),
-            )
+            ),
         ),
-        *(Case(1, f"{L} layers, S = {S}", (L, S)) for L, S in ((12, 5), (12, 3), (30, 7), (80, 8))),
+        *table("{} layers, S = {}", ((12, 5), (12, 3), (30, 7), (80, 8))),
     )
 
     def draw(self, case, rng):
@@ -666,15 +643,9 @@ class Cut(Exam):
         return [(list(costs), S)]
 
     def run(self, comm, yours, costs, S):
-        try:
-            return {"parts": yours(costs, S), "costs": costs}
-        except ValueError:
-            if len(costs) >= S:
-                raise
-            return {"refused": True}
+        return attempt(len(costs) < S, yours, costs, S) | {"costs": costs}
 
-    def judge(self, case, args, outcome):
-        (costs, S), got = args[0], outcome.results[0]
+    def check(self, case, got, costs, S):
         if len(costs) < S:
             if "refused" not in got:
                 raise Wrong(
@@ -682,7 +653,7 @@ class Cut(Exam):
                 )
             return
         unchanged(got["costs"], costs, "the list of costs")
-        parts = got["parts"]
+        parts = got["value"]
         self._parts(parts, len(costs), S)
         sums = [sum(costs[first:end]) for first, end in parts]
         best = max(sum(costs[first:end]) for first, end in partition(costs, S))
@@ -698,16 +669,9 @@ class Cut(Exam):
                 f"{hint}"
             )
 
-    def _parts(self, parts, L: int, S: int) -> None:
-        typed(parts, list | tuple, "the result", "a list of parts")
-        good = [
-            isinstance(p, list | tuple) and len(p) == 2 and all(type(i) is int for i in p)
-            for p in parts
-        ]
-        if not all(good):
-            raise Wrong(
-                f"a part is a pair (first, end) of whole numbers, and here is {parts[good.index(False)]!r}."
-            )
+    def _parts(self, parts, L, S):
+        should = "a list of parts, each a pair (first, end) of whole numbers"
+        shaped(parts, [(int, int)], "the result", should)
         if len(parts) != S:
             raise Wrong(f"{S} parts are asked for, one for each stage, and here are {len(parts)}.")
         at = 0
@@ -728,9 +692,6 @@ class Cut(Exam):
             )
 
 
-cut = grader(Cut())
-
-
 # ------------------------------------------------------------
 # A backward in two: the input's gradient first, those of the weights later.
 #
@@ -740,7 +701,7 @@ cut = grader(Cut())
 ANOTHER = "It is that of a call that came in between: each `later` has tensors of its own."
 
 
-class SplitBackward(Exam):
+class SplitBackward(Report):
     """`split_backward(x, w1, h, w2, dy)`: dx, and a function that returns (dw1, dw2)."""
 
     name = "split_backward"
@@ -755,7 +716,7 @@ class SplitBackward(Exam):
         (2, 4, 6, 3),
         (5, 6, 9, 2),
     )
-    cases = tuple(Case(1, f"{b} rows, {i} → {h} → {o}", (b, i, h, o)) for b, i, h, o in shapes)
+    cases = table("{} rows, {} → {} → {}", shapes)
 
     def draw(self, case, rng):
         b, i, h, o = case.given
@@ -784,15 +745,14 @@ class SplitBackward(Exam):
             "kept": all(map(torch.equal, given, before)),
         }
 
-    def judge(self, case, args, outcome):
-        got, (x, w1, w2, dy) = outcome.results[0], args[0]
+    def check(self, case, got, x, w1, w2, dy):
         if "kind" in got:
             raise Wrong(
                 f"it returns {got['kind']}, and should return two things: dx, and a function that returns "
                 "(dw1, dw2)."
             )
-        if not got["kept"]:
-            raise Wrong("one of the tensors that were given was changed: it belongs to the caller.")
+        kept = "one of the tensors that were given was changed: it belongs to the caller."
+        holds(got, {"kept": kept})
         dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
         active = (x @ w1 > 0).to(x.dtype)
         relu = "The relu lets a gradient through only where h > 0."
@@ -801,7 +761,6 @@ class SplitBackward(Exam):
         weights = unpacked(got["weights"], ("dw1", "dw2"), "of the second half ")
         dz = dy @ w2.T * active
         turned, other = "It is transposed.", {"dw1": "It is dw2.", "dw2": "It is dw1."}
-        shaped = dz.shape == dy.shape
         looks = {
             "dw1": {
                 relu: x.T @ (dy @ w2.T),
@@ -816,7 +775,7 @@ class SplitBackward(Exam):
                 other["dw2"]: dw1,
                 ANOTHER: 4 * dw2,
                 "It is made with dz: the gradient of what left w2 is dy.": (x @ w1).relu().T @ dz
-                if shaped
+                if dz.shape == dy.shape
                 else dw2,
             },
         }
@@ -827,7 +786,7 @@ class SplitBackward(Exam):
             close(mine, want, name, looks[name], steps)
         self._work(got["flops"], *case.given)
 
-    def _work(self, flops: list[int], b: int, i: int, h: int, o: int) -> None:
+    def _work(self, flops, b, i, h, o):
         half = 2 * b * h * (i + o)
         first, second = flops
         if first + second > 2 * half:
@@ -845,6 +804,3 @@ class SplitBackward(Exam):
                 f"the gradients are right, but the halves take {first} and {second} FLOPs, and should take "
                 f"{half} each: two products of matrices, with @."
             )
-
-
-split_backward = grader(SplitBackward())

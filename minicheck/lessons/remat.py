@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -16,21 +15,25 @@ from torch.utils._pytree import tree_leaves
 
 from ..exam import (
     Case,
-    Exam,
-    Other,
     Prediction,
+    Report,
     Wrong,
     alone,
+    attempt,
     bare,
     close,
     integer,
+    integers,
     near,
     normal,
     real,
+    recognized,
+    shaped,
+    shown,
+    table,
     typed,
     unpacked,
 )
-from ..guard import grader
 from ..oracles.remat import FORBIDDEN, alive, fewest, least, peak_of, rerun
 
 # ------------------------------------------------------------
@@ -44,12 +47,12 @@ class _Graph(torch.autograd.Function):
     """Passes a loss on, and saves a tensor for backward, whose memory lives as long as the graph."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, saved: Tensor) -> Tensor:
+    def forward(ctx, x, saved):
         ctx.save_for_backward(saved)
         return x.clone()
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx, grad):
         return grad * ctx.saved_tensors[0], None
 
 
@@ -63,23 +66,23 @@ def count(micro: Tensor) -> int:
     return int(micro.any(1).sum())
 
 
-class AccumulateTokens(Exam):
+class AccumulateTokens(Report):
     """`accumulate_tokens(loss, micros, counts)`: gradients of the mean over all tokens; the mean."""
 
     name = "accumulate_tokens"
     right = "1 to 6 micro-batches of 0 to 40 tokens: the gradient of the mean over tokens, one graph at a time."
     forbidden = FORBIDDEN
     step = 4.0
-    cases = tuple(
-        Case(1, f"micro-batches of {', '.join(map(str, sizes))} tokens", sizes)
-        for sizes in ([3, 3], [1, 2, 3], [40, 5, 17], [7], [4, 0, 9], [5, 1, 1, 8, 2, 30])
+    cases = table(
+        lambda sizes: f"micro-batches of {', '.join(map(str, sizes))} tokens",
+        ([3, 3], [1, 2, 3], [40, 5, 17], [7], [4, 0, 9], [5, 1, 1, 8, 2, 30]),
     )
     cases += (Case(1, "micro-batches drawn at random", None),)
 
     def draw(self, case, rng):
         drawn = lambda *shape: normal(rng, *shape)
-        sizes = case.given or [3, *torch.randint(20, (5,), generator=rng).tolist()]
-        padding = [4, *torch.randint(5, (len(sizes),), generator=rng).tolist()]
+        sizes = case.given or [3, *integers(rng, 0, 20, 5)]
+        padding = [4, *integers(rng, 0, 5, len(sizes))]
         return [
             (
                 drawn(5),
@@ -109,31 +112,64 @@ class AccumulateTokens(Exam):
         graph = isinstance(mean, Tensor) and mean.requires_grad
         return {"grad": w.grad, "mean": bare(mean), "calls": calls, "graph": graph}
 
-    def judge(self, case, args, outcome):
-        (w, before, micros), got = args[0], outcome.results[0]
+    def check(self, case, got, w, before, micros):
         self._calls(got["calls"], micros)
+        sizes, rows = [count(m) for m in micros], [len(m) for m in micros]
+        k, total = len(micros), sum(sizes)
+        share = [n / total for n in sizes]
+        mix = lambda parts, weights: sum(p * x for p, x in zip(parts, weights))
         grads = [
             torch.func.grad(mean_loss)(w, m) if count(m) else torch.zeros_like(w) for m in micros
         ]
-        losses = [float(mean_loss(w, m)) if count(m) else 0.0 for m in micros]
-        total = sum(map(count, micros))
-        share = [count(m) / total for m in micros]
-        mix = lambda parts, weights: sum(p * x for p, x in zip(parts, weights))
-        self._gradient(got["grad"], before, mix(grads, share), grads, micros)
+        want = mix(grads, share)
+        looks = {
+            "What stood in .grad before is gone: it is added to.": want - before,
+            "Every micro-batch counts alike: a token of a short one counts more. Weigh by tokens.": sum(
+                grads
+            )
+            / k,
+            "The micro-batches that count were divided by the number of all.": want * (k - 1) / k,
+            "The losses are added up: divide.": sum(grads),
+            "It is the sum over tokens: divide by all of them.": mix(grads, sizes),
+            f"It is {k} times too small: the shares add up to 1 already.": want / k,
+            "Divided by tokens: the loss is a mean already, so multiply by its tokens.": mix(
+                grads, [1 / n / total if n else 0 for n in sizes]
+            ),
+            "The weights are divided by the largest micro-batch: divide by all tokens.": mix(
+                grads, [n / max(sizes) for n in sizes]
+            ),
+            "They are weighed by the rows of the micro-batches: `counts` has the tokens that count.": mix(
+                grads, [n / sum(rows) for n in rows]
+            ),
+            "Only the last micro-batch is in it.": grads[-1] * share[-1],
+        }
+
+        def mistakes(got):
+            if got.isnan().any():
+                return "It is nan: a micro-batch without tokens has the mean 0/0. Leave it out."
+            factor = (got + before - want) / before
+            scaled = near(factor, factor[:1].expand_as(factor))
+            text = "What stood in .grad before was scaled, too: scale the loss, not .grad."
+            return recognized(got, looks, text * scaled)
+
+        typed(got["grad"], Tensor, "after it, .grad", "a tensor: `backward` adds to it")
+        what = f"what is added to .grad, the gradient of the mean over all {total} tokens,"
+        rule = "Is each loss weighted by its part of the tokens?"
+        close(got["grad"] - before, want, what, mistakes, rule)
         typed(got["mean"], int | float, "the result", "the mean loss of all tokens, a number")
         if got["graph"]:
             raise Wrong(
                 "the mean that it returns has a graph, which keeps activations alive: detach it, or .item()."
             )
-        equal = mix(losses, [1 / len(micros)] * len(micros))
-        looks = {"That is the mean of the micro-batches' means.": equal}
+        losses = [float(mean_loss(w, m)) if count(m) else 0.0 for m in micros]
+        looks = {"That is the mean of the micro-batches' means.": sum(losses) / k}
         rule = "Weigh the losses as you weigh the gradients."
         if math.isnan(real(got["mean"])):
             rule = "Leave out a micro-batch without tokens: its mean is 0/0."
         what = "the gradient is right, but the mean loss"
         close(got["mean"], mix(losses, share), what, looks, rule)
 
-    def _calls(self, calls, micros) -> None:
+    def _calls(self, calls, micros):
         wanted = [i for i, m in enumerate(micros) if count(m)]
         seen = [i for i, _ in calls if i < 0 or count(micros[i])]
         if sorted(seen) != wanted:
@@ -149,56 +185,6 @@ class AccumulateTokens(Exam):
                     "large batch. Each micro-batch has its backward, which frees its graph, before the next "
                     "forward."
                 )
-
-    def _gradient(
-        self, grad, before: Tensor, want: Tensor, grads: list[Tensor], micros: list[Tensor]
-    ) -> None:
-        if not isinstance(grad, Tensor):
-            raise Wrong("after it, .grad is None: `backward` adds to it.")
-        if near(grad - before, want):
-            return
-        k = len(grads)
-        sizes = [count(m) for m in micros]
-        rows = [len(m) for m in micros]
-        mix = lambda weights: sum(g * w for g, w in zip(grads, weights))
-        total = sum(sizes)
-        looks = {
-            "It is nan: a micro-batch without tokens has the mean 0/0. Leave it out.": None,
-            "What stood in .grad before is gone: it is added to.": want - before,
-            "What stood in .grad before was scaled, too: scale the loss, not .grad.": None,
-            "Every micro-batch counts alike: a token of a short one counts more. Weigh by tokens.": mix(
-                [1 / k] * k
-            ),
-            "The micro-batches that count were divided by the number of all.": mix(
-                [n / total * (k - 1) / k for n in sizes]
-            ),
-            "The losses are added up: divide.": mix([1.0] * k),
-            "It is the sum over tokens: divide by all of them.": mix(sizes),
-            f"It is {k} times too small: the shares add up to 1 already.": want / k,
-            "Divided by tokens: the loss is a mean already, so multiply by its tokens.": mix(
-                [1 / n / total if n else 0 for n in sizes]
-            ),
-            "The weights are divided by the largest micro-batch: divide by all tokens.": mix(
-                [n / max(sizes) for n in sizes]
-            ),
-            "They are weighed by the rows of the micro-batches: `counts` has the tokens that count.": mix(
-                [n / sum(rows) for n in rows]
-            ),
-            "Only the last micro-batch is in it.": mix([0] * (k - 1) + [sizes[-1] / total]),
-        }
-        found = [text for text, x in looks.items() if x is not None and near(grad - before, x)]
-        if grad.isnan().any():
-            found = [next(iter(looks))]
-        factor = (grad - want) / before
-        if not found and near(factor, factor[:1].expand_as(factor)):
-            found = [[*looks][2]]
-        raise Wrong(
-            f"the gradient is not that of the mean over all {total} tokens. "
-            f"{found[0] if found else 'Is each loss weighted by its part of the tokens?'}"
-        )
-
-
-accumulate_tokens = grader(AccumulateTokens())
 
 
 # ------------------------------------------------------------
@@ -218,27 +204,50 @@ HINTS = {
 }
 
 
-class Held(TorchDispatchMode):
-    """Notes each memory that is made; `alive(but)` counts those that are still held, but for those of `but`.
+class Made(TorchDispatchMode):
+    """Notes each memory that is made with room for `size` numbers; `alive(but)`: how often they have room in what is
+    still held, but for the memories of `but`."""
 
-    runs: how often a block ran, by its last operator.
-    """
-
-    def __init__(self):
+    def __init__(self, size):
         super().__init__()
-        self.made, self.runs = {}, 0
+        self.size, self.made = size, {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        self.runs += func is torch.ops.aten.sin.default
         for x in tree_leaves(out):
-            if isinstance(x, Tensor) and x.numel() >= ROWS * WIDTH:
-                self.made[x.untyped_storage()._cdata] = StorageWeakRef(x.untyped_storage())
+            if isinstance(x, Tensor) and x.numel() >= self.size:
+                memory = x.untyped_storage()
+                copies = memory.nbytes() // (self.size * x.itemsize)
+                self.made[memory._cdata] = StorageWeakRef(memory), copies
         return out
 
     def alive(self, but: list[Tensor]) -> int:
         free = {x.untyped_storage()._cdata for x in but}
-        return sum(not memory.expired() for key, memory in self.made.items() if key not in free)
+        return sum(
+            copies
+            for key, (memory, copies) in self.made.items()
+            if key not in free and not memory.expired()
+        )
+
+
+class Held(Made):
+    """Of blocks. runs: how often one ran, by its last operator."""
+
+    runs = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.runs += func is torch.ops.aten.sin.default
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def added(got, right: Tensor, before: int, where: str, name: str, none: str, wrong: str) -> None:
+    """Raise Wrong unless a gradient was added to the ones, or zeros, `before` that stood in .grad."""
+    if not isinstance(got, Tensor) or (before and got.equal(torch.ones_like(got))):
+        raise Wrong(f"{where}{name} gets no gradient: {none}")
+    if before and near(got, right):
+        raise Wrong(f"{where}what stood in .grad of {name} before is gone: gradients are added.")
+    if not near(got - before, right):
+        raise Wrong(f"{where}the gradient of {name} is wrong{wrong}")
 
 
 class Block:
@@ -298,7 +307,7 @@ def chained(
     }
 
 
-class Recompute(Exam):
+class Recompute(Report):
     """`Recompute`, a torch.autograd.Function of (fn, alive, x): keeps x, and runs fn again in backward."""
 
     name = "recompute"
@@ -337,7 +346,7 @@ class Recompute(Exam):
                 block.begin = lambda: begins.append(held.alive(hidden))
             return held.alive(hidden), [list(b.calls) for b in blocks]
 
-        with Held() as held:
+        with Held(ROWS * WIDTH) as held:
             try:
                 return chained(form, *given, meet=meet) | {"runs": held.runs, "begins": begins}
             except RuntimeError as error:
@@ -345,9 +354,10 @@ class Recompute(Exam):
                 error.args = (str(error).partition(". ")[0] + hint,)
                 raise
 
-    def judge(self, case, args, outcome):
-        got, plain = outcome.results[0], chained(lambda fn, x: fn(x), *args[0])
-        want = plain if case.given[2] == 1 else chained(lambda fn, x: fn(x), *args[0], back=rerun)
+    def check(self, case, got, *given):
+        run = lambda fn, x: fn(x)
+        plain = chained(run, *given)
+        want = plain if case.given[2] == 1 else chained(run, *given, back=rerun)
         if not isinstance(got["y"], Tensor):
             raise Wrong("the output is no tensor: `forward` returns fn(x).")
         if not got["y"].equal(plain["y"]):
@@ -385,7 +395,7 @@ class Recompute(Exam):
             )
         self._gradients(got, want)
 
-    def _again(self, calls: list[list[bool]], first: list[int]) -> None:
+    def _again(self, calls, first):
         for block, (made, n) in enumerate(zip(calls, first, strict=True)):
             if len(made) != 2 * n:
                 data = (
@@ -402,21 +412,19 @@ class Recompute(Exam):
                     f"block {block} runs again without a graph, so no gradient can come: torch.enable_grad()."
                 )
 
-    def _gradients(self, got: dict, want: dict) -> None:
+    def _gradients(self, got, want):
         for i, (mine, right) in enumerate(zip(got["grads"], want["grads"], strict=True)):
-            name = f"the {'w' if i % 2 == 0 else 'b'} of block {i // 2}"
-            if not isinstance(mine, Tensor) or (i % 2 == 0 and mine.equal(torch.ones_like(mine))):
-                raise Wrong(
-                    f"{name} gets no gradient: `backward` of what fn gives, in `backward`, adds to those of "
-                    "the parameters on its way."
-                )
-            if i % 2 == 0 and mine.shape == right.shape and mine.equal(right - 1):
-                raise Wrong(f"what stood in .grad of {name} before is gone: gradients are added.")
-            if not near(mine, right):
-                raise Wrong(
-                    f"the gradient of {name} is wrong. Does dy go into the backward, and the gradient of x "
-                    "come out of it, for this x alone (detached), and once?"
-                )
+            before = 1 - i % 2
+            added(
+                mine,
+                right - before,
+                before,
+                "",
+                f"the {'b' if i % 2 else 'w'} of block {i // 2}",
+                "`backward` of what fn gives, in `backward`, adds to those of the parameters on its way.",
+                ". Does dy go into the backward, and the gradient of x come out of it, for this x alone (detached), and "
+                "once?",
+            )
         if (got["x"] is None) != (want["x"] is None):
             raise Wrong("the input of the first block needs a gradient, and gets none.")
         if want["x"] is not None and not near(got["x"], want["x"]):
@@ -424,9 +432,6 @@ class Recompute(Exam):
                 "the gradients of the parameters are right, but that of the first input is not: `backward` "
                 "returns it, once."
             )
-
-
-recompute = grader(Recompute())
 
 
 # ------------------------------------------------------------
@@ -458,7 +463,7 @@ def planned(calls: str) -> list[tuple[bool, bool, int]]:
     return plan
 
 
-class Twice(Exam):
+class Twice(Report):
     """`twice(fn)`: (first, again), of which `again` runs fn with the random numbers of the last first."""
 
     name = "twice"
@@ -501,8 +506,8 @@ class Twice(Exam):
             states.append(torch.get_rng_state())
         return {"outs": outs, "ran": ran, "states": states}
 
-    def judge(self, case, args, outcome):
-        (seed, _, xs), got, plan = args[0], outcome.results[0], planned(case.given)
+    def check(self, case, got, seed, calls, xs):
+        plan = planned(calls)
         ys: dict[int, Tensor] = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -528,7 +533,7 @@ class Twice(Exam):
                 f"{got['ran']}. To keep what it gave would keep the memory, too."
             )
 
-    def _first(self, i: int, mine, ys: dict[int, Tensor]) -> None:
+    def _first(self, i, mine, ys):
         if not isinstance(mine, Tensor):
             raise Wrong("`first` returns fn(*args), a tensor here.")
         if not mine.equal(ys[i]):
@@ -537,7 +542,7 @@ class Twice(Exam):
                 "it is, and only look at its state."
             )
 
-    def _again(self, i: int, mine, ys: dict[int, Tensor]) -> None:
+    def _again(self, i, mine, ys):
         if not isinstance(mine, Tensor) or mine.shape != ys[i].shape:
             raise Wrong(
                 f"`again` returns {'None' if mine is None else 'something else'}: it returns fn(*args)."
@@ -564,58 +569,38 @@ class Twice(Exam):
             )
 
 
-twice = grader(Twice())
-
-
 # ------------------------------------------------------------
 # A chain of layers: segments within a budget, and the plan that repeats the least.
 #
 # Source: Chen et al. 2016, sections 3 and 4.
 
 
-def attempt(fn, *args) -> tuple:
-    """("returns", what it returns, as a list of plain numbers) or ("raises", in words)."""
-    try:
-        found = fn(*args)
-    except ValueError as error:
-        return "raises", f"ValueError: {error}"
-    if not isinstance(found, list | tuple):
-        return "returns", found
-    one = lambda x: isinstance(x, np.generic) or (isinstance(x, torch.Tensor) and x.numel() == 1)
-    return "returns", [x.item() if one(x) else x for x in found]
-
-
-def listed(attempted: tuple, what: str, possible: bool, why: str) -> list | None:
+def listed(got: dict, form, should: str, possible: bool, why: str) -> list | None:
     """The list that was returned; None if it is right that there is none. Wrong otherwise."""
-    how, found = attempted
-    if how == "raises":
-        if possible:
-            raise Wrong(f"it can be done, and here is a {found[:80]}")
+    if possible and "refused" in got:
+        raise Wrong(f"it can be done, and here is a ValueError: {got['refused'][:80]}")
+    if "refused" in got:
         return None
+    found = got["value"]
     if not possible:
         raise Wrong(
             f"it cannot be done ({why}), and should be a ValueError; here is {shown(found)}."
         )
-    if not isinstance(found, list):
-        raise Wrong(f"it returns {shown(found)}, and should return {what}. Is there a `return`?")
+    found = [bare(x) for x in found] if isinstance(found, list | tuple) else found
+    shaped(found, form, "the result", should)
     return found
 
 
-def shown(found) -> str:
-    text = found.kind if isinstance(found, Other) else str(found)
-    return text if len(text) < 90 else f"{text[:90]}…"
-
-
-class Segments(Exam):
+class Segments(Report):
     """`segments(L, budget)`: lengths of as few segments as will do within a budget of activations."""
 
     name = "segments"
     right = "1 to 900 layers: as few segments as the budget allows, the early ones longer; errors where none will do."
     forbidden = FORBIDDEN
     step = 2.0
-    cases = tuple(
-        Case(1, f"{layers} layers, a budget of {budget}", (layers, budget))
-        for layers, budget in (
+    cases = table(
+        "{} layers, a budget of {}",
+        (
             (9, 9),
             (9, 5),
             (10, 4),
@@ -624,7 +609,7 @@ class Segments(Exam):
             (1, 1),
             (11, 4),
             (500, 40),
-        )
+        ),
     )
     cases += tuple(
         Case(1, f"layers drawn at random, and a budget {text}", off)
@@ -639,19 +624,17 @@ class Segments(Exam):
         return [(layers, enough + case.given)]
 
     def run(self, comm, yours, layers, budget):
-        return {"found": attempt(yours, layers, budget)}
+        return attempt(True, yours, layers, budget)
 
-    def judge(self, case, args, outcome):
-        layers, budget = args[0]
+    def check(self, case, got, layers, budget):
         need = fewest(layers, budget)
         why = f"{budget} + {budget - 1} + … + 1 layers are fewer than {layers}"
-        found = listed(outcome.results[0]["found"], "a list of lengths", need is not None, why)
+        should = "a list of lengths: a segment has 1 layer or more, in whole numbers"
+        found = listed(got, [int], should, need is not None, why)
         if found is None:
             return
-        if any(type(n) is not int or n < 1 for n in found):
-            raise Wrong(
-                f"{shown(found)} is no list of lengths: a segment has 1 layer or more, in whole numbers."
-            )
+        if min(found, default=1) < 1:
+            raise Wrong(f"{shown(found)} is no {should[2:]}.")
         if sum(found) != layers:
             ends = (
                 " Are these the places where segments end? Lengths are asked for."
@@ -673,7 +656,7 @@ class Segments(Exam):
             )
 
 
-class BestPlan(Exam):
+class BestPlan(Report):
     """`best_plan(costs, memories, budget)`: which layers to keep, so that the others cost the least."""
 
     name = "best_plan"
@@ -689,9 +672,9 @@ class BestPlan(Exam):
             ([9, 2, 7, 1, 8, 3, 6, 4, 5, 9], [8, 9, 3, 7, 6, 2, 9, 5, 4, 9], 45),
         ),
         Case(1, "2 layers, too large", ([1, 1], [9, 2], 8)),
-        *(
-            Case(1, f"{n} layers drawn at random, {share:.0%} of what all need", (n, share))
-            for n, share in (
+        *table(
+            lambda n, share: f"{n} layers drawn at random, {share:.0%} of what all need",
+            (
                 (1, 1.0),
                 (5, 0.5),
                 (8, 0.4),
@@ -700,7 +683,7 @@ class BestPlan(Exam):
                 (14, 0.4),
                 (40, 0.5),
                 (6, 0.1),
-            )
+            ),
         ),
     )
 
@@ -718,27 +701,19 @@ class BestPlan(Exam):
 
     def run(self, comm, yours, costs, memories, budget):
         mine = [list(costs), list(memories)]
-        return {"found": attempt(yours, *mine, budget), "given": mine}
+        return attempt(True, yours, *mine, budget) | {"given": mine}
 
-    def judge(self, case, args, outcome):
-        (costs, memories, budget), got = args[0], outcome.results[0]
+    def check(self, case, got, costs, memories, budget):
         if got["given"] != [costs, memories]:
             raise Wrong("a list that was given was changed, and belongs to the caller.")
         want = least(costs, memories, budget)
         given = f"costs {shown(costs)}, memories {shown(memories)}, budget {budget}"
-        kept = listed(
-            got["found"],
-            "a list of True and False",
-            want is not None,
-            f"a layer alone needs {max(memories)} bytes, and there are {budget}",
-        )
+        should = f"a list of {len(costs)} words, True for a layer that is kept, False for one that is repeated"
+        why = f"a layer alone needs {max(memories)} bytes, and there are {budget}"
+        kept = listed(got, (bool,) * len(costs), should, want is not None, why)
         if kept is None:
             return
-        if len(kept) != len(costs) or any(type(k) is not bool for k in kept):
-            raise Wrong(
-                f"{given}: a list of {len(costs)} words should come, True for a layer that is kept, False for "
-                f"one that is repeated; here is {shown(kept)}."
-            )
+        what = f"{given}: with the layers {shown([i for i, k in enumerate(kept) if k])} kept,"
         seen = alive(memories, kept)
         if max(seen) > budget:
             worst = seen.index(max(seen))
@@ -746,8 +721,8 @@ class BestPlan(Exam):
                 "" if kept[worst] else " (It is repeated, so its bytes are there for the moment.)"
             )
             raise Wrong(
-                f"{given}: {shown(kept)} has {seen[worst]} bytes alive at the backward of layer {worst}: the "
-                f"kept ones before it, and its own.{moment}"
+                f"{what} {seen[worst]} bytes are alive at the backward of layer {worst}: the kept ones before it, and "
+                f"its own.{moment}"
             )
         again = sum(c for c, k in zip(costs, kept) if not k)
         if again > want:
@@ -757,13 +732,9 @@ class BestPlan(Exam):
                 else ""
             )
             raise Wrong(
-                f"{given}: {shown(kept)} repeats {again}, and {want} is enough.{last} A rule of thumb will not "
-                "do: compare all that differ in bytes held."
+                f"{what} {again} is repeated, and {want} is enough.{last} A rule of thumb will not do: compare all "
+                "that differ in bytes held."
             )
-
-
-segments = grader(Segments())
-best_plan = grader(BestPlan())
 
 
 # ------------------------------------------------------------
@@ -816,17 +787,14 @@ def serial(
     return y1.detach(), y2.detach(), x1.grad, x2.grad
 
 
-class ReversibleBackward(Exam):
+class ReversibleBackward(Report):
     """`reversible_backward(f, g, y1, y2, dy1, dy2)`: x1, x2 and their gradients; the parameters' are added."""
 
     name = "reversible_backward"
     right = "blocks of 1 to 6 numbers: inputs and gradients from outputs, f and g once each."
     forbidden = FORBIDDEN
     step = 3.0
-    cases = tuple(
-        Case(1, f"{rows} rows of {width}", (rows, width))
-        for rows, width in ((2, 3), (5, 6), (1, 1))
-    )
+    cases = table("{} rows of {}", ((2, 3), (5, 6), (1, 1)))
 
     def draw(self, case, rng):
         rows, width = case.given
@@ -857,8 +825,8 @@ class ReversibleBackward(Exam):
             "same": all(map(torch.equal, mine, tensors)),
         }
 
-    def judge(self, case, args, outcome):
-        (weights, (y1, y2, dy1, dy2)), got = args[0], outcome.results[0]
+    def check(self, case, got, weights, tensors):
+        y1, y2, dy1, dy2 = tensors
         f, g = (Part(w, b) for w, b in weights)
         with torch.no_grad():
             x2 = y2 - g(y1)
@@ -901,24 +869,17 @@ class ReversibleBackward(Exam):
             close(found[NAMES[i]], want[i], NAMES[i], looks[NAMES[i]], rule)
         self._parameters(got, [*f.parameters(), *g.parameters()])
 
-    def _parameters(self, got: dict, parameters: list[Tensor]) -> None:
+    def _parameters(self, got, parameters):
         for i, (mine, p) in enumerate(zip(got["grads"], parameters, strict=True)):
-            name = f"the {'b' if i % 2 else 'w'} of {'fg'[i // 2]}"
-            before = 1 - i % 2
-            if mine is None or (
-                before and isinstance(mine, Tensor) and mine.equal(torch.ones_like(mine))
-            ):
-                raise Wrong(
-                    f"x1, x2 and their gradients are right, but {name} gets no gradient: use `.backward()` in "
-                    "there, which adds to .grad."
-                )
-            if before and near(mine, p.grad):
-                raise Wrong(f"what stood in .grad of {name} before is gone: gradients are added.")
-            if not near(mine - before, p.grad):
-                raise Wrong(
-                    f"the gradient of {name} is wrong: one backward through f, with the whole gradient of y1, "
-                    "and one through g, with dy2."
-                )
+            added(
+                mine,
+                p.grad,
+                1 - i % 2,
+                "x1, x2 and their gradients are right, but ",
+                f"the {'b' if i % 2 else 'w'} of {'fg'[i // 2]}",
+                "use `.backward()` in there, which adds to .grad.",
+                ": one backward through f, with the whole gradient of y1, and one through g, with dy2.",
+            )
         if got["graph"]:
             raise Wrong("what it returns has a graph, which keeps activations alive: detach.")
         if got["runs"] != 2 or got["products"] > PRODUCTS:
@@ -933,23 +894,21 @@ class ReversibleBackward(Exam):
                 f"backward of f and g have {PRODUCTS}: what is computed out of sight is not counted."
             )
 
-    def _through(self, f: Part, x2: Tensor, dy1: Tensor) -> Tensor:
+    def _through(self, f, x2, dy1):
         with torch.enable_grad():
             x2 = x2.clone().requires_grad_()
             return torch.autograd.grad(f(x2), x2, dy1)[0]
-
-
-reversible_backward = grader(ReversibleBackward())
 
 
 # ------------------------------------------------------------
 # Numbers foretold: bytes, segments, work, a share, a momentum, a rate.
 
 
-def remat_slips(
-    L: int, a: float, x: float, k: int, heads: int, s: int, h: int, micro: int
-) -> tuple[dict, dict]:
-    """A chain of L layers that keep a bytes, x of them their input: whole, in k segments, at best; 64 by halves."""
+def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, micro=8):
+    """100 layers that keep 400 MB each, of which 100 MB are their input: bytes whole and in 10 segments, the best k of
+    those that divide 100, the work of 10 segments; bytes of 64 of them by halves; selective's share for 128 heads,
+    2,048 tokens, h = 20,480; for 8 micro-batches the momentum of batch norm, and the rate by the root rule.
+    """
     peak = lambda n: (n - 1) * x + L / n * a
     best = min((n for n in range(1, L + 1) if L % n == 0), key=peak)
     core = 5 * heads * s / h
@@ -1030,14 +989,6 @@ def remat_slips(
     return values, slips
 
 
-predict_remat = grader(
-    Prediction(
-        "predict_remat",
-        """100 layers that keep 400 MB each, of which 100 MB are their input: bytes whole and in 10 segments, the best k of
-        those that divide 100, the work of 10 segments; bytes of 64 of them by halves; selective's share for 128 heads,
-        2,048 tokens, h = 20,480; for 8 micro-batches the momentum of batch norm, and the rate by the root rule.
-    """,
-        "Bytes, segments, work, share, momentum and rate: within 1 %.",
-        *remat_slips(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, micro=8),
-    )
+PREDICTED = Prediction(
+    predict_remat, "Bytes, segments, work, share, momentum and rate: within 1 %."
 )

@@ -11,25 +11,24 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from minidist.comm.cluster import Cluster, Device
-from minidist.comm.world import World
-
 from ..exam import (
     HALF,
     Case,
     Exam,
-    Outcome,
     Prediction,
+    Solo,
     Wrong,
     alike,
     alone,
     close,
+    integers,
     near,
     normal,
-    typed,
+    on_time,
+    shaped,
+    timed,
     uniform,
 )
-from ..guard import grader
 from ..oracles.server import as_they_come, in_step, owners
 
 # ------------------------------------------------------------
@@ -39,14 +38,8 @@ from ..oracles.server import as_they_come, in_step, owners
 # two vectors; nothing else does but messages.
 
 
-FORBIDDEN = ("minidist.parallel", "minicheck.oracles.server")
+FORBIDDEN = ("minidist.parallel", "minidist.study", "minicheck.oracles.server")
 ALPHA, FLOPS = 1e-5, 1e8
-
-
-def timed(n: int, beta: float) -> World:
-    """A World in which products and messages cost time, and nothing else does."""
-    machine = Device("products", {torch.float64: FLOPS}, 1 << 40, 1e18, 0.0)
-    return World(n, cluster=Cluster.uniform(n, ALPHA, beta, machine))
 
 
 class Gradient:
@@ -141,11 +134,9 @@ def replayed(
         raise Wrong(f"rank 0: w is wrong in the end. {hint}")
 
 
-def _log(log, steps: list[int]) -> list[tuple[int, int]]:
+def _log(log, steps):
     should = "a list of (rank, staleness), two integers for each update"
-    typed(log, list, "rank 0: the result", should)
-    if not all(_pair(entry) for entry in log):
-        raise Wrong(f"rank 0: the result should be {should}.")
+    shaped(log, [(int, int)], "rank 0: the result", should)
     if len(log) != sum(steps):
         raise Wrong(
             f"{len(log)} updates are reported, and the workers have {sum(steps)} steps: every push is an "
@@ -158,14 +149,10 @@ def _log(log, steps: list[int]) -> list[tuple[int, int]]:
                 f"{count} updates are said to be rank {k + 1}'s, which has {most} steps. Workers are ranks 1 "
                 f"to {len(steps)}: push.source says whose it was."
             )
-    return [(int(rank), int(stale)) for rank, stale in log]
+    return log
 
 
-def _pair(entry) -> bool:
-    return isinstance(entry, tuple | list) and [type(x) for x in entry] == [int, int]
-
-
-def _version(k: int, t: int, seen, states: list[Tensor], args: list[tuple]) -> int:
+def _version(k, t, seen, states, args):
     """Which version the worker's step t was computed with."""
     alike(seen, states[0], f"rank {k + 1}: the w that gradient is called with in step {t}")
     found = next((v for v in reversed(range(len(states))) if near(seen, states[v])), None)
@@ -182,9 +169,7 @@ def _version(k: int, t: int, seen, states: list[Tensor], args: list[tuple]) -> i
     return found
 
 
-def _allowed(
-    k: int, t: int, v: int, clocks: list[list[int]], log: list, steps: list[int], bound: float
-) -> None:
+def _allowed(k, t, v, clocks, log, steps, bound):
     """The version must be the first at which worker k might begin its step t."""
     others = [rank for rank, _ in log[: len(clocks) - 1]]
     begin = 1 + max((i for i, rank in enumerate(others) if rank == k + 1), default=-1)
@@ -222,7 +207,7 @@ def _allowed(
 # The partition: which server holds which numbers.
 
 
-class Pieces(Exam):
+class Pieces(Solo):
     """`pieces(sizes, s)`: for each server a list of (param, first, end)."""
 
     name = "pieces"
@@ -246,15 +231,12 @@ class Pieces(Exam):
     def draw(self, case, rng):
         count, most, s = case.given
         low, high = (5, abs(most) + 5) if most else (1, 3)
-        sizes = torch.randint(low, high, (count,), generator=rng).tolist()
+        sizes = integers(rng, low, high, count)
         if most < 0:
             sizes[1] = 100 + sizes[0]
         return [(sizes, s)]
 
     given = ("`sizes`",)
-
-    def call(self, comm, yours, *given):
-        return yours(*given)
 
     def wants(self, case, args):
         return [{"the result": owners(*args[0])}]
@@ -268,25 +250,21 @@ class Pieces(Exam):
             _shares(found, sizes, s, shown)
 
 
-def _checked(pieces, s: int, params: int) -> list[list[tuple[int, int, int]]]:
-    typed(pieces, list | tuple, "the result", "a list with a list for each server")
+def _checked(pieces, s, params):
+    should = "a list of pieces for each server, each (param, first, end), three integers"
+    shaped(pieces, [[(int, int, int)]], "the result", should)
     if len(pieces) != s:
         raise Wrong(f"the result has {len(pieces)} lists, and there are {s} servers.")
     for server, some in enumerate(pieces):
-        typed(some, list | tuple, f"what server {server} has", "a list of pieces")
-        for piece in some:
-            if not isinstance(piece, list | tuple) or [type(i) for i in piece] != [int] * 3:
+        for param, *_ in some:
+            if not 0 <= param < params:
                 raise Wrong(
-                    f"server {server}: a piece is (param, first, end), three integers. Yours is {piece}."
-                )
-            if not 0 <= piece[0] < params:
-                raise Wrong(
-                    f"server {server}: there are parameters 0 to {params - 1}, and no {piece[0]}."
+                    f"server {server}: there are parameters 0 to {params - 1}, and no {param}."
                 )
     return [[tuple(piece) for piece in some] for some in pieces]
 
 
-def _ranges(found: list[list[tuple[int, int, int]]], sizes: list[int], shown: str) -> None:
+def _ranges(found, sizes, shown):
     """Every number of every parameter once, in order."""
     for server, some in enumerate(found):
         for param, first, end in some:
@@ -299,7 +277,10 @@ def _ranges(found: list[list[tuple[int, int, int]]], sizes: list[int], shown: st
                 raise Wrong(
                     f"{shown}server {server} has an empty piece of parameter {param}: leave it out."
                 )
-    flat = [(param, i) for some in found for param, first, end in some for i in range(first, end)]
+    flat = []
+    for some in found:
+        for param, first, end in some:
+            flat += [(param, i) for i in range(first, end)]
     want = [(param, i) for param, size in enumerate(sizes) for i in range(size)]
     if sorted(flat) != want:
         lost, twice = sorted(set(want) - set(flat)), len(flat) - len(set(flat))
@@ -318,7 +299,7 @@ def _ranges(found: list[list[tuple[int, int, int]]], sizes: list[int], shown: st
         )
 
 
-def _shares(found: list[list[tuple[int, int, int]]], sizes: list[int], s: int, shown: str) -> None:
+def _shares(found, sizes, s, shown):
     """Equal to one number, the first ones larger."""
     held = [sum(end - first for _, first, end in some) for some in found]
     if max(held) - min(held) > 1:
@@ -338,9 +319,6 @@ def _shares(found: list[list[tuple[int, int, int]]], sizes: list[int], s: int, s
             "in minidist."
         )
     raise Wrong(f"{shown}a server's numbers of one parameter are one piece: yours are cut further.")
-
-
-pieces = grader(Pieces())
 
 
 # ------------------------------------------------------------
@@ -421,7 +399,7 @@ class Synchronous(Exam):
         ]
 
     def world(self, n, args):
-        return timed(n, ROUNDS_BETA)
+        return timed(n, ALPHA, ROUNDS_BETA, FLOPS)
 
     def run(self, comm, yours, servers, w, work, steps, rate):
         gradient = Gradient(*work)
@@ -446,18 +424,16 @@ class Synchronous(Exam):
             looks = partial(self._looks, args=args, server=r, want=want)
             close(got, want[-1], f"rank {r}: the server's part", looks, rule)
         self._bytes(case, args, outcome)
-        self._time(case, args, outcome)
+        self._time(args, outcome)
 
-    def _looks(self, got: Tensor, args: list[tuple], server: int, want: list[Tensor]) -> dict:
+    def _looks(self, got, args, server, want):
         part = lambda slip: trajectory(args, slip)[-1].tensor_split(args[0][0])[server]
         return {
             "It is one step behind: the last pushes are missing.": want[-2],
             "It is as before: is it the server's own tensor that is stepped?": want[0],
         } | {text: part(slip) for slip, text in SLIPS.items()}
 
-    def _called(
-        self, rank: int, seen: list, states: list[Tensor], args: list[tuple], steps: int
-    ) -> None:
+    def _called(self, rank, seen, states, args, steps):
         if len(seen) != steps:
             raise Wrong(
                 f"rank {rank}: gradient(w) is called {len(seen)} times, and should be once in each of {steps} "
@@ -475,7 +451,7 @@ class Synchronous(Exam):
             )
             close(got, want, what, looks, rule)
 
-    def _bytes(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+    def _bytes(self, case, args, outcome):
         n, s, _, steps = case.given
         parts = [part.numel() * 8 for part in args[0][1].tensor_split(s)]
         for r, part in enumerate(parts):
@@ -492,24 +468,9 @@ class Synchronous(Exam):
                         f"with {n} workers are {n * steps * part}. Is there what others own?"
                     )
 
-    def _time(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
-        if outcome.time is None:
-            return
-        world = self.world(case.n, args)
-        world.run(lambda comm, some: self.run(comm, in_step, *some[comm.rank]), args)
-        if outcome.time < 0.5 * world.time:
-            raise Wrong(
-                f"the World's clock shows {1e3 * outcome.time:.3g} ms, and it takes {1e3 * world.time:.3g} ms "
-                "at least: is the clock set?"
-            )
-        if outcome.time > ROUNDS_SLACK * world.time:
-            raise Wrong(
-                f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
-                f"{1e3 * world.time:.3g} ms are enough. {BATCH}"
-            )
-
-
-synchronous = grader(Synchronous())
+    def _time(self, args, outcome):
+        best = self.seconds(args, in_step)
+        on_time(outcome, 0.5 * best, ROUNDS_SLACK * best, best, "the weights are", BATCH)
 
 
 # ------------------------------------------------------------
@@ -567,12 +528,12 @@ class Asynchronous(Exam):
         asked = self.asked(list(steps), draw_rate(rng), bound)
         return [(other(), works[max(0, r - 1)], *asked) for r in range(n + 1)]
 
-    def asked(self, steps: list[int], rate: float, bound: float) -> tuple:
+    def asked(self, steps, rate, bound):
         """The last arguments of the answer."""
         return steps, rate
 
     def world(self, n, args):
-        return timed(n, ARRIVALS_BETA)
+        return timed(n, ALPHA, ARRIVALS_BETA, FLOPS)
 
     def run(self, comm, yours, w, work, *asked):
         gradient, held = Gradient(*work), w.detach()
@@ -589,7 +550,7 @@ class Asynchronous(Exam):
         self._messages(list(steps), outcome)
         self._time(case, args, outcome)
 
-    def _messages(self, steps: list[int], outcome: Outcome) -> None:
+    def _messages(self, steps, outcome):
         for k, most in enumerate(steps):
             pushed = sum(b for src, dst, b in outcome.sent if (src, dst) == (k + 1, 0))
             pulled = sum(b for src, dst, b in outcome.sent if (src, dst) == (0, k + 1))
@@ -600,34 +561,17 @@ class Asynchronous(Exam):
                         f"{SIZE} numbers are {most * SIZE * 8}."
                     )
 
-    def _time(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
-        if outcome.time is None:
-            return
+    def _time(self, case, args, outcome):
         _, steps, bound = case.given
-        least = max(sum(seconds) for _, (_, _, seconds), *_ in args[1:])
-        if outcome.time < 0.99 * least:  # a product has a whole length
-            raise Wrong(
-                f"the World's clock shows {1e3 * outcome.time:.3g} ms, and one worker alone computes "
-                f"{1e3 * least:.3g} ms: call gradient(w) for every gradient."
-            )
-        world = self.world(case.n, args)
-        world.run(
-            lambda comm, some: as_they_come(
-                comm,
-                some[comm.rank][0],
-                Gradient(*some[comm.rank][1]),
-                list(steps),
-                some[0][3],
-                bound,
-            ),
-            args,
+        # one worker alone; a product has a whole length
+        least = 0.99 * max(sum(seconds) for _, (_, _, seconds), *_ in args[1:])
+        known = lambda comm, w, gradient, *_: as_they_come(
+            comm, w, gradient, list(steps), args[0][3], bound
         )
-        if outcome.time > ARRIVALS_SLACK * world.time:
-            raise Wrong(
-                f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
-                f"{1e3 * world.time:.3g} ms are enough. Does the server wait for one worker, while another "
-                "has pushed? irecv(g, ANY) takes whoever is first."
-            )
+        best = self.seconds(args, known)
+        hint = "Does the server wait for one worker, while another has pushed? irecv(g, ANY) takes whoever is first."
+        why = "one worker alone computes as long. Call gradient(w) for every gradient."
+        on_time(outcome, least, ARRIVALS_SLACK * best, best, "the weights are", hint, why)
 
 
 class Bounded(Asynchronous):
@@ -690,11 +634,6 @@ class Leavers(Asynchronous):
         return steps, rate, bound
 
 
-asynchronous = grader(Asynchronous())
-bounded = grader(Bounded())
-leavers = grader(Leavers())
-
-
 # ------------------------------------------------------------
 # Figures: a server's wire, several servers, staleness and what it costs.
 
@@ -702,18 +641,18 @@ leavers = grader(Leavers())
 MILLI = "In seconds."
 
 
-def server_slips(
-    n: int,
-    nbytes: float,
-    compute: float,
-    alpha: float,
-    beta: float,
-    wanted: float,
-    slower: int,
-    bound: int,
-    curvature: float,
-) -> tuple[dict, dict]:
-    """The values of `predict_server`, and slips."""
+def predict_server(
+    n=32,
+    nbytes=1e9,
+    compute=40e-3,
+    alpha=10e-6,
+    beta=1 / 50e9,
+    wanted=100e-3,
+    slower=3,
+    bound=2,
+    curvature=4.0,
+):
+    """32 workers, 1 GB, 40 ms, α = 10 µs, β = 1/(50 GB/s), 100 ms, 3 times slower, bound 2, curvature 4."""
     wire = nbytes * beta
     one, ring = compute + 2 * alpha + (n + 1) * wire, compute + 2 * (n - 1) * (alpha + wire / n)
     servers = n / (wanted / wire - 1)
@@ -789,21 +728,6 @@ def server_slips(
     return values, slips
 
 
-predict_server = grader(
-    Prediction(
-        "predict_server",
-        """32 workers, 1 GB, 40 ms, α = 10 µs, β = 1/(50 GB/s), 100 ms, 3 times slower, bound 2, curvature 4.""",
-        "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %.",
-        *server_slips(
-            n=32,
-            nbytes=1e9,
-            compute=40e-3,
-            alpha=10e-6,
-            beta=1 / 50e9,
-            wanted=100e-3,
-            slower=3,
-            bound=2,
-            curvature=4.0,
-        ),
-    )
+PREDICTED = Prediction(
+    predict_server, "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %."
 )

@@ -18,9 +18,10 @@ from ..exam import (
     HALF,
     ROUGHLY,
     Case,
-    Exam,
     Outcome,
     Prediction,
+    Report,
+    Solo,
     Wrong,
     equal,
     few,
@@ -28,14 +29,14 @@ from ..exam import (
     integer,
     near,
     number,
+    ranked,
     real,
     recognized,
     typed,
     uniform,
     who,
 )
-from ..guard import grader
-from .messages import DTYPES, InPlace, numbers, one_to_each, sum_of, words
+from .messages import DTYPES, InPlace, numbers, one_to_each, sum_of, words, wrong_part
 
 # ------------------------------------------------------------
 # The shape of a broadcast: a tree, and a pipeline with a bug.
@@ -70,16 +71,16 @@ class TreeBroadcast(ByteClock):
     right = "n = 1…16, every root, n−1 messages, ⌈log2 n⌉ rounds; then 2, 3 and 5 real processes."
     # Each n with three roots, then each shape: all n with all shapes would take five times as long, and tell no more.
     cases = (
-        *(
-            Case(n, f"n = {n}, root {root}, {words(s)}", (s, root))
-            for n, s, root in [
+        *ranked(
+            lambda n, s, root: f"n = {n}, root {root}, {words(s)}",
+            [
                 *(
                     (n, TREE_SHAPES[0], root)
                     for n in TREE_RANKS
                     for root in dict.fromkeys((0, n - 1, n // 2))
                 ),
                 *((n, s, root) for s in TREE_SHAPES[1:] for n, root in ((4, 0), (5, 4), (16, 8))),
-            ]
+            ],
         ),
         *(
             Case(n, f"n = {n}, root, length drawn at random", ((100, 400), None))
@@ -192,7 +193,7 @@ class Pipeline(ByteClock):
         piece = -(-x.numel() // pieces) * x.element_size()
         self._in_time(n, pieces, x.nbytes, piece, outcome)
 
-    def _in_time(self, n: int, pieces: int, whole: int, piece: int, outcome: Outcome) -> None:
+    def _in_time(self, n, pieces, whole, piece, outcome):
         took, least = rounds(outcome, piece), n - 2 + pieces
         if took is None or n == 1:
             return
@@ -211,19 +212,14 @@ class Pipeline(ByteClock):
 
     def mistakes(self, case, args, rank, name, got):
         xs, pieces = [x for x, _ in args], args[0][1]
-        cut = lambda x: x.reshape(-1).tensor_split(pieces)
-        mine, right = cut(got), cut(xs[0])
-        i = next(i for i in range(pieces) if not mine[i].equal(right[i]))
-        if any(mine[i].equal(cut(x)[i]) for x in xs[1:rank]):
+        i, mine, own = wrong_part(got, xs[0], xs, pieces)
+        right = xs[0].tensor_split(pieces)
+        if any(map(mine.equal, own[1:rank])):
             return f"Piece {i} of {pieces} was passed on before the root's had arrived."
-        if mine[i].equal(cut(xs[rank])[i]):
+        if mine.equal(own[rank]):
             return f"Piece {i} of {pieces} is as before: it never arrived, or not into x."
-        places = [j for j in range(pieces) if mine[i].equal(right[j])]
+        places = [j for j in range(pieces) if mine.equal(right[j])]
         return places and f"Piece {i} is the root's piece {places[0]}, in the wrong place."
-
-
-tree_broadcast = grader(TreeBroadcast())
-pipeline = grader(Pipeline())
 
 
 # ------------------------------------------------------------
@@ -252,9 +248,8 @@ class HalvingDoubling(InPlace):
         ),
         *(Case(n, f"n = {n}, a length drawn at random", None) for n in (4, 8)),
     )
-    processes = tuple(
-        Case(n, f"{n} real processes, {words(s)}", s)
-        for n, s in ((4, (12,)), (2, (5,)), (4, (3, 3)))
+    processes = ranked(
+        lambda n, s: f"{n} real processes, {words(s)}", ((4, (12,)), (2, (5,)), (4, (3, 3)))
     )
 
     def draw(self, case, rng):
@@ -283,39 +278,33 @@ class HalvingDoubling(InPlace):
         n, xs = case.n, [x for (x,) in args]
         total = sum_of(args)
         for cut in sorted({1, 2, n}):
-            parts = [
-                [t.reshape(-1).tensor_split(cut)[i] for t in (got, total, *xs)] for i in range(cut)
-            ]
-            wrong = [i for i in range(cut) if not parts[i][0].equal(parts[i][1])]
-            mine, _, *own = parts[wrong[0]]
+            i, mine, own = wrong_part(got, total, xs, cut)
             text = (who(mine, own, rank) or _times(mine, own)) if n < 9 else _few(mine, own, rank)
             if text:
-                return f"Of {cut} parts, part {wrong[0]}: {text}" if cut > 1 else text
+                return f"Of {cut} parts, part {i}: {text}" if cut > 1 else text
         return "Some parts have the wrong sum: do both partners cut the same part of x, and keep different halves?"
 
 
-def _few(mine, own: list, r: int) -> str | None:
+def _few(mine, own, r):
     """What `who` says, without trying all combinations of many ranks."""
-    return f"It is rank {r}'s own, as before." if mine.numel() and mine.equal(own[r]) else None
+    return f"It is rank {r}'s own, as before." if equal(mine, own[r]) else None
 
 
-def _times(mine, own: list) -> str | None:
+def _times(mine, own):
     """How often each rank counts, where it is up to 4 times; of 4 ranks at most."""
-    if not mine.numel() or len(own) > 4:
-        return None
-    for times in product(range(5), repeat=len(own)):
-        if mine.double().equal(sum(t * x.double() for t, x in zip(times, own))):
-            return f"It counts the ranks {', '.join(map(str, times[:-1]))} and {times[-1]} times."
+    if mine.numel() and len(own) <= 4:
+        for times in product(range(5), repeat=len(own)):
+            if mine.double().equal(sum(t * x.double() for t, x in zip(times, own))):
+                return (
+                    f"It counts the ranks {', '.join(map(str, times[:-1]))} and {times[-1]} times."
+                )
     return None
 
 
-def _ring(outcome: Outcome, r: int, n: int) -> str:
+def _ring(outcome, r, n):
     return (
         " Is it a ring?" if n > 2 and outcome.receivers(r) in ([(r + 1) % n], [(r - 1) % n]) else ""
     )
-
-
-halving_doubling = grader(HalvingDoubling())
 
 
 # ------------------------------------------------------------
@@ -340,7 +329,7 @@ def clock(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> flo
     return world.time
 
 
-class AllReduceSeconds(Exam):
+class AllReduceSeconds(Solo):
     """`all_reduce_seconds(algorithm, n, nbytes, alpha, beta)`: of "ring", "tree" and "halving_doubling"."""
 
     name = "all_reduce_seconds"
@@ -358,9 +347,6 @@ class AllReduceSeconds(Exam):
         ]
         # so that no term is lost in the other
         return [(algorithm, n, n * int(share * alpha / beta), alpha, beta)]
-
-    def call(self, comm, yours, *args):
-        return yours(*args)
 
     def wants(self, case, args):
         return [{"the result": clock(*args[0])}]
@@ -429,7 +415,7 @@ FACTORS = {
 EXACTLY = 1e-12  # so that what is rounded to whole bytes per second shows
 
 
-class Bandwidth(Exam):
+class Bandwidth(Solo):
     name = "bandwidth"
     right = "Six verbs, ranks, bytes and seconds drawn at random, as nccl-tests define it."
     cases = tuple(Case(1, verb, (verb, n)) for verb in FACTORS for n in (8, 2, 3, None))
@@ -442,13 +428,10 @@ class Bandwidth(Exam):
 
     returns = ("the algorithm bandwidth", "the bus bandwidth")
 
-    def call(self, comm, yours, *args):
-        return yours(*args)
-
     def wants(self, case, args):
         verb, n, nbytes, seconds = args[0]
         want = nbytes / seconds
-        return [dict(zip(self.returns, (want, FACTORS[verb](n) * want), strict=True))]
+        return [dict(zip(self.returns, (want, FACTORS[verb](n) * want)))]
 
     def value(self, case, args, rank, name, got, want):
         verb, n, nbytes, seconds = args[0]
@@ -468,7 +451,7 @@ class Bandwidth(Exam):
             f"{want / algorithm:.4g} times. {self._why(verb, n, real(got) / algorithm)}"
         )
 
-    def _why(self, verb: str, n: int, factor: float) -> str:
+    def _why(self, verb, n, factor):
         one = (n - 1) / n
         if near(factor, 2 * one, ROUGHLY):
             return "An all-reduce has two halves; this verb is one, or none."
@@ -484,10 +467,12 @@ class Bandwidth(Exam):
         return first_near(factor, texts, ROUGHLY, "What must each rank send?")
 
 
-def cost_slips(
-    n: int, nodes: int, nbytes: float, alpha: float, beta: float, p: float
-) -> tuple[dict, dict]:
-    """Latency of a ring's and a tree's all-reduce, where they cross, bytes between nodes, a step with a late rank."""
+def predict_cost(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001):
+    """512 ranks, α = 5 µs, β = 1/(50 GB/s): seconds of a ring's and a tree's latencies, and where the two cross.
+
+    across: bytes that a rank sends to other nodes, when 64 nodes of 8 reduce 10⁹ bytes in three steps.
+    late: how likely a step waits, if each rank is late once in a thousand steps.
+    """
     log, piece = math.log2(n), nbytes * nodes / n
     cross = (n - 1 - log) * alpha / ((log - (n - 1) / n) * beta)
     values = {
@@ -533,20 +518,7 @@ def cost_slips(
     return values, slips
 
 
-all_reduce_seconds = grader(AllReduceSeconds())
-bandwidth = grader(Bandwidth())
-predict_cost = grader(
-    Prediction(
-        "predict_cost",
-        """512 ranks, α = 5 µs, β = 1/(50 GB/s): seconds of a ring's and a tree's latencies, and where the two cross.
-
-        across: bytes that a rank sends to other nodes, when 64 nodes of 8 reduce 10⁹ bytes in three steps.
-        late: how likely a step waits, if each rank is late once in a thousand steps.
-    """,
-        "Seconds, bytes and odds, within 1 %.",
-        *cost_slips(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001),
-    )
-)
+PREDICTED = Prediction(predict_cost, "Seconds, bytes and odds, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -579,9 +551,9 @@ class Hierarchical(InPlace):
         for m, g in NODES
         for s in (*NODES_SHAPES, None)
     )
-    processes = tuple(
-        Case(n, f"{n} real processes in nodes of {g}, {words(s)}", (g, s))
-        for n, g, s in ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3)))
+    processes = ranked(
+        lambda n, g, s: f"{n} real processes in nodes of {g}, {words(s)}",
+        ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3))),
     )
 
     def draw(self, case, rng):
@@ -605,19 +577,9 @@ class Hierarchical(InPlace):
             * nodes,
         }
         found = recognized(got, looks, "", equal) or who(got, xs, rank)
-        return found or self._part(got, xs, rank, per_node)
-
-    def _part(self, x, xs: list, r: int, per_node: int) -> str | None:
-        """Which piece of a node's cut is wrong, and how."""
-        parts = [
-            [t.reshape(-1).tensor_split(per_node)[i] for t in (x, sum(xs), *xs)]
-            for i in range(per_node)
-        ]
-        for i, (mine, want, *own) in enumerate(parts):
-            if not mine.equal(want):
-                text = who(mine, own, r)
-                return f"Of {per_node} pieces, piece {i}: {text}" if text else None
-        return None
+        i, part, own = wrong_part(got, sum(xs), xs, per_node)
+        text = who(part, own, rank)
+        return found or (text and f"Of {per_node} pieces, piece {i}: {text}")
 
     def cost(self, case, args, outcome):
         n, (x, g) = case.n, args[0]
@@ -645,7 +607,7 @@ class Hierarchical(InPlace):
                 "enough, if each rank adds up one piece of g."
             )
 
-    def _why(self, outcome: Outcome, n: int, g: int, across: list, inside: list, least: int) -> str:
+    def _why(self, outcome, n, g, across, inside, least):
         if all(set(outcome.receivers(r)) <= {(r + 1) % n} for r in range(n)):
             return "It is one flat ring over all ranks: a step between two nodes is as large as one inside."
         if least == 0:
@@ -659,9 +621,6 @@ class Hierarchical(InPlace):
         if g > 1 and sum(inside) < sum(across):
             return "More goes between the nodes than inside them: are the two splits the wrong way round?"
         return "Add up inside the node first, and cut: what crosses should be one piece of g."
-
-
-hierarchical = grader(Hierarchical())
 
 
 # ------------------------------------------------------------
@@ -708,7 +667,7 @@ def program(comm: Comm, name: str, two: list[int], sizes: list[int]) -> None:
         )
 
 
-class FindSlow(Exam):
+class FindSlow(Report):
     """`find_slow(trace)`: the rank whose messages take longer than the others'."""
 
     name = "find_slow"
@@ -746,8 +705,7 @@ class FindSlow(Exam):
             trace.add(*row)
         return yours(trace)
 
-    def judge(self, case, args, outcome):
-        got, (n, rows) = outcome.results[0], args[0]
+    def check(self, case, got, n, rows):
         typed(got, int, "the result", "the number of a rank, an int")
         if not 0 <= got < n:
             raise Wrong(f"there is no rank {got}: there are {n} ranks, 0 to {n - 1}.")
@@ -757,7 +715,7 @@ class FindSlow(Exam):
                 f"long. {self._why(got, [Message(*row, None, 'main') for row in rows])}"
             )
 
-    def _why(self, got: int, messages: list[Message]) -> str:
+    def _why(self, got, messages):
         mine = [m for m in messages if got in (m.src, m.dst)]
         ranks = {m.src for m in messages}
         most = max(ranks, key=lambda r: sum(m.nbytes for m in messages if r in (m.src, m.dst)))
@@ -769,6 +727,3 @@ class FindSlow(Exam):
                 f"What rank {got} exchanges with others than rank {self.slow} is as fast as can be."
             )
         return "In a slow rank's messages each byte takes longer, in those that it sends and those that it receives."
-
-
-find_slow = grader(FindSlow())

@@ -18,18 +18,17 @@ from ..exam import (
     Prediction,
     few,
     normal,
+    ranked,
     recognized,
     ring_bytes,
     who,
 )
-from ..guard import grader
 from ..oracles.vocabulary import (
     IGNORED,
     Logits,
     VocabularyExam,
     cut,
     drawn_tokens,
-    right,
     silent,
     three_numbers,
 )
@@ -64,9 +63,7 @@ class LookUp(VocabularyExam):
         (3, 39, (2, 4), F64),
         (1, 5, (4,), F32),
     )
-    cases = tuple(
-        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in sizes
-    )
+    cases = ranked("n = {0}, {1} rows, tokens {2}", sizes)
     processes = (Case(3, "3 real processes", (40, (5,), F64)),)
 
     def draw(self, case, rng):
@@ -88,13 +85,13 @@ class LookUp(VocabularyExam):
 
     def _own(
         self,
-        parts: list[Tensor],
-        tokens: Tensor,
-        rank: int,
-        mask: bool = True,
-        low: int = 0,
-        high: int = 0,
-    ) -> Tensor:
+        parts,
+        tokens,
+        rank,
+        mask=True,
+        low=0,
+        high=0,
+    ):
         """What a rank adds. low, high: move the borders of what it takes for its own."""
         first = sum(len(p) for p in parts[:rank])
         local = tokens - first
@@ -102,16 +99,14 @@ class LookUp(VocabularyExam):
         rows = parts[rank][local.clamp(0, len(parts[rank]) - 1)]
         return rows * here[..., None] if mask else rows
 
-    def _looks(self, parts: list[Tensor], tokens: Tensor, rank: int) -> dict[str, Tensor]:
+    def _looks(self, parts, tokens, rank):
         n, everyone = len(parts), range(len(parts))
         wrapped = [p[tokens % len(p)] for p in parts]
         masked = [self._own(parts, tokens, r) for r in everyone]
         text = "Tokens of other ranks got a row, too: they must add zeros. "
         firsts = [sum(len(p) for p in parts[:r]) for r in everyone]
-        negative = [p[(tokens - f) % len(p)] for p, f in zip(parts, firsts, strict=True)]
-        zeroth = [
-            m + p[0] * (m == 0).all(-1, keepdim=True) for m, p in zip(masked, parts, strict=True)
-        ]
+        negative = [p[(tokens - f) % len(p)] for p, f in zip(parts, firsts)]
+        zeroth = [m + p[0] * (m == 0).all(-1, keepdim=True) for m, p in zip(masked, parts)]
         looks = {
             f"It is rank {rank}'s own, zeros for all other tokens: nothing was added up.": masked[
                 rank
@@ -144,7 +139,7 @@ class LookUp(VocabularyExam):
             "The parts are those of `uneven`: the first ones have a word more where n does not divide V."
         ] = sum(
             p[f.clamp(0, size - 1)] * ((f >= 0) & (f < size))[..., None]
-            for p, f in zip(parts, floors, strict=True)
+            for p, f in zip(parts, floors)
         )
         looks[f"It is {n} times the row: is it added up twice?"] = n * total[tokens]
         for step, words in ((-1, "before"), (1, "after")):
@@ -167,9 +162,7 @@ class LookUpGradient(VocabularyExam):
         (3, 13, (5,), F64),
         (1, 4, (6,), F32),
     )
-    cases = tuple(
-        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in sizes
-    )
+    cases = ranked("n = {0}, {1} rows, tokens {2}", sizes)
     processes = (Case(3, "3 real processes", (11, (7,), F64)),)
 
     def draw(self, case, rng):
@@ -201,9 +194,7 @@ class LookUpGradient(VocabularyExam):
     def cost(self, case, args, outcome):
         silent(outcome, "every rank has the gradients of all tokens already.")
 
-    def _astray(
-        self, grad: Tensor, tokens: Tensor, size: int, case: Case, rank: int
-    ) -> dict[str, Tensor]:
+    def _astray(self, grad, tokens, size, case, rank):
         """Gradients that went to rows which are not theirs."""
         at, flat = tokens.reshape(-1), grad.flatten(0, -2)
         parts = cut(torch.arange(case.given[0]), case.n)
@@ -229,9 +220,7 @@ class ProjectBackward(VocabularyExam):
     returns, given = ("dx", "drows"), ("dlogits", "x", "rows")
     right = "n = 1…4, uneven and even parts, two dtypes, dx whole, one all-reduce's bytes; then 3 real processes."
     sizes = ((3, 39, 4, F64), (2, 21, 5, F32), (4, 42, 3, F64), (1, 6, 2, F32))
-    cases = tuple(
-        Case(n, f"n = {n}, {v} rows, {t} tokens", (v, t, dtype)) for n, v, t, dtype in sizes
-    )
+    cases = ranked("n = {0}, {1} rows, {2} tokens", sizes)
     processes = (Case(3, "3 real processes", (40, 4, F64)),)
 
     def draw(self, case, rng):
@@ -241,7 +230,7 @@ class ProjectBackward(VocabularyExam):
             drawn(shape, dtype, rng, 0.4)
             for shape in ((tokens, vocab), (tokens, hidden), (vocab, hidden))
         )
-        return [(d, x, w) for d, w in zip(cut(dlogits, case.n, 1), cut(rows, case.n), strict=True)]
+        return [(d, x, w) for d, w in zip(cut(dlogits, case.n, 1), cut(rows, case.n))]
 
     def wants(self, case, args):
         dx = sum(d @ w for d, _, w in args)
@@ -263,13 +252,8 @@ class ProjectBackward(VocabularyExam):
     def cost(self, case, args, outcome):
         few(outcome, ring_bytes([self.wants(case, args)[0]["dx"]], case.n), WIDE)
 
-    def _even(self, args) -> bool:
+    def _even(self, args):
         return len({len(rows) for *_, rows in args}) == 1
-
-
-look_up = grader(LookUp())
-look_up_gradient = grader(LookUpGradient())
-project_backward = grader(ProjectBackward())
 
 
 # ------------------------------------------------------------
@@ -293,11 +277,11 @@ GATHERED = "Three numbers a token are enough, however large V is. Are logits gat
 
 
 def cases_of(given) -> tuple[Case, ...]:
-    return tuple(
-        Case(
-            n, f"n = {n}, V = {v}, {t} tokens, {str(d)[6:]}, logits up to {most:,}", (v, t, d, most)
-        )
-        for n, v, t, d, most in given
+    return ranked(
+        lambda n, v, t, d, most: (
+            f"n = {n}, V = {v}, {t} tokens, {str(d)[6:]}, logits up to {most:,}"
+        ),
+        given,
     )
 
 
@@ -309,12 +293,14 @@ class LossExam(VocabularyExam):
         logits = normal(rng, tokens, vocab)
         if most > 100:  # near ±10,000; one row all below zero; of another, one rank's
             sign = torch.randint(0, 2, (tokens, vocab), generator=rng).mul(2).sub(1)
-            sign[0], sign[1], sign[1, : -(-vocab // case.n)] = -1, 1, -1
+            sign[0] = -1
+            sign[1] = 1
+            sign[1, : -(-vocab // case.n)] = -1
             logits = logits * 3 + most * sign
         targets = drawn_tokens(vocab, case.n, (tokens,), rng)
         return [(part, targets, vocab) for part in cut(logits.to(dtype), case.n, 1)]
 
-    def whole(self, case: Case, args) -> Logits:
+    def whole(self, case, args):
         return Logits(torch.cat([a[0] for a in args], 1).double(), args[0][1], case.n)
 
     def wants(self, case, args):
@@ -330,7 +316,8 @@ class LossExam(VocabularyExam):
         slack = 8 * torch.finfo(want.dtype).eps * largest
         slack += 1e-9 if want.dtype == torch.float64 else 3e-5
         wrong = logits.wrong_losses if name == "losses" else logits.wrong_totals
-        right(rank, got, want, name, wrong(rank), slack, largest * HALF_ROUNDING)
+        what, rounding = f"rank {rank}: {name}", largest * HALF_ROUNDING
+        self.within(slack, rounding, got, want, what, wrong(rank))
 
 
 class SplitLoss(LossExam):
@@ -396,12 +383,13 @@ class LogitsGradient(LossExam):
 
     def value(self, case, args, rank, name, got, want):
         slack = {torch.float64: 1e-9, torch.float32: 1e-5}.get(want.dtype, 2e-3)
-        right(rank, got, want, name, self._looks(self.whole(case, args), rank), slack)
+        looks = self._looks(self.whole(case, args), rank)
+        self.within(slack, 0.0, got, want, f"rank {rank}: {name}", looks)
 
     def cost(self, case, args, outcome):
         silent(outcome, "log_total and the targets are on every rank: backward needs nothing more.")
 
-    def _looks(self, logits: Logits, rank: int) -> dict[str, torch.Tensor]:
+    def _looks(self, logits, rank):
         first, end = logits.ours()[rank]
         counted = (logits.targets != IGNORED)[:, None]
         soft = logits.whole.softmax(1)[:, first:end]
@@ -418,6 +406,7 @@ class LogitsGradient(LossExam):
         at = torch.arange(width)
         nearest, modulo = (at == local.clamp(0, width - 1)).double(), (at == local % width).double()
         unshifted = (at == logits.targets[:, None]).double()
+        of_mean = lambda x: x * counted / many
         right = (soft - hot) * counted
         mean = "the mean is over the tokens that are not ignored: divide by their number."
         return {
@@ -430,52 +419,44 @@ class LogitsGradient(LossExam):
             f"It is divided by all tokens, ignored ones too: {mean}": right / tokens,
             "It is divided by the number of those targets that are here: the mean is over the tokens of all ranks.": right
             / here,
-            "log_total was rounded to float16: subtract, and take exp, in float32 at least.": (
+            "log_total was rounded to float16: subtract, and take exp, in float32 at least.": of_mean(
                 rough - hot
-            )
-            * counted
-            / many,
+            ),
             f"It is divided by V: {mean}": right / logits.whole.shape[1],
             f"It is divided by the number of ranks, too: {mean}": right / many / logits.n,
-            "It is the softmax: 1 is to be subtracted at the target, on the rank that holds it.": soft
-            * counted
-            / many,
-            "The softmax is that of this rank's logits alone: exp(x − log_total) is that of all.": (
+            "It is the softmax: 1 is to be subtracted at the target, on the rank that holds it.": of_mean(
+                soft
+            ),
+            "The softmax is that of this rank's logits alone: exp(x − log_total) is that of all.": of_mean(
                 own - hot
-            )
-            * counted
-            / many,
+            ),
             "The sign is wrong: softmax − 1 at the target.": -right / many,
-            "1 was added at the target: it is to be subtracted.": (soft + hot) * counted / many,
-            "Targets of other ranks took 1 from a logit here: mask them. (The nearest one.)": (
+            "1 was added at the target: it is to be subtracted.": of_mean(soft + hot),
+            "Targets of other ranks took 1 from a logit here: mask them. (The nearest one.)": of_mean(
                 soft - nearest
-            )
-            * counted
-            / many,
-            "Targets of other ranks took 1 from a logit here: mask them. (Modulo.)": (soft - modulo)
-            * counted
-            / many,
-            "The target's column here is target − first: the 1 was taken from another one.": (
+            ),
+            "Targets of other ranks took 1 from a logit here: mask them. (Modulo.)": of_mean(
+                soft - modulo
+            ),
+            "The target's column here is target − first: the 1 was taken from another one.": of_mean(
                 soft - unshifted
-            )
-            * counted
-            / many,
-            "1 was subtracted everywhere: only at the target.": (soft - 1) * counted / many,
+            ),
+            "1 was subtracted everywhere: only at the target.": of_mean(soft - 1),
             "It is zero.": torch.zeros_like(soft),
         }
-
-
-split_loss = grader(SplitLoss())
-logits_gradient = grader(LogitsGradient())
-merged_loss = grader(MergedLoss())
 
 
 # ------------------------------------------------------------
 # Numbers: what a split saves, and what it sends.
 
 
-def vocabulary_slips(n: int, vocab: int, hidden: int) -> tuple[dict, dict]:
-    """Memory and traffic of a vocabulary in float32 on n ranks, and the usual slips."""
+def predict_vocabulary(n=8, vocab=64_000, hidden=5_120):
+    """64,000 words, H = 5,120, float32, 8 ranks, rings. Bytes are those that one rank sends for one token.
+
+    saved: MiB of weights that a rank does not keep.  gathered: bytes to gather the logits.
+    reduced: bytes of three all-reduces.  doubled: the same with 128,000 words.
+    messages: of a rank, where s and x_t share an all-reduce.  looked_up: bytes of a look-up's all-reduce.
+    """
     mib, ring = vocab * hidden * 4 / 2**20, 2 * (n - 1) / n
     gathered = (n - 1) / n * vocab * 4
     reduced = ring * 3 * 4
@@ -535,16 +516,4 @@ def vocabulary_slips(n: int, vocab: int, hidden: int) -> tuple[dict, dict]:
     return values, slips
 
 
-predict_vocabulary = grader(
-    Prediction(
-        "predict_vocabulary",
-        """64,000 words, H = 5,120, float32, 8 ranks, rings. Bytes are those that one rank sends for one token.
-
-        saved: MiB of weights that a rank does not keep.  gathered: bytes to gather the logits.
-        reduced: bytes of three all-reduces.  doubled: the same with 128,000 words.
-        messages: of a rank, where s and x_t share an all-reduce.  looked_up: bytes of a look-up's all-reduce.
-    """,
-        "Memory, bytes and messages, within 1 %.",
-        *vocabulary_slips(n=8, vocab=64_000, hidden=5_120),
-    )
-)
+PREDICTED = Prediction(predict_vocabulary, "Memory, bytes and messages, within 1 %.")

@@ -12,26 +12,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from minidist.comm.charge import Charge, Watch
-from minidist.comm.costs import Ledger
+from minidist.comm.meter import Charge, Ledger, Watch
 from minidist.models import mlp
 
 from ..exam import (
     Case,
-    Exam,
     Prediction,
+    Report,
+    Solo,
     Wrong,
+    attempt,
     close,
     entries,
     first_near,
     integer,
+    integers,
     near,
     normal,
     refusal,
+    table,
     typed,
     unpacked,
 )
-from ..guard import grader
 from ..oracles import walls as oracle
 
 # ------------------------------------------------------------
@@ -43,13 +45,10 @@ from ..oracles import walls as oracle
 PREFIXES = {1e3: "kB", 1e6: "MB", 1e9: "GB", 2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB"}
 
 
-class Sheet(Exam):
+class Sheet(Solo):
     """An exercise on one machine; the library's calculators and its meter are refused."""
 
     forbidden = ("minidist.study", "minicheck.oracles.walls")
-
-    def call(self, comm, yours, *given):
-        return yours(*given)
 
 
 Looks = Mapping[str, float]  # what a wrong number may come from: the number that this slip gives
@@ -121,7 +120,7 @@ class Peak(Sheet):
         whole(got, want, name, _peaks(events, live) if name == "the peak" else _whens(live))
 
 
-def _peaks(events: list[Event], live: list[int]) -> dict[str, int]:
+def _peaks(events, live):
     sizes = [nbytes for _, nbytes in events]
     # when each came for the first time
     first = dict(zip(reversed(events), reversed(range(len(events))), strict=True))
@@ -147,7 +146,7 @@ def _peaks(events: list[Event], live: list[int]) -> dict[str, int]:
     }
 
 
-def _whens(live: list[int]) -> dict[str, int]:
+def _whens(live):
     most = max(live)
     last = len(live) - 1 - live[::-1].index(most)
     return {
@@ -160,14 +159,14 @@ def _whens(live: list[int]) -> dict[str, int]:
     }
 
 
-def _by_name(events: list[Event]) -> dict[str, list[Event]]:
+def _by_name(events):
     found: dict[str, list[Event]] = {}
     for event in events:
         found.setdefault(event[0], []).append(event)
     return found
 
 
-def _left(got, want: dict[str, int], events: list[Event]) -> None:
+def _left(got, want, events):
     if not isinstance(got, dict):
         if got == sum(want.values()) or got in (list(want), list(want.values())):
             raise Wrong("what is left is asked for by name: a dict, name → bytes.")
@@ -198,11 +197,11 @@ def _left(got, want: dict[str, int], events: list[Event]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn
-def _bytes(rng: torch.Generator) -> int:
+def _bytes(rng):
     return 4 * integer(rng, 1, 10**6)
 
 
-def _step(rng: torch.Generator) -> list[Event]:
+def _step(rng):
     """Weights, then outputs in forward; in backward each output is freed as its gradient comes; then momentum."""
     layers = integer(rng, 3, 7)
     w, y = ([_bytes(rng) for _ in range(layers)] for _ in range(2))
@@ -217,7 +216,7 @@ def _step(rng: torch.Generator) -> list[Event]:
     ]
 
 
-def _random(rng: torch.Generator, count: int = 0) -> list[Event]:
+def _random(rng, count=0):
     live: dict[str, int] = {}
     events = []
     for i in range(count or integer(rng, 12, 30)):
@@ -231,41 +230,27 @@ def _random(rng: torch.Generator, count: int = 0) -> list[Event]:
     return events
 
 
-def _tie(rng: torch.Generator) -> list[Event]:
+def spelled(events: str, sizes: dict[str, int]) -> list[Event]:
+    """Events from their names: "a b -a"."""
+    names = events.split()
+    return [(n.strip("-"), -sizes[n[1:]] if n[0] == "-" else sizes[n]) for n in names]
+
+
+def _tie(rng):
     a, b, c = (_bytes(rng) for _ in range(3))
-    return [
-        ("a", a),
-        ("b", b + 4),
-        ("c", c),
-        ("b", -b - 4),
-        ("d", b),
-        ("d", -b),
-        ("e", b + 4),
-        ("c", -c),
-    ]
+    return spelled("a b c -b d -d e -c", {"a": a, "b": b + 4, "c": c, "d": b, "e": b + 4})
 
 
-def _empty(rng: torch.Generator) -> list[Event]:
-    a, b, c = (_bytes(rng) for _ in range(3))
-    return [("a", a), ("b", b), ("a", -a), ("c", c), ("c", -c), ("b", -b)]
+def _empty(rng):
+    return spelled("a b -a c -c -b", {name: _bytes(rng) for name in "abc"})
 
 
-def _again(rng: torch.Generator) -> list[Event]:
+def _again(rng):
     """A loop that names its tensors alike in each turn; the last turn's stay."""
-    x, h, keep = ([_bytes(rng) + 1000 * i for i in range(3)] for _ in range(3))
-    turns = [
-        [
-            ("x", x[i]),
-            ("h", h[i]),
-            ("keep", keep[i]),
-            ("h", -h[i]),
-            ("x", -x[i]),
-            ("keep", -keep[i]),
-        ]
-        for i in range(3)
-    ]
-    turns[2] = turns[2][:4]
-    return [("w", _bytes(rng)), *(event for turn in turns for event in turn)]
+    names = ("x", "h", "keep")
+    sizes = [[_bytes(rng) + 1000 * i for i in range(3)] for _ in names]
+    turns = [spelled("x h keep -h -x -keep", dict(zip(names, turn))) for turn in zip(*sizes)]
+    return [("w", _bytes(rng)), *turns[0], *turns[1], *turns[2][:4]]
 
 
 DRAWN = {
@@ -279,9 +264,6 @@ DRAWN = {
 }
 
 
-peak = grader(Peak())
-
-
 # ------------------------------------------------------------
 # Model states: parameters, gradients, optimizer states, byte by byte.
 #
@@ -293,7 +275,7 @@ STATES = ("parameters", "gradients", "optimizer states")
 UNKNOWN_WORDS = (("lion", "fp32", "lion"), ("adam", "int8", "int8"))
 
 
-class ModelStates(Sheet):
+class ModelStates(Report):
     """`model_states(trained, frozen, optimizer, precision)`: bytes of parameters, gradients and optimizer states."""
 
     name = "model_states"
@@ -315,35 +297,30 @@ class ModelStates(Sheet):
         return [(trained, frozen, optimizer, precision)]
 
     def run(self, comm, yours, *given):
-        try:
-            return {"states": yours(*given)}
-        except ValueError as error:
-            return {"refused": str(error)}
+        return attempt(True, yours, *given)
 
-    def judge(self, case, args, outcome):
-        trained, frozen, optimizer, precision = args[0]
-        got = outcome.results[0]
+    forbidden = Sheet.forbidden
+
+    def check(self, case, got, trained, frozen, optimizer, precision):
         strange = next((w for o, p, w in UNKNOWN_WORDS if (o, p) == (optimizer, precision)), None)
         if strange:
             why = f"there is no {strange!r} in the table. A number would be made up"
             return refusal(got, [strange], "", why)
         if "refused" in got:
             raise Wrong(f"a ValueError for what should work: {got['refused']}")
-        entries(got["states"], STATES, "the result")
+        entries(got["value"], STATES, "the result")
         want = oracle.states(trained, frozen, optimizer, precision)
         for part in STATES:
             name = f"{part!r}, of {trained:,} trained and {frozen:,} frozen parameters,"
             whole(
-                got["states"][part],
+                got["value"][part],
                 want[part],
                 name,
                 _looks_of_states(part, trained, frozen, optimizer, precision),
             )
 
 
-def _looks_of_states(
-    part: str, trained: int, frozen: int, optimizer: str, precision: str
-) -> dict[str, int]:
+def _looks_of_states(part, trained, frozen, optimizer, precision):
     every, weight = trained + frozen, oracle.WEIGHT[precision]
     kept, mixed = oracle.KEPT[optimizer], 4 * (precision == "fp16")
     if part == "parameters":
@@ -398,9 +375,6 @@ def _looks_of_states(
     }
 
 
-model_states = grader(ModelStates())
-
-
 # ------------------------------------------------------------
 # Activations: what an MLP's forward keeps for its backward.
 #
@@ -427,7 +401,7 @@ class ActivationBytes(Sheet):
 
     def draw(self, case, rng):
         hidden, word, itemsize = case.given
-        batch, *sizes = torch.randint(2, 3000, (hidden + 3,), generator=rng).tolist()
+        batch, *sizes = integers(rng, 2, 3000, hidden + 3)
         return [(batch, sizes, itemsize, word)]
 
     given = ("", "`sizes`")
@@ -441,9 +415,7 @@ class ActivationBytes(Sheet):
         whole(got, want, what, _looks_of_activations(want, *args[0]))
 
 
-def _looks_of_activations(
-    want: int, batch: int, sizes: list[int], itemsize: int, word: str
-) -> dict[str, int]:
+def _looks_of_activations(want, batch, sizes, itemsize, word):
     row = batch * itemsize
     hidden = row * sum(sizes[1:-1])
     out = row * sizes[-1]
@@ -475,9 +447,6 @@ def _looks_of_activations(
         "The gradients of outputs come in backward, one at a time, and are not kept.": 2 * want,
     }
     return {text: value for text, value in slips.items() if value != want}
-
-
-activation_bytes = grader(ActivationBytes())
 
 
 # ------------------------------------------------------------
@@ -544,20 +513,16 @@ class PredictMemory(Prediction):
         super().judge(case, args, outcome)
 
 
-find_errors = grader(FindErrors())
-predict_memory = grader(
-    PredictMemory(
-        "predict_memory",
-        """A training step of an MLP 1000 → 2000 → 2000 → 1000 with ReLU, fp32, Adam, 4,000 samples: foretold, within 1 %.
+def predict_memory():
+    """A training step of an MLP 1000 → 2000 → 2000 → 1000 with ReLU, fp32, Adam, 4,000 samples: foretold, within 1 %.
 
-        stays: bytes that are live after the step.  kept: bytes of activations at the end of forward.
-        forward: FLOPs of the forward.  equal: the batch whose activations take as much as what stays.
-    """,
-        "Bytes, FLOPs and the batch, within 1 %.",
-        dict.fromkeys(("stays", "kept", "forward", "equal")),
-        {},
-    )
-)
+    stays: bytes that are live after the step.  kept: bytes of activations at the end of forward.
+    forward: FLOPs of the forward.  equal: the batch whose activations take as much as what stays.
+    """
+    return dict.fromkeys(("stays", "kept", "forward", "equal")), {}
+
+
+PREDICTED = PredictMemory(predict_memory, "Bytes, FLOPs and the batch, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -612,9 +577,7 @@ class LargestModel(Sheet):
         whole(got, want, f"for {memory:,} bytes, {given}, the result", looks)
 
 
-def _looks_of_size(
-    want: int, memory: int, b: int, s: int, h: int, a: int, v: int
-) -> dict[str, float]:
+def _looks_of_size(want, memory, b, s, h, a, v):
     fixed, (states, kept) = oracle.once(v, s, h), oracle.layer(s, b, h, a)
     room = memory - fixed
     each = states + kept
@@ -657,9 +620,6 @@ def _looks_of_size(
     }
 
 
-largest_model = grader(LargestModel())
-
-
 # ------------------------------------------------------------
 # The compute wall: what a run costs.
 #
@@ -675,9 +635,8 @@ class RunCost(Sheet):
 
     name = "run_cost"
     right = "12 runs, with and without recomputation: hours, days, MFU and HFU."
-    cases = tuple(
-        Case(1, f"{'with' if again else 'without'} recomputation", again)
-        for again in (False, True) * 6
+    cases = table(
+        lambda again: f"{'with' if again else 'without'} recomputation", (False, True) * 6
     )
 
     def draw(self, case, rng):
@@ -704,7 +663,7 @@ class RunCost(Sheet):
             close(got[part], right, repr(part), looks[part])
 
 
-def _cost_looks(parameters, tokens, gpus, peak, achieved, again) -> dict[str, dict[str, float]]:
+def _cost_looks(parameters, tokens, gpus, peak, achieved, again):
     hours, days, mfu, hfu = oracle.cost(parameters, tokens, gpus, peak, achieved, again).values()
     factor = 8 if again else 6
     unused = {
@@ -758,14 +717,11 @@ def _cost_looks(parameters, tokens, gpus, peak, achieved, again) -> dict[str, di
     }
 
 
-run_cost = grader(RunCost())
-
-
 # ------------------------------------------------------------
 # A loop that eats memory: the same numbers, at the peak of one batch.
 #
-# Peak and FLOPs are measured, in the answer's process, by the ledger (costs.py) and the dispatch mode (charge.py) of
-# comm; the oracle's own loop, which holds nothing that it does not need, says what is enough.
+# Peak and FLOPs are measured, in the answer's process, by the ledger and the dispatch mode of comm (meter.py); the
+# oracle's own loop, which holds nothing that it does not need, says what is enough.
 
 
 OPTIMIZERS = {
@@ -823,16 +779,13 @@ def metered(train, given: Given) -> dict:
     }
 
 
-class TrainLean(Sheet):
+class TrainLean(Report):
     """`train(model, optimizer, loss_fn, batches, test)`: losses and test losses, at the peak of one batch."""
 
     name = "train_lean"
     right = "6 networks, 2 optimizers, 2 to 5 batches: the same numbers, at the peak of one forward and backward."
-    cases = tuple(
-        Case(1, f"{word}, {steps} batches", (word, steps))
-        for word, steps in zip([*OPTIMIZERS] * 3, (3, 2, 5, 4, 2, 3), strict=True)
-    )
-    step = 10.0
+    cases = table("{}, {} batches", zip([*OPTIMIZERS] * 3, (3, 2, 5, 4, 2, 3), strict=True))
+    step, forbidden = 10.0, Sheet.forbidden
 
     def draw(self, case, rng):
         word, steps = case.given
@@ -851,8 +804,8 @@ class TrainLean(Sheet):
     def run(self, comm, yours, *given):
         return metered(yours, Given(*given))
 
-    def judge(self, case, args, outcome):
-        got, lean = outcome.results[0], metered(oracle.train, Given(*args[0]))
+    def check(self, case, got, *given):
+        lean = metered(oracle.train, Given(*given))
         for name, mine in unpacked(got["found"], ("losses", "tests")).items():
             _numbers(name, mine, lean["found"][name == "tests"])
         if not near(got["weights"], lean["weights"], CLOSE):
@@ -864,7 +817,7 @@ class TrainLean(Sheet):
         _memory(got, lean)
 
 
-def _numbers(name: str, got, want: list[float]) -> None:
+def _numbers(name, got, want):
     typed(got, list, name, "a list")
     if len(got) != len(want):
         raise Wrong(
@@ -884,7 +837,7 @@ def _numbers(name: str, got, want: list[float]) -> None:
         close(mine, right, f"{name}[{i}]", None, hint, CLOSE)
 
 
-def _flops(got: int, want: int) -> None:
+def _flops(got, want):
     if got < 0.99 * want:
         raise Wrong(
             f"the numbers are right, but the meter saw {got:,} FLOPs, and {want:,} are needed: what is "
@@ -897,7 +850,7 @@ def _flops(got: int, want: int) -> None:
         )
 
 
-def _memory(got: dict, lean: dict) -> None:
+def _memory(got, lean):
     """The peak may be that of the lean loop; a fifth of the gradients is slack."""
     gradients = lean["gradients"]
     if any(
@@ -936,6 +889,3 @@ def _memory(got: dict, lean: dict) -> None:
     raise Wrong(
         f"{said} What is alive that is not needed any more: outputs, a graph that is retained, copies?"
     )
-
-
-train_lean = grader(TrainLean())

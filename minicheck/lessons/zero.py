@@ -6,36 +6,39 @@ import math
 from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
+from operator import eq
 
 import torch
 from torch import Tensor, nn
 
-from minidist.comm.charge import charges
+from minidist.comm.meter import charges
 
 from ..exam import (
     Case,
     Exam,
     Outcome,
     Prediction,
+    Report,
     Wrong,
     alike,
     alone,
     bare,
+    clipped,
     close,
     few_in_all,
     identical,
     integer,
-    norm_is,
+    integers,
     normal,
-    scaled,
-    typed,
+    ranked,
+    recognized,
+    shaped,
     unchanged,
     wrong_means,
 )
-from ..guard import grader
 from ..oracles import zero as oracle
 from ..oracles.zero import cut, serial
-from .buckets import Network, network, timed
+from .buckets import Network, network, world_of
 
 # ------------------------------------------------------------
 # What the exercises of lesson 13 share: what the meter of a World says of this rank's memory, and bytes sent.
@@ -104,23 +107,15 @@ def changes() -> int:
     return len(found[0].ledger.timeline("cpu")) if found else 0
 
 
-def sent_at_most(outcome: Outcome, psi: float, what: str, hint: str) -> None:
-    """Raise Wrong if all ranks together send more than `psi` bytes, but for what rounds up."""
-    sent = outcome.nbytes()
-    if sent > psi * 1.02 + 64:
+def sent(outcome: Outcome, least: float, most: float, what: str, hint: str) -> None:
+    """Raise Wrong if all ranks together send less than `least` bytes or more than `most`, but for what rounds."""
+    nbytes = outcome.nbytes()
+    text = f"the numbers are right, but all ranks together send {nbytes:,} bytes, and {what} = "
+    if nbytes > most * 1.02 + 64:
+        raise Wrong(f"{text}{round(most):,} are enough. {hint}")
+    if nbytes < 0.98 * least - 64:
         raise Wrong(
-            f"the numbers are right, but all ranks together send {sent:,} bytes, and {what} = {round(psi):,} "
-            f"are enough. {hint}"
-        )
-
-
-def sent_at_least(outcome: Outcome, psi: float, what: str) -> None:
-    """Raise Wrong if less is sent than must be."""
-    sent = outcome.nbytes()
-    if sent < 0.98 * psi - 64:
-        raise Wrong(
-            f"the numbers are right, but all ranks together send {sent:,} bytes, and {what} = {round(psi):,} "
-            "are the least: do numbers go another way than through messages?"
+            f"{text}{round(least):,} are the least: do numbers go another way than through messages?"
         )
 
 
@@ -130,7 +125,7 @@ def sent_at_least(outcome: Outcome, psi: float, what: str) -> None:
 # Looked at: the fullest rank, against largest first, each to the emptiest (Graham 1969: at most 4/3 of the best).
 
 
-class Owners(Exam):
+class Owners(Report):
     """`owners(nbytes, n)`: the rank that owns each parameter, balanced by bytes."""
 
     name = "owners"
@@ -165,11 +160,11 @@ class Owners(Exam):
             yours([*sizes, 8 * k], n)
         return {"owner": owner, "again": yours(list(sizes), n), "sizes": mine}
 
-    def judge(self, case, args, outcome):
-        (sizes, n, _), got = args[0], outcome.results[0]
+    def check(self, case, got, sizes, n, _):
         unchanged(got["sizes"], sizes, "`nbytes`")
         owner = got["owner"]
-        typed(owner, list | tuple, "the result", "a list: the rank that owns each parameter")
+        should = "a list of ranks, the owner of each parameter in their order"
+        shaped(owner, [int], "the result", should)
         self._ranks(list(owner), sizes, n)
         if list(owner) != list(got["again"]):
             raise Wrong(
@@ -177,20 +172,16 @@ class Owners(Exam):
             )
         self._full(list(owner), sizes, n)
 
-    def _ranks(self, owner: list, sizes: list[int], n: int) -> None:
-        if any(isinstance(o, list | tuple) for o in owner):
-            raise Wrong(
-                "the result has lists in it, and should have one rank for each parameter, in their order."
-            )
+    def _ranks(self, owner, sizes, n):
         if len(owner) != len(sizes):
             raise Wrong(
                 f"the result has length {len(owner)}, for {len(sizes)} parameters: a rank for each of them."
             )
-        strange = [o for o in owner if type(o) is not int or not 0 <= o < n]
+        strange = [o for o in owner if not 0 <= o < n]
         if strange:
             raise Wrong(f"{strange[0]} is no rank: with {n} ranks they are 0 to {n - 1}.")
 
-    def _full(self, owner: list[int], sizes: list[int], n: int) -> None:
+    def _full(self, owner, sizes, n):
         loads = [sum(b for b, o in zip(sizes, owner, strict=True) if o == r) for r in range(n)]
         best = oracle.fullest(sizes, n)
         if max(loads) <= best:
@@ -198,7 +189,7 @@ class Owners(Exam):
         shown = f"{sizes} bytes on {n} ranks: " if len(sizes) <= 12 else ""
         said = f"{shown}the fullest rank owns {max(loads):,} bytes, and {best:,} are possible by the rule."
         counts = [owner.count(r) for r in range(n)]
-        for text, looks in {
+        looks = {
             "Each goes to the rank whose turn it is: look at the bytes.": [
                 i % n for i in range(len(sizes))
             ],
@@ -208,9 +199,10 @@ class Owners(Exam):
             "They go in the order of the model: begin with the largest, which are hardest to place.": oracle.greedy(
                 sizes, n, range(len(sizes))
             ),
-        }.items():
-            if owner == looks:
-                raise Wrong(f"{said} {text}")
+        }
+        text = recognized(owner, looks, "", eq)
+        if text:
+            raise Wrong(f"{said} {text}")
         if len(set(owner)) == 1 and n > 1:
             raise Wrong(f"{said} One rank owns all: is its load counted?")
         if max(counts) - min(counts) <= 1:
@@ -218,9 +210,6 @@ class Owners(Exam):
                 f"{said} Every rank owns as many parameters as the others: balance their bytes."
             )
         raise Wrong(f"{said} Largest first, each to the rank that has the fewest bytes by then.")
-
-
-owners = grader(Owners())
 
 
 # ------------------------------------------------------------
@@ -246,15 +235,15 @@ class Sharded(Exam):
         "part alone, 2(n−1)Ψ numbers sent a step; then 3 real processes."
     )
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, owners {owner}", owner)
-        for n, owner in (
+    cases = ranked(
+        "n = {}, owners {}",
+        (
             (3, [0, 1, 2, 2, 1, 0]),
             (2, [1, 0, 0, 1]),
             (4, [0, 1, 2, 3, 3, 2, 1]),
             (3, [0, 2, 0, 2, 2]),
             (1, [0, 0, 0]),
-        )
+        ),
     )
     processes = (Case(3, "3 real processes", [2, 0, 1, 1]),)
 
@@ -277,7 +266,7 @@ class Sharded(Exam):
         ]
 
     def world(self, n, args):
-        return timed(n)
+        return world_of(n)
 
     def run(self, comm, yours, values, owner, grads, rate):
         params = [v.clone().requires_grad_() for v in values]
@@ -326,15 +315,12 @@ class Sharded(Exam):
         psi = sum(v.nbytes for v in values)
         for r, got in enumerate(outcome.results):
             self._memory(r, got, mine[r], psi)
-        said = f"{STEPS} steps, 2(n−1)Ψ numbers each,"
-        sent_at_most(
-            outcome,
-            2 * (case.n - 1) * psi * STEPS,
-            said,
-            "A gradient is needed at its owner alone: a flat "
-            "buffer in the order of the owners, a reduce-scatter and an all-gather.",
+        bytes_ = 2 * (case.n - 1) * psi * STEPS
+        hint = (
+            "A gradient is needed at its owner alone: a flat buffer in the order of the owners, a reduce-scatter and an "
+            "all-gather."
         )
-        sent_at_least(outcome, 2 * (case.n - 1) * psi * STEPS, said)
+        sent(outcome, bytes_, bytes_, f"{STEPS} steps, 2(n−1)Ψ numbers each,", hint)
 
     def _looks(self, args, values, means):
         rates = [args[o][3] for o in args[0][1]]
@@ -360,7 +346,7 @@ class Sharded(Exam):
             },
         }
 
-    def _too_many(self, r: int, states: int, mine: list[Tensor]) -> None:
+    def _too_many(self, r, states, mine):
         own = 2 * sum(v.nbytes for v in mine)
         if states > own:
             raise Wrong(
@@ -368,7 +354,7 @@ class Sharded(Exam):
                 "the optimizer what this rank owns, and no more."
             )
 
-    def _memory(self, r: int, got: dict, mine: list[Tensor], psi: int) -> None:
+    def _memory(self, r, got, mine, psi):
         own = 2 * sum(v.nbytes for v in mine)
         if got["states"] < own:
             raise Wrong(
@@ -381,9 +367,6 @@ class Sharded(Exam):
                 f"than at the start, and {own:,} are its states. What else is kept? Parameters should be views "
                 "of the flat buffer, and gradients of a step are not needed after it."
             )
-
-
-sharded = grader(Sharded())
 
 
 # ------------------------------------------------------------
@@ -401,15 +384,15 @@ class ToOwners(Exam):
         "then 2 real processes."
     )
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}", owner)
-        for n, owner in (
+    cases = ranked(
+        lambda n, owner: f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}",
+        (
             (3, [0, 1, 2, 0, 1, 2]),
             (2, [1, 0, 1, 1, 0, 0]),
             (4, [3, 0, 2, 1, 1, 3, 0, 2, 0]),
             (1, [0, 0, 0]),
             (3, [2, 2, 0, 0, 2, 0, 2]),
-        )
+        ),
     )
     processes = (Case(2, "2 real processes", [0, 1, 1, 0]),)
 
@@ -421,7 +404,7 @@ class ToOwners(Exam):
         return [([v.to(dtype) for v in values], depth, list(case.given), list(x)) for x in xs]
 
     def world(self, n, args):
-        return timed(n)
+        return world_of(n)
 
     def run(self, comm, yours, values, depth, owner, xs):
         model, found = Network(values, depth), []
@@ -461,15 +444,14 @@ class ToOwners(Exam):
             mine = sum(v.nbytes for v, o in zip(values, owner, strict=True) if o == r)
             if got["metered"] and n > 1:
                 self._memory(r, got["peaks"], mine, largest)
-        sent_at_most(
-            outcome,
-            2 * (n - 1) * psi * (1 + 1 / n),
-            "2 backwards, (n−1)Ψ numbers and a little each,",
-            "A gradient is needed at its owner alone: reduce_(…, root) sends half of an all-reduce.",
+        least = 2 * (n - 1) * psi
+        hint = (
+            "A gradient is needed at its owner alone: reduce_(…, root) sends half of an all-reduce."
         )
-        sent_at_least(outcome, 2 * (n - 1) * psi, "2 backwards, (n−1)Ψ numbers each,")
+        said = "2 backwards, (n−1)Ψ numbers and a little each,"
+        sent(outcome, least, least * (1 + 1 / n), said, hint)
 
-    def _gradient(self, r: int, i: int, owner: int, got, own: list, k: int) -> None:
+    def _gradient(self, r, i, owner, got, own, k):
         which = f"rank {r}: after backward {k + 1}, params[{i}].grad"
         if r != owner:
             if got is not None:
@@ -483,7 +465,7 @@ class ToOwners(Exam):
         rule = "It is no mean of the ranks' gradients of this parameter."
         close(got, sum(own) / len(own), which, wrong_means(r, own), rule)
 
-    def _memory(self, r: int, peaks: list[tuple[int, int]], mine: int, largest: int) -> None:
+    def _memory(self, r, peaks, mine, largest):
         for gradients, more in peaks:
             if gradients > mine + 2 * largest:
                 raise Wrong(
@@ -496,9 +478,6 @@ class ToOwners(Exam):
                     f"the gradients are right, but during backward rank {r} holds {more:,} bytes more than "
                     f"before; its own gradients have {mine:,}. Are copies kept of what was sent?"
                 )
-
-
-to_owners = grader(ToOwners())
 
 
 # ------------------------------------------------------------
@@ -523,25 +502,23 @@ class ShardedLinear(Exam):
         "kept, 3(n−1)Ψ numbers sent; then 3 real processes."
     )
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(
-            n,
-            f"n = {n}, {layers} layer{'s' * (layers > 1)}{' of 3 weights' * small}",
-            (layers, small),
-        )
-        for n, layers, small in (
+    cases = ranked(
+        lambda n, layers, small: (
+            f"n = {n}, {layers} layer{'s' * (layers > 1)}{' of 3 weights' * small}"
+        ),
+        (
             (3, 1, False),
             (2, 4, False),
             (1, 2, False),
             (4, 6, False),
             (5, 1, True),
-        )
+        ),
     )
     processes = (Case(3, "3 real processes, 2 layers", (2, False)),)
 
     def draw(self, case, rng):
         layers, small = case.given
-        widths = [3, 1] if small else torch.randint(30, 40, (layers + 1,), generator=rng).tolist()
+        widths = [3, 1] if small else integers(rng, 30, 40, layers + 1)
         weights = [normal(rng, b, a) / 5 for a, b in pairwise(widths)]
         drawn = lambda width: normal(rng, ROWS, width)
         return [
@@ -555,7 +532,7 @@ class ShardedLinear(Exam):
         ]
 
     def world(self, n, args):
-        return timed(n)
+        return world_of(n)
 
     def run(self, comm, yours, shards, shapes, x, dy):
         shards, x = [s.clone().requires_grad_() for s in shards], x.clone().requires_grad_()
@@ -609,22 +586,19 @@ class ShardedLinear(Exam):
             if got["metered"] and n > 1 and not case.given[1]:
                 self._memory(r, got, args[r], weights)
         psi = sum(w.nbytes for w in weights)
-        sent_at_most(
-            outcome,
-            3 * (n - 1) * psi,
-            "3(n−1)Ψ numbers",
-            "A gather in forward, a gather in backward, a "
-            "reduce-scatter of the gradient: an all-reduce sends twice as much.",
+        hint = (
+            "A gather in forward, a gather in backward, a reduce-scatter of the gradient: an all-reduce sends twice as "
+            "much."
         )
-        sent_at_least(outcome, 3 * (n - 1) * psi, "3(n−1)Ψ numbers")
+        sent(outcome, 3 * (n - 1) * psi, 3 * (n - 1) * psi, "3(n−1)Ψ numbers", hint)
 
-    def _output(self, weights: list[Tensor], given: tuple) -> tuple[dict[str, Tensor], str]:
+    def _output(self, weights, given):
         x, first = given[2], weights[0]
         square = len(weights) == 1 and first.shape[0] == first.shape[1]
         looks = {"It is x·W: as in nn.Linear it should be x·Wᵀ.": x @ first} if square else {}
         return looks, "It should be x·Wᵀ, of the shards of all ranks put together in rank order."
 
-    def _shard(self, r: int, i: int, got, own: list[Tensor]) -> None:
+    def _shard(self, r, i, got, own):
         n = len(own)
         want = cut(sum(own) / n, n)[r]
         alike(got, want, f"rank {r}: the gradient of shard {i}")
@@ -648,7 +622,7 @@ class ShardedLinear(Exam):
             SHARD,
         )
 
-    def _memory(self, r: int, got: dict, given: tuple, weights: list[Tensor]) -> None:
+    def _memory(self, r, got, given, weights):
         rows = sum(ROWS * 8 * w.shape[0] for w in weights)
         largest = max(w.nbytes for w in weights)
         said = f"the numbers are right, but rank {r} holds"
@@ -665,16 +639,15 @@ class ShardedLinear(Exam):
             )
 
 
-sharded_linear = grader(ShardedLinear())
-
-
 # ------------------------------------------------------------
 # Numbers foretold: bytes by stage, bytes sent, GPUs, offload.
 
 
-def zero_slips(psi: int, n: int, large: int, card: int) -> tuple[dict, dict]:
-    """Bytes on a rank by stage, bytes that a rank sends in a step at stages 2 and 3, GPUs for `large` parameters, bytes
-    on a GPU and over its link with offload at stage 2."""
+def predict_zero(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9):
+    """13 B parameters on 16 GPUs, fp16 and Adam: bytes on each by stage, bytes that each sends in a step at stages 2
+    and 3; how many GPUs of 32 GB hold the states of 100 B parameters at stage 3; and with optimizer states on the
+    hosts, at stage 2, bytes on each GPU and bytes over its link in a step.
+    """
     ring = (n - 1) / n
     values = {
         "stage_1": 4 * psi + 12 * psi / n,
@@ -738,7 +711,7 @@ def zero_slips(psi: int, n: int, large: int, card: int) -> tuple[dict, dict]:
     return values, slips
 
 
-def _offload_slips(psi: int, n: int) -> dict[str, dict[float, str]]:
+def _offload_slips(psi, n):
     return {
         "offloaded": {
             2 * psi
@@ -763,16 +736,7 @@ def _offload_slips(psi: int, n: int) -> dict[str, dict[float, str]]:
     }
 
 
-predict_zero = grader(
-    Prediction(
-        "predict_zero",
-        """13 B parameters on 16 GPUs, fp16 and Adam: bytes on each by stage, bytes that each sends in a step at stages 2
-        and 3; how many GPUs of 32 GB hold the states of 100 B parameters at stage 3; and with optimizer states on the
-        hosts, at stage 2, bytes on each GPU and bytes over its link in a step.""",
-        "Bytes by stage, bytes sent, GPUs, offload, within 1 %.",
-        *zero_slips(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9),
-    )
-)
+PREDICTED = Prediction(predict_zero, "Bytes by stage, bytes sent, GPUs, offload, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -815,34 +779,29 @@ class Clip(Exam):
         # the optimizer's memory: `g.data = …` leaves it as it was
         aliases = [g.detach() for g in mine]
         found = yours(comm, mine, limit)
-        return {"norm": bare(found), "grads": aliases}
+        return {"norm": bare(found), "grads": dict(enumerate(aliases))}
 
     def judge(self, case, args, outcome):
         limit, n = args[0][1], case.n
         want = oracle.norm(g for some, _ in args for g in some)
         each = [oracle.norm(some) for some, _ in args]
-        for r, got in enumerate(outcome.results):
-            self._norm(r, got["norm"], want, each, limit)
-            if got["norm"] != outcome.results[0]["norm"]:
-                raise Wrong(
-                    f"the norms of ranks 0 and {r} are right but for rounding, and rounding differs: add up "
-                    "once, or in one order on all ranks. They should scale by the same factor."
-                )
-        factor = min(1.0, limit / (want + 1e-6))
-        for r, got in enumerate(outcome.results):
-            for i, g in enumerate(args[r][0]):
-                slips = {
-                    1.0: "Nothing was scaled: write in place, g.mul_(…).",
-                    min(
-                        1.0, limit / (each[r] + 1e-6)
-                    ): "That is the factor of this rank's own norm.",
-                }
-                scaled(got["grads"][i], g, factor, f"rank {r}: grads[{i}]", slips)
+        own = [dict(enumerate(some)) for some, _ in args]
+        rule = "It is the root of the sum of all squares, of all ranks."
+
+        def told(r, i):
+            mine = min(1.0, limit / (each[r] + 1e-6))
+            return f"grads[{i}]", {
+                1.0: "Nothing was scaled: write in place, g.mul_(…).",
+                mine: "That is the factor of this rank's own norm.",
+            }
+
+        looks = lambda r: self._looks(r, want, each, limit)
+        clipped(outcome, own, limit, want, "rank {}: ".format, looks, rule, told)
         hint = "one number of 8 bytes from each rank to each other."
         few_in_all(outcome, max(2, n) * (n - 1) * 8, hint)
 
-    def _norm(self, r: int, got, want: float, each: list[float], limit: float) -> None:
-        looks = {
+    def _looks(self, r, want, each, limit):
+        return {
             "It is the norm of this rank's gradients alone: each rank would scale by another factor.": each[
                 r
             ],
@@ -854,8 +813,3 @@ class Clip(Exam):
             "It is the largest of the ranks' norms. Squares add up.": max(each),
             "It is the norm after clipping: return what it was before.": min(want, limit),
         }
-        rule = "It is the root of the sum of all squares, of all ranks."
-        norm_is(got, want, f"rank {r}: ", looks, rule)
-
-
-clip = grader(Clip())

@@ -19,7 +19,7 @@ FLOPS = 1e12  # of the device on which `clock` computes
 def program(comm: Comm, nbytes: list[int], seconds: list[float]) -> None:
     """Compute for so long, start a bucket, and so on; then wait."""
     works = []
-    for size, took in zip(nbytes, seconds, strict=True):
+    for size, took in zip(nbytes, seconds):
         a = torch.empty(1, round(took * FLOPS / 2), device="meta")
         _ = a @ a.T
         works.append(comm.stream(all_reduce_, torch.empty(size, dtype=torch.uint8, device="meta")))
@@ -31,7 +31,7 @@ def clock(nbytes: list[int], ready: list[float], n: int, alpha: float, beta: flo
     """Seconds that it takes in a World."""
     machine = Device("products", {torch.float32: FLOPS}, 1 << 40, 1e30, 0.0)
     world = World(n, cluster=Cluster.uniform(n, alpha, beta, machine), device="meta")
-    world.run(program, nbytes, [b - a for a, b in zip([0.0, *ready], ready, strict=False)])
+    world.run(program, nbytes, [b - a for a, b in zip([0.0, *ready], ready)])
     return world.time
 
 

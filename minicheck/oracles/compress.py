@@ -82,19 +82,15 @@ def signed(
     means = []
     kept = []
     for of in grads:
-        ps = [g + (0 if slip == "not added" else e) for g, e in zip(of, errors, strict=True)]
+        ps = [g + (0 if slip == "not added" else e) for g, e in zip(of, errors)]
         scales = [p.abs().mean() for p in ps]
         if slip == "one scale":
             scales = [sum(scales) / len(scales)] * len(scales)
         if slip == "largest":
             scales = [p.abs().max() for p in ps]
         above = [(p.gt(0) if slip == "zero: −1" else p.ge(0)).to(p.dtype) for p in ps]
-        signs = [
-            p.sign() if slip == "zero: 0" else 2 * x - 1 for p, x in zip(ps, above, strict=True)
-        ]
-        cs = [
-            sign * (1 if slip == "no scale" else s) for sign, s in zip(signs, scales, strict=True)
-        ]
+        signs = [p.sign() if slip == "zero: 0" else 2 * x - 1 for p, x in zip(ps, above)]
+        cs = [sign * (1 if slip == "no scale" else s) for sign, s in zip(signs, scales)]
         mean = sum(cs) / (1 if slip == "sum" else len(cs))
         errors = [
             {
@@ -105,7 +101,7 @@ def signed(
                 "whole": p,
                 "of g": g - c,
             }.get(slip or "", p - c)
-            for p, c, g in zip(ps, cs, of, strict=True)
+            for p, c, g in zip(ps, cs, of)
         ]
         means.append(mean)
         kept.append(errors)
@@ -153,7 +149,7 @@ def local(
     """Every rank's parameter before each step and at the end; averaged after so many steps. noises[r][t]."""
     now, seen = list(values), [list(values)]
     for t in range(len(noises[0])):
-        now = [stepped(p, of[t]) for p, of in zip(now, noises, strict=True)]
+        now = [stepped(p, of[t]) for p, of in zip(now, noises)]
         if t + 1 in meets:
             now = [sum(now) / len(now)] * len(now)
         seen.append(list(now))

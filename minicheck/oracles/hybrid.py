@@ -11,7 +11,7 @@ from minidist.collectives import all_reduce_
 from minidist.comm.mesh import Grid, Mesh
 from minidist.comm.world import World
 
-from ..exam import Outcome, Wrong
+from ..exam import Outcome, Wrong, shuffled
 
 FORBIDDEN = (
     "minidist.parallel",
@@ -41,21 +41,15 @@ def skeleton(
     mesh = Mesh(comm, dp, pp, tp)
     x = torch.empty(tokens, hidden, dtype=torch.bfloat16, device="meta")
     part = torch.empty(12 * hidden**2 * layers // (pp * tp), dtype=torch.bfloat16, device="meta")
-    first, last = mesh.pp.rank == 0, mesh.pp.rank == pp - 1
-    for _ in range(M):
-        if not first:
-            mesh.pp.recv(x, mesh.pp.rank - 1)
-        for _ in range(2 * layers // pp):
-            all_reduce_(mesh.tp, x, algorithm="ring")
-        if not last:
-            mesh.pp.send(x, mesh.pp.rank + 1)
-    for _ in range(M):
-        if not last:
-            mesh.pp.recv(x, mesh.pp.rank + 1)
-        for _ in range(2 * layers // pp):
-            all_reduce_(mesh.tp, x, algorithm="ring")
-        if not first:
-            mesh.pp.send(x, mesh.pp.rank - 1)
+    stage = mesh.pp.rank
+    for before, after in ((stage - 1, stage + 1), (stage + 1, stage - 1)):  # forward, backward
+        for _ in range(M):
+            if 0 <= before < pp:
+                mesh.pp.recv(x, before)
+            for _ in range(2 * layers // pp):
+                all_reduce_(mesh.tp, x, algorithm="ring")
+            if 0 <= after < pp:
+                mesh.pp.send(x, after)
     all_reduce_(mesh.dp, part, algorithm="ring")
 
 
@@ -96,7 +90,7 @@ def held(grid: Grid, rng: torch.Generator) -> tuple[Kinds, dict[str, list[int]]]
     """Each rank's {name: kind}, the kinds mixed, and {name: shape}: two or three parameters of each kind on a stage,
     tied ones on the first and on the last. Names are drawn, and do not say the kind."""
     one = lambda low, high: int(torch.randint(low, high, (), generator=rng))
-    numbers, shapes = torch.randperm(900, generator=rng).tolist(), {}
+    numbers, shapes = shuffled(rng, 900), {}
 
     def some(*kinds: str) -> dict[str, str]:
         made = [(f"p{100 + numbers.pop()}", kind, k) for kind in kinds for k in range(one(2, 4))]
@@ -140,7 +134,6 @@ def summed(
     *,
     tie: bool = True,
     partial: bool = True,
-    mean: bool = True,
     data: bool = True,
 ) -> Tensor:
     """A gradient as it should be on a rank; own[r]: of each rank, all micro-batches. The rest leaves out a part."""
@@ -150,7 +143,7 @@ def summed(
         whose = line_of(grid, r, "tp") if kind == "partial" and partial else [r]
         whose = ends(grid, r) if kind == "tied" and tie else whose
         total += sum(own[k][name] for k in whose)
-    return total / grid.dp if mean and data else total
+    return total / grid.dp if data else total
 
 
 def norm(
@@ -165,15 +158,12 @@ def norm(
     """The norm of the model's gradients, each counted once. ranks: only what these count; without: a kind left out;
     twice: kinds that are counted wherever a replica holds them."""
     ranks = ranks or [rank for rank in range(grid.size) if not grid.place(rank)["dp"]]
-    return (
-        sum(
-            float(own[rank][name].square().sum())
-            for rank in ranks
-            for name, kind in kinds[rank].items()
-            if kind != without and (kind in twice or counts(grid, rank, kind))
-        )
-        ** 0.5
-    )
+    total = 0.0
+    for rank in ranks:
+        for name, kind in kinds[rank].items():
+            if kind != without and (kind in twice or counts(grid, rank, kind)):
+                total += float(own[rank][name].square().sum())
+    return total**0.5
 
 
 def factors(gpus: int) -> list[tuple[int, int, int]]:

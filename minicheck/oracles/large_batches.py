@@ -6,7 +6,6 @@ Written from the papers' algorithms, on whole tensors, with no code of `minidist
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -34,59 +33,48 @@ def half(x: float) -> float:
     return (1 + math.cos(math.pi * x)) / 2
 
 
-def rate_slips() -> dict[str, Callable[[int, int, int, float, float], float]]:
-    """What a wrong rate looks like: functions with the arguments of `rate`."""
-    down = lambda s, w, t: (t - w) / (s - w)
-    after = lambda f: lambda t, s, w, p, fl: rate(t, s, w, p, fl) if t < w else f(t, s, w, p, fl)
-    before = lambda f: lambda t, s, w, p, fl: f(t, s, w, p, fl) if t < w else rate(t, s, w, p, fl)
-    return {
-        "The first step has a rate of 0, and is lost: step t of the warm-up has (t + 1)/warm.": before(
-            lambda t, s, w, p, fl: p * t / w
-        ),
-        "There is no warm-up in it.": lambda t, s, w, p, fl: rate(t, s, 0, p, fl),
-        "The warm-up stops at 1, and the peak is missing.": before(
-            lambda t, s, w, p, fl: (t + 1) / w
-        ),
-        "The warm-up begins at the floor: it begins at 0.": before(
-            lambda t, s, w, p, fl: p * (fl + (1 - fl) * (t + 1) / w)
-        ),
-        "The cosine begins with step 0, below the warm-up, so the rate jumps: it begins when the warm-up ends.": after(
-            lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(min(1.0, t / s)))
-        ),
-        "The cosine is a step ahead: step `warm` still has the peak.": after(
-            lambda t, s, w, p, fl: rate(t + 1, s, w, p, fl)
-        ),
-        "The cosine ends a step too soon: step `steps`, not the one before it, is the first at the floor.": after(
-            lambda t, s, w, p, fl: rate(t, max(w + 1, s - 1), w, p, fl)
-        ),
-        "The cosine is `steps` long: with the warm-up it is to end at `steps`.": after(
-            lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(min(1.0, (t - w) / s)))
-        ),
-        "After the end the cosine rises again: stay at the floor.": after(
-            lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(down(s, w, t)))
-        ),
-        "It goes down to 0: the floor is missing.": after(
-            lambda t, s, w, p, fl: p * half(min(1.0, down(s, w, t)))
-        ),
-        "The floor is added to the cosine, so the peak is missed: the cosine spans 1 − floor.": after(
-            lambda t, s, w, p, fl: p * (fl + half(min(1.0, down(s, w, t))))
-        ),
-        "The floor cuts the cosine: it is to end at the floor, not to be held by it.": after(
-            lambda t, s, w, p, fl: p * max(fl, half(min(1.0, down(s, w, t))))
-        ),
-        "The floor is a part of the peak, not a rate.": after(
-            lambda t, s, w, p, fl: fl + (p - fl) * half(min(1.0, down(s, w, t)))
-        ),
-        "That is a line: a cosine is asked for.": after(
-            lambda t, s, w, p, fl: p * (fl + (1 - fl) * (1 - min(1.0, down(s, w, t))))
-        ),
-        "That is a whole wave: half of it, cos(π·x), goes from 1 to −1.": after(
-            lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(2 * min(1.0, down(s, w, t))))
-        ),
-        "After the end it is 0: stay at the floor.": after(
-            lambda t, s, w, p, fl: rate(t, s, w, p, fl) if t <= s else 0.0
-        ),
+def wrong_rates(t: int, steps: int, warm: int, peak: float, floor: float) -> dict[str, float]:
+    """What a wrong rate of step t may be: one mistake each, in the warm-up or after it."""
+    right = rate(t, steps, warm, peak, floor)
+    above = lambda y: peak * (floor + (1 - floor) * y)
+    line = (t + 1) / max(1, warm)
+    x = (t - warm) / (steps - warm)
+    end = min(1.0, x)
+    y = half(end)
+    warming = {
+        "The first step has a rate of 0, and is lost: step t of the warm-up has (t + 1)/warm.": peak
+        * t
+        / max(1, warm),
+        "The warm-up stops at 1, and the peak is missing.": line,
+        "The warm-up begins at the floor: it begins at 0.": above(line),
     }
+    cooling = {
+        "The cosine begins with step 0, below the warm-up, so the rate jumps: it begins when the warm-up ends.": above(
+            half(min(1.0, t / steps))
+        ),
+        "The cosine is a step ahead: step `warm` still has the peak.": rate(
+            t + 1, steps, warm, peak, floor
+        ),
+        "The cosine ends a step too soon: step `steps`, not the one before it, is the first at the floor.": rate(
+            t, max(warm + 1, steps - 1), warm, peak, floor
+        ),
+        "The cosine is `steps` long: with the warm-up it is to end at `steps`.": above(
+            half(min(1.0, (t - warm) / steps))
+        ),
+        "After the end the cosine rises again: stay at the floor.": above(half(x)),
+        "It goes down to 0: the floor is missing.": peak * y,
+        "The floor is added to the cosine, so the peak is missed: the cosine spans 1 − floor.": peak
+        * (floor + y),
+        "The floor cuts the cosine: it is to end at the floor, not to be held by it.": peak
+        * max(floor, y),
+        "The floor is a part of the peak, not a rate.": floor + (peak - floor) * y,
+        "That is a line: a cosine is asked for.": above(1 - end),
+        "That is a whole wave: half of it, cos(π·x), goes from 1 to −1.": above(half(2 * end)),
+        "After the end it is 0: stay at the floor.": right * (t <= steps),
+    }
+    here, others = (warming, cooling) if t < warm else (cooling, warming)
+    always = {"There is no warm-up in it.": rate(t, steps, 0, peak, floor)}
+    return always | here | dict.fromkeys(others, right)
 
 
 class Lars:
@@ -99,10 +87,10 @@ class Lars:
     def step(
         self, grads: list[Tensor], lr: float, trust: float, decay: float, momentum: float
     ) -> None:
-        slip, length = self.slip, [(w.norm(), g.norm()) for w, g in zip(self.w, grads, strict=True)]
+        slip, length = self.slip, [(w.norm(), g.norm()) for w, g in zip(self.w, grads)]
         if slip == "all":
-            length = [tuple(torch.stack(x).norm() for x in zip(*length, strict=True))] * len(grads)
-        for i, (w, g) in enumerate(zip(self.w, grads, strict=True)):
+            length = [tuple(torch.stack(x).norm() for x in zip(*length))] * len(grads)
+        for i, (w, g) in enumerate(zip(self.w, grads)):
             matrix = w.dim() > 1
             b = decay * ((matrix and slip != "no decay") or slip == "bias decayed")
             ratio = (
@@ -167,7 +155,7 @@ class Lamb:
     ) -> None:
         slip, (one, two) = self.slip, betas
         for i, (w, g) in enumerate(
-            zip(self.w, [g / self.n if slip == "twice" else g for g in grads], strict=True)
+            zip(self.w, [g / self.n if slip == "twice" else g for g in grads])
         ):
             self.m[i] = one * self.m[i] + (1 - one) * g
             self.v[i] = two * self.v[i] + (1 - two) * (self.m[i] if slip == "of m" else g) ** 2
@@ -258,11 +246,9 @@ def within(x: float) -> float:
 
 def norm(own: list[list[Tensor]], copied: list[bool]) -> float:
     """The norm of the gradients of all ranks; what is copied counts once."""
-    return math.sqrt(
-        sum(
-            float((g.double() ** 2).sum())
-            for r, some in enumerate(own)
-            for g, same in zip(some, copied, strict=True)
-            if r == 0 or not same
-        )
-    )
+    total = 0.0
+    for r, some in enumerate(own):
+        for g, same in zip(some, copied):
+            if r == 0 or not same:
+                total += float(g.double().square().sum())
+    return math.sqrt(total)

@@ -99,10 +99,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def attention_looks(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Looks:
     scores = q @ k.mT * q.shape[-1] ** -0.5
     whole = len(k) // tile * tile
-    own = [
-        (some.softmax(-1) @ part)
-        for some, part in zip(scores.split(tile, 1), v.split(tile), strict=True)
-    ]
+    own = [(some.softmax(-1) @ part) for some, part in zip(scores.split(tile, 1), v.split(tile))]
     peak = scores.cummax(1).values[:, [min(j + tile, len(k)) - 1 for j in range(0, len(k), tile)]]
     late = torch.cat([s - peak[:, [j]] for j, s in enumerate(scores.split(tile, 1))], 1).exp()
     right = scores.softmax(-1)
@@ -150,14 +147,22 @@ def runs(operators: list[Operator]) -> list[list[Operator]]:
     return found
 
 
+def reads(group: list[Operator]) -> list[str]:
+    """What the operators read, one after the other."""
+    return [name for one in group for name in one[2]]
+
+
+def read_outside(group: list[Operator], operators: list[Operator]) -> set[str]:
+    return set(reads([one for one in operators if one not in group]))
+
+
 def moved(
     group: list[Operator], operators: list[Operator], sizes: dict[str, int], wanted: list[str]
 ) -> int:
     """Bytes that a group moves, as one kernel."""
     made = {one[3] for one in group}
-    read = {name for one in group for name in one[2]} - made
-    outside = {name for one in operators if one not in group for name in one[2]} | set(wanted)
-    return sum(sizes[name] for name in read | made & outside)
+    outside = read_outside(group, operators) | set(wanted)
+    return sum(sizes[name] for name in set(reads(group)) - made | made & outside)
 
 
 def fused(
@@ -173,12 +178,9 @@ def byte_looks(
     group: list[Operator], operators: list[Operator], sizes: dict[str, int], wanted: list[str]
 ) -> dict:
     """What a wrong number of bytes may come from."""
-    made, outside = (
-        {one[3] for one in group},
-        {name for one in operators if one not in group for name in one[2]},
-    )
-    read = {name for one in group for name in one[2]}
-    times = [name for one in group for name in one[2] if name not in made]
+    made, outside = {one[3] for one in group}, read_outside(group, operators)
+    read = set(reads(group))
+    times = [name for name in reads(group) if name not in made]
     total = lambda names: sum(sizes[name] for name in names)
     kept = made & (outside | set(wanted))
     return {

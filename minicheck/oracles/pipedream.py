@@ -63,7 +63,7 @@ def late_weights(
     adds_up: WRONG, an update has the gradients of all micro-batches before, too.
     """
     made, total = [[[w.clone() for w in own]] for own in weights], 0
-    for m, (x, y) in enumerate(zip(xs, ys, strict=True)):
+    for m, (x, y) in enumerate(zip(xs, ys)):
         used = [
             [w.clone().requires_grad_() for w in made[s][max(0, m - behind)]]
             for s, behind in enumerate(late)
@@ -73,7 +73,7 @@ def late_weights(
         grads = torch.autograd.grad(loss_fn(x, y), [w for own in used for w in own])
         total = [g + before for g, before in zip(grads, total)] if adds_up and m else grads
         grads = iter(total)
-        for versions, own in zip(made, used, strict=True):
+        for versions, own in zip(made, used):
             start = own if onto_used else versions[-1]
             versions.append([w.detach() - rate * next(grads) for w in start])
     return [versions[-1] for versions in made]

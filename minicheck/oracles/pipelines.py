@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +23,7 @@ def words(kind: str, stage: int, S: int, M: int) -> list[str]:
 def any_order(S: int, M: int, rng: torch.Generator) -> list[list[str]]:
     """Lists that come to their end: again and again one of the actions that can be done, drawn at random."""
     left, lists = (
-        {(kind, m, s) for kind in "FB" for m in range(M) for s in range(S)},
+        set(product("FB", range(M), range(S))),
         [[] for _ in range(S)],
     )
     while left:
@@ -50,7 +52,7 @@ def whole_gradient(
     parts: list[nn.Module], xs: list[Tensor], ys: list[Tensor], loss_fn
 ) -> list[list[Tensor]]:
     """Of the mean loss over the micro-batches, for the parameters of each part."""
-    for x, y in zip(xs, ys, strict=True):
+    for x, y in zip(xs, ys):
         (loss_fn(nn.Sequential(*parts)(x), y) / len(xs)).backward()
     return [[p.grad for p in part.parameters()] for part in parts]
 

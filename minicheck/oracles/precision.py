@@ -30,7 +30,6 @@ def rounded(
     unbounded=False,
     endless=False,
     early=False,
-    always_up=False,
 ) -> float:
     """`x` in the format with that many bits of exponent and fraction. The flags are slips."""
     if x == 0 or math.isinf(x):
@@ -133,7 +132,7 @@ class Masters:
         return True
 
     def _momenta(self, grads: list[Tensor | None]) -> None:
-        for m, g in zip(self.momenta, grads, strict=True):
+        for m, g in zip(self.momenta, grads):
             if g is not None:
                 m.mul_(1 if self.slip == "no mu" else self.mu).add_(self._unscaled(g))
             elif self.slip == "coasts":

@@ -38,7 +38,7 @@ def fewest(layers: int, budget: int) -> int | None:
 def alive(memories: Sequence[int], kept: Sequence[bool]) -> list[int]:
     """Bytes at the backward of each layer: of the kept ones before it, and its own."""
     held, seen = 0, []
-    for nbytes, keep in zip(memories, kept, strict=True):
+    for nbytes, keep in zip(memories, kept):
         seen.append(held + nbytes)
         held += nbytes * keep
     return seen
@@ -50,7 +50,7 @@ def least(costs: Sequence[int], memories: Sequence[int], budget: int) -> int | N
     From the last layer to the first: table[h] is the least cost of the layers from here on where h bytes are held.
     """
     table: list[int | None] = [0] * (budget + 1)
-    for cost, nbytes in reversed([*zip(costs, memories, strict=True)]):
+    for cost, nbytes in reversed([*zip(costs, memories)]):
         before: list[int | None] = [None] * (budget + 1)
         for held in range(budget - nbytes + 1):
             again, kept = table[held], table[held + nbytes]
@@ -66,7 +66,7 @@ def least(costs: Sequence[int], memories: Sequence[int], budget: int) -> int | N
 
 def rerun(blocks: Sequence[Callable], inputs: Sequence[Tensor], dy: Tensor) -> None:
     """Backward through blocks of which only inputs are there, the last one first; adds to .grad."""
-    for block, x in zip(reversed(blocks), reversed(inputs), strict=True):
+    for block, x in zip(reversed(blocks), reversed(inputs)):
         again = x.detach().requires_grad_()
         block(again).backward(dy)
         dy = again.grad

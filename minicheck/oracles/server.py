@@ -65,7 +65,7 @@ def as_they_come(
     waiting = [k for k in range(n) if steps[k]]
     g = torch.empty_like(w)
     for version in range(sum(steps)):
-        slowest = min(c for c, most in zip(clock, steps, strict=True) if c < most)
+        slowest = min(c for c, most in zip(clock, steps) if c < most)
         for k in [k for k in waiting if clock[k] - slowest <= bound]:
             waiting.remove(k)
             has[k] = version

@@ -15,11 +15,13 @@ def whole(rng: torch.Generator, *shape: int, short: bool = False) -> Tensor:
     return (digits // 10**4).float() if short else digits.double()
 
 
-def serial(function, inputs: list[Tensor], dy: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Output and gradients of the whole, on one rank."""
+def serial(function, inputs: list[Tensor], dy: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    """Output and gradients of the whole, on one rank; dy None: of zeros."""
     leaves = [x.clone().requires_grad_() for x in inputs]
     y = function(*leaves)
-    return y.detach(), list(torch.autograd.grad(y, leaves, dy))
+    return y.detach(), list(
+        torch.autograd.grad(y, leaves, torch.zeros_like(y) if dy is None else dy)
+    )
 
 
 def mlp(x: Tensor, fc: Tensor, fc_bias: Tensor, proj: Tensor, proj_bias: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minidist.split import bounds, uneven
 
-from ..exam import UNKNOWN, Exam, Outcome, Wrong, alike, ranks, recognized, ring_bytes
+from ..exam import Exam, Outcome, Wrong, close, near, ranks, recognized, ring_bytes
 
 IGNORED = -100
 
@@ -23,6 +23,26 @@ class VocabularyExam(Exam):
     """What lesson 15 builds may not be called; collectives may."""
 
     forbidden = ("minidist.parallel.vocab", "minidist.parallel", "minicheck.oracles.vocabulary")
+
+    def within(self, slack: float, rounding: float, got, want, what: str, looks) -> None:
+        """As `close`, where each number may be off by `slack`. rounding: what float16 would be off by."""
+        relative = slack / float(want.abs().max())
+
+        def mistakes(got):
+            if not got.isfinite().all():
+                return (
+                    "exp of a large number is infinite, and of very small ones 0, whose log is −inf: subtract the "
+                    "largest logit of all ranks first."
+                )
+            found = recognized(got, looks, "", lambda a, b: near(a, b, relative))
+            if not found and near(got, want, max(0.02, rounding) / float(want.abs().max())):
+                return (
+                    "It is right but for rounding: before exp and sums, go to float32 at least, and leave float64 as "
+                    "it is."
+                )
+            return found
+
+        close(got, want, what, mistakes, slack=relative)
 
 
 def cut(whole: Tensor, n: int, dim: int = 0) -> list[Tensor]:
@@ -69,7 +89,7 @@ class Logits(NamedTuple):
         )
         sums, peak = (own - peaks).exp().sum(0), peaks.amax(0)
         return {
-            "It is made of rank {0}'s own logits only: exp is to be summed over all parts.": own[
+            f"It is made of rank {rank}'s own logits only: exp is to be summed over all parts.": own[
                 rank
             ],
             "Each rank subtracted its own largest logit, and the sums were added as they are: s_i belongs to m_i, and "
@@ -136,38 +156,6 @@ class Logits(NamedTuple):
         whole = self.whole.clone().requires_grad_()
         F.cross_entropy(whole, self.targets, ignore_index=IGNORED).backward()
         return whole.grad
-
-
-def close(got: Tensor, want: Tensor, slack: float) -> bool:
-    return got.shape == want.shape and bool(
-        ((got.double() - want).abs() <= slack * (1 + want.abs())).all()
-    )
-
-
-def right(
-    rank: int, got, want: Tensor, name: str, looks: dict[str, Tensor], slack: float, rounding=0.0
-) -> None:
-    """Raise Wrong unless each number of `got` is that of `want` within a relative `slack`. looks: what it may be.
-
-    rounding: what float16 would be off by.
-    """
-    alike(got, want, f"rank {rank}: {name}")
-    want = want.double()
-    if close(got, want, slack):
-        return
-    off = ((got.double() - want).abs() / (1 + want.abs())).nan_to_num(torch.inf).reshape(-1)
-    worst = int(off.argmax())
-    value, should = got.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
-    said = recognized(got, looks, fits=lambda a, b: close(a, b, slack))
-    if not got.isfinite().all():
-        said = "exp of a large number is infinite, and of very small ones 0, whose log is −inf: subtract the largest "
-        said += "logit of all ranks first."
-    elif said == UNKNOWN and (off.max() < 0.02 or (got.double() - want).abs().max() <= rounding):
-        said = "It is right but for rounding: before exp and sums, go to float32 at least, and leave float64 as it is."
-    raise Wrong(
-        f"rank {rank}: {name} is wrong, its number {worst} is {value:.8g} and should be {should:.8g}. "
-        f"{said.format(rank)}"
-    )
 
 
 def silent(outcome: Outcome, why: str) -> None:

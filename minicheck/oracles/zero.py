@@ -21,7 +21,7 @@ def greedy(sizes: Sequence[int], n: int, order: Iterable[int]) -> list[int]:
 def fullest(sizes: Sequence[int], n: int) -> int:
     """Bytes of the rank that owns the most, largest first."""
     owner = greedy(sizes, n, sorted(range(len(sizes)), key=lambda i: -sizes[i]))
-    return max(sum(b for b, o in zip(sizes, owner, strict=True) if o == r) for r in range(n))
+    return max(sum(b for b, o in zip(sizes, owner) if o == r) for r in range(n))
 
 
 def stepped(
@@ -29,9 +29,9 @@ def stepped(
 ) -> list[Tensor]:
     """The values after so many serial steps of `adam`; grads[k]: of step k.  rates: of each value."""
     params = [v.clone().requires_grad_() for v in values]
-    optimizers = [adam([p], rate) for p, rate in zip(params, rates, strict=True)]
+    optimizers = [adam([p], rate) for p, rate in zip(params, rates)]
     for k in range(steps):
-        for p, g, optimizer in zip(params, grads[k], optimizers, strict=True):
+        for p, g, optimizer in zip(params, grads[k], optimizers):
             p.grad = g.clone()
             optimizer.step()
     return [p.detach() for p in params]

@@ -35,9 +35,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..arguments import instance, whole
 from ..collectives import all_gather_json
 from ..comm.base import Comm, Work
-from ..parallel.zero import ShardedOptimizer
+from ..parallel.zero import ShardedOptimizer, options
 from . import files
 from .files import Refused
 from .reshard import Box, Part, Piece, Place, Saved, missing, places
@@ -62,7 +63,7 @@ def state_pieces(name: str, value: Any, place: Place | None = None) -> list[Piec
     what a checkpoint does not hold, and for a state of a split parameter that is neither split as it is nor a single
     number: nobody could put it together.
     """
-    found: list[Piece] = []
+    pieces: list[Piece] = []
 
     def encode(value: Any, at: str) -> Any:
         if isinstance(value, Tensor):
@@ -72,7 +73,7 @@ def state_pieces(name: str, value: Any, place: Place | None = None) -> list[Piec
                     f"{at} is {tuple(value.shape)} and belongs to a part {place.shape} of {place.name}, "
                     f"which is {place.whole}: how it is split is not known"
                 )
-            found.extend(place.pieces(at, value) if split else [Piece(at, value)])
+            pieces.extend(place.pieces(at, value) if split else [Piece(at, value)])
             return ["tensor", at, split]
         if isinstance(value, dict):
             items = [[encode(k, f"{at}/key"), encode(v, f"{at}/{k}")] for k, v in value.items()]
@@ -88,7 +89,7 @@ def state_pieces(name: str, value: Any, place: Place | None = None) -> list[Piec
         )
 
     text = bytearray(json.dumps(encode(value, name)).encode())
-    return [Piece(name, torch.frombuffer(text, dtype=torch.uint8)), *found]
+    return [Piece(name, torch.frombuffer(text, dtype=torch.uint8)), *pieces]
 
 
 def read_state(
@@ -147,10 +148,7 @@ def pieces(
     params = _placed(optimizer, where)
     by_parameter: list[dict[str, Any]] = [{} for _ in params]
     state_dict = _state_dict(optimizer)
-    groups = [
-        {option: x for option, x in group.items() if option not in ("params", "param_names")}
-        for group in state_dict.pop("param_groups")
-    ]
+    groups = [options(group) for group in state_dict.pop("param_groups")]
     rest: dict[str, Any] = {"param_groups": groups}  # the same on all ranks
     for what, entry in state_dict.items():
         if isinstance(entry, list) and len(entry) == len(params):
@@ -175,6 +173,7 @@ def load(
     Raises ValueError for a tensor that is missing or of another shape or dtype, for other groups, and where the saved
     model had more tensors; but not with `rename`: a stage has not all of them.
     """
+    instance(saved, Saved, "load reads what Saved(path) has found")
     where = places(model, rename)
     saved.read(_model_pieces(where))
     here = {f"model/{place.name}" for place in where.values()}
@@ -205,42 +204,37 @@ def _placed(optimizer: Optimizer, where: dict[Tensor, Place]) -> list[tuple[Tens
 
 def _state_dict(optimizer: Optimizer) -> dict[str, Any]:
     """What this rank has of it, without messages."""
-    if not isinstance(optimizer, ShardedOptimizer):
-        return optimizer.state_dict()
-    found = optimizer.state_dict(sharded=True)
-    del found["shard"]
-    return found
+    if isinstance(optimizer, ShardedOptimizer):
+        state = optimizer.own_state_dict()
+        del state["owner"]  # a checkpoint loads on any number of ranks
+        return state
+    return optimizer.state_dict()
 
 
 def _whole_state(
     saved: Saved, optimizer: Optimizer, params: list[tuple[Tensor, Place]]
 ) -> dict[str, Any]:
     """The state dict, with the states of those parameters that this rank steps."""
-    found, own = {"state": {}, **read_state(saved, OPTIONS)}, _state_dict(optimizer)
-    groups, own_groups = found["param_groups"], own.pop("param_groups")
+    state, own = {"state": {}, **read_state(saved, OPTIONS)}, _state_dict(optimizer)
+    groups, own_groups = state["param_groups"], own.pop("param_groups")
     if len(groups) != len(own_groups):
         raise ValueError(
             f"{saved.path} has {len(groups)} groups of parameters, the optimizer {len(own_groups)}"
         )
-    found["param_groups"] = [
+    state["param_groups"] = [
         own_group | group for own_group, group in zip(own_groups, groups, strict=True)
     ]
+    rank = optimizer.comm.rank if isinstance(optimizer, ShardedOptimizer) else None
     for i, (p, place) in enumerate(params):
         name = f"optimizer/{place.name}"
-        if name in saved.tensors and _steps(optimizer, p):
+        owner = None if rank is None else optimizer.owner(p)
+        if name in saved.tensors and owner in (None, rank):  # one without an owner may be thawed
             for what, value in read_state(saved, name, place, p).items():
-                found.setdefault(what, {})[i] = value
+                state.setdefault(what, {})[i] = value
     for what, like in own.items():
-        if isinstance(like, list) and what in found:
-            found[what] = list(found[what].values())
-    return found
-
-
-def _steps(optimizer: Optimizer, p: Tensor) -> bool:
-    """Whether this rank steps it, or may when it is thawed."""
-    if not isinstance(optimizer, ShardedOptimizer):
-        return True
-    return optimizer.owners.get(optimizer.names()[p]) in (None, optimizer.comm.rank)
+        if isinstance(like, list) and what in state:
+            state[what] = list(state[what].values())
+    return state
 
 
 # ------------------------------------------------------------
@@ -267,6 +261,9 @@ def set_random_state(state: dict[str, Any]) -> None:
 
     Where it is the state of a GPU and this process sees none, a warning says so, and all others are set.
     """
+    missing = {"torch", "cuda", "python", "numpy"} - state.keys()
+    if missing:
+        raise ValueError(f"this is no random_state(): it lacks {', '.join(sorted(missing))}")
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     kind, keys, *rest = state["numpy"]
@@ -297,13 +294,13 @@ def by_part(pieces: Iterable[Piece]) -> dict[Part, Tensor]:
 
     Raises ValueError where two pieces have a name and a place in common, but not their memory.
     """
-    found: dict[Part, Tensor] = {}
+    values_of: dict[Part, Tensor] = {}
     for piece in pieces:
         part, values = piece.part, piece.values
         if values.numel() or 0 in part.whole:
-            if found.setdefault(part, values).data_ptr() != values.data_ptr():
+            if values_of.setdefault(part, values).data_ptr() != values.data_ptr():
                 raise ValueError(f"two tensors are named {part.key!r}: one of them would be lost")
-    return found
+    return values_of
 
 
 def writers(tables: list[list[Part]]) -> dict[Part, int]:
@@ -331,12 +328,12 @@ def writers(tables: list[list[Part]]) -> dict[Part, int]:
             raise ValueError(f"{name} is {whole}, and no rank has {holes[0]} of it")
     if len({part.key for part in holders}) < len(holders):
         raise ValueError("a tensor is named as another's part is: let no name end in [0:1]")
-    found, loads = {}, [0] * len(tables)
+    writer_of, loads = {}, [0] * len(tables)
     nbytes = lambda part: part.box.numel * files.DTYPES[part.dtype].itemsize
     for part in sorted(holders, key=lambda part: (-nbytes(part), part)):
-        found[part] = min(holders[part], key=loads.__getitem__)
-        loads[found[part]] += nbytes(part)
-    return found
+        writer_of[part] = min(holders[part], key=loads.__getitem__)
+        loads[writer_of[part]] += nbytes(part)
+    return writer_of
 
 
 # ------------------------------------------------------------
@@ -380,8 +377,7 @@ class Checkpoints:
         self.comm = comm.on_host()
         self.keep = keep
         self.grid = dict(grid or {"ranks": comm.size})
-        if keep < 1:
-            raise ValueError(f"at least 1 checkpoint is kept, not {keep}")
+        whole(keep, "at least 1 checkpoint is kept", 1)
         if math.prod(self.grid.values()) != comm.size:
             raise ValueError(
                 f"the grid {self.grid} has {math.prod(self.grid.values())} ranks, the Comm {comm.size}"
@@ -405,8 +401,7 @@ class Checkpoints:
         name; SaveError where a disk fails: then the checkpoints that were there are there.
         """
         self.wait()
-        if not isinstance(step, int) or step < 0:
-            raise ValueError(f"a step is a whole number from 0 on, not {step!r}")
+        whole(step, "a step is a whole number from 0 on", 0)
         rank = self.comm.rank
         states = state_pieces(f"own/{rank}", own)
         if rank == 0:
@@ -492,7 +487,7 @@ class Checkpoints:
         """
         self.wait()
         names = [
-            [path.name for path in found(self.folder)] for found in (files.begun, files.finished)
+            [path.name for path in listed(self.folder)] for listed in (files.begun, files.finished)
         ]
         begun, finished = all_gather_json(self.comm, names)[0]
         for name in reversed(begun):
@@ -537,7 +532,7 @@ def attempt(comm: Comm, act: Callable[[], Any]) -> tuple[list, list[str]]:
     return list(results), list(filter(None, failed))
 
 
-def _part(told: list) -> Part:
+def _part(row: list) -> Part:
     """A part that was told as JSON, which has lists alone."""
-    name, dtype, whole, (first, size) = told
+    name, dtype, whole, (first, size) = row
     return Part(name, dtype, tuple(whole), Box(tuple(first), tuple(size)))

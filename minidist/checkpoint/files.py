@@ -175,13 +175,13 @@ def read_header(file: BinaryIO) -> dict[str, Entry]:
 
 def read_box(file: BinaryIO, entry: Entry, first: tuple[int, ...], size: tuple[int, ...]) -> Tensor:
     """Read `size` elements of a tensor in each dimension, from `first` on: their bytes, and no others."""
-    found = torch.empty(size, dtype=entry.dtype)
-    view, width = raw(found), entry.dtype.itemsize
+    box = torch.empty(size, dtype=entry.dtype)
+    view, width = raw(box), entry.dtype.itemsize
     done = 0
     for start, count in ranges(entry.shape, first, size):
         _read(file, entry.first + start * width, view[done : done + count * width])
         done += count * width
-    return found
+    return box
 
 
 def ranges(
@@ -275,8 +275,8 @@ def begun(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the newest last, with those that were not saved to the end."""
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if FOLDER.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=serial_and_step)
+    folders = [path for path in folder.iterdir() if FOLDER.fullmatch(path.name) and path.is_dir()]
+    return sorted(folders, key=serial_and_step)
 
 
 def finished(folder: Path) -> list[Path]:

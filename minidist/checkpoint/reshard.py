@@ -210,15 +210,15 @@ class Place(NamedTuple):
         """A tensor `x` that is split as the parameter is, as pieces of a whole called `name`."""
         if self.run is None or not self.box.numel:
             return [Piece(name, x.view(self.box.size), self.whole, self.box.first)]
-        found, done = [], 0
+        pieces, done = [], 0
         order, first, end = self.run
         back = [order.index(dim) for dim in range(len(order))]
         for part in runs([self.box.size[dim] for dim in order], first, end):
             values = x[done : done + part.numel].view(part.size).permute(back)
             done += part.numel
             begin = [self.box.first[dim] + part.first[back[dim]] for dim in range(len(order))]
-            found.append(Piece(name, values, self.whole, begin))
-        return found
+            pieces.append(Piece(name, values, self.whole, begin))
+        return pieces
 
 
 def places(module: nn.Module, rename: Callable[[str], str] | None = None) -> dict[Tensor, Place]:
@@ -228,9 +228,9 @@ def places(module: nn.Module, rename: Callable[[str], str] | None = None) -> dic
     calls otherwise than the whole model.
     """
     sharded = dict(_sharded(module))
-    found: dict[Tensor, Place] = {}
+    place_of: dict[Tensor, Place] = {}
     for name, site, key, x in _tensors(module, ""):
-        if x in found:
+        if x in place_of:
             continue
         run, local = sharded.get(x, (None, tuple(x.shape)))
         whole, first = local, (0,) * len(local)
@@ -238,8 +238,8 @@ def places(module: nn.Module, rename: Callable[[str], str] | None = None) -> dic
         if cut:
             whole = cut.shape(local, sum(cut.sizes))
             first = cut.shape(first, bounds(cut.sizes)[site.comm.rank][0])
-        found[x] = Place(rename(name) if rename else name, whole, Box(first, local), run)
-    return found
+        place_of[x] = Place(rename(name) if rename else name, whole, Box(first, local), run)
+    return place_of
 
 
 def _tensors(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
@@ -259,11 +259,11 @@ def _sharded(module: nn.Module) -> Iterator[tuple[Tensor, tuple[Run, tuple[int, 
     wrapped = [m for m in module.modules() if isinstance(m, FullySharded)]
     units = [unit for m in wrapped for unit in m.units]
     for flat in [flat for unit in units for flat in unit.flats]:
-        ends = bounds([held.shape.numel() for held in flat.held])
-        for held, (first, end) in zip(flat.held, ends, strict=True):
+        tensors = zip(flat.held, flat.shapes, flat.strides, flat.cuts, strict=True)
+        for held, shape, strides, (first, end) in tensors:
             low = min(max(flat.first, first), end) - first
-            order = sorted(range(len(held.shape)), key=lambda dim: -held.strides[dim])
-            yield held.piece, (Run(order, low, low + held.piece.numel()), tuple(held.shape))
+            order = sorted(range(len(shape)), key=lambda dim, strides=strides: -strides[dim])
+            yield held.piece, (Run(order, low, low + held.piece.numel()), tuple(shape))
 
 
 # ------------------------------------------------------------

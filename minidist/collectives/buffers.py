@@ -30,47 +30,9 @@ class Flat:
                 tensor.copy_(part.view(tensor.shape))
 
 
-def rows(tensors: list[Tensor], sizes: list[list[int]]) -> list[Tensor]:
-    """For each rank one flat chunk: its `sizes[t][rank]` rows of every tensor t, one after the other."""
-    parts = [
-        torch.atleast_1d(t.detach()).contiguous().split(s)
-        for t, s in zip(tensors, sizes, strict=True)
-    ]
-    if len(parts) == 1:
-        return [part.view(-1) for part in parts[0]]
-    by_rank = list(zip(*parts, strict=True))
-    lengths = [sum(part.numel() for part in of_rank) for of_rank in by_rank]
-    return list(
-        torch.cat([part.reshape(-1) for of_rank in by_rank for part in of_rank]).split(lengths)
-    )
-
-
-class Rows:
-    """Room for every tensor's rows of every rank: `chunks[rank]` is flat, `tensors()` puts the rows together.
-
-    `rests[t]`: the shape of tensor t after its first dimension.
-    """
-
-    def __init__(self, like: Tensor, rests: list[torch.Size], sizes: list[list[int]]):
-        self._rests, self._sizes = rests, sizes
-        lengths = [
-            [size * rest.numel() for size in s] for s, rest in zip(sizes, rests, strict=True)
-        ]
-        self._lengths = list(zip(*lengths, strict=True))  # by rank, then tensor
-        self._buffer = scratch(like, sum(map(sum, lengths)))
-        self.chunks = list(self._buffer.split([sum(of_rank) for of_rank in self._lengths]))
-
-    def tensors(self) -> list[Tensor]:
-        if len(self._rests) == 1:
-            return [self._buffer.view(sum(self._sizes[0]), *self._rests[0])]
-        parts = [
-            chunk.split(lengths) for chunk, lengths in zip(self.chunks, self._lengths, strict=True)
-        ]
-        joined = [torch.cat(of_tensor) for of_tensor in zip(*parts, strict=True)]
-        return [
-            flat.view(sum(s), *rest)
-            for flat, rest, s in zip(joined, self._rests, self._sizes, strict=True)
-        ]
+def flat_rows(x: Tensor, sizes: list[int]) -> list[Tensor]:
+    """For each rank r one flat chunk: its `sizes[r]` rows of `x`."""
+    return [part.view(-1) for part in torch.atleast_1d(x.detach()).contiguous().split(sizes)]
 
 
 def adjacent_view(chunks: list[Tensor], first: int, end: int) -> Tensor:
@@ -99,7 +61,7 @@ def scratch(like: Tensor, length: int | None = None) -> Tensor:
     )
 
 
-def put(chunk: Tensor, out: Tensor) -> None:
+def copy_into(chunk: Tensor, out: Tensor) -> None:
     """Copy `chunk` into `out`, unless it is `out` itself."""
     if chunk is not out:
         out.copy_(chunk)

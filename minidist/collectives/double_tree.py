@@ -27,7 +27,7 @@ from torch import Tensor
 from ..comm.base import Comm, Link, Recv, Send
 from . import links
 from .buffers import scratch
-from .links import Formulas, Step, cut
+from .links import Formulas, Step
 
 NOBODY = -1
 
@@ -121,7 +121,7 @@ class _Plan:
         self.n, self.v = n, (comm.rank - self.origin) % n
         edges, fill = _of_ranks(n, root is not None)
         self.k = _pieces(n, flat.nbytes, fill, comm.link(n - 1, 0)) if n > 1 else 1
-        self.parts = [cut(half, self.k) for half in cut(flat, 2)]
+        self.parts = [half.tensor_split(self.k) for half in flat.tensor_split(2)]
         self.last = fill + 2 * (self.k - 1)
         self.passes = sorted(
             (step + 2 * i, edge, i) for step, edge in edges[self.v] for i in range(self.k)

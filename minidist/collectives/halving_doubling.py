@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..comm.base import Comm, Link
 from ..split import uneven
-from .buffers import adjacent_view, put, scratch
+from .buffers import adjacent_view, copy_into, scratch
 from .links import Formulas, Net, slowest
 
 
@@ -122,7 +122,7 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
         out.copy_(x[: out.numel()])
         comm.send(x[out.numel() :], comm.rank + 1, "unfold")
     elif group.p == 1:
-        put(chunks[0], out)
+        copy_into(chunks[0], out)
     elif group.p == 2 and out is chunks[comm.rank]:
         group.halve(x, ends, combine, True)  # what it keeps is `out`
     else:

@@ -13,8 +13,6 @@ from functools import lru_cache
 from math import ceil, sqrt
 from typing import Any
 
-from torch import Tensor
-
 from ..comm.base import Comm, Link, Recv, Send
 
 
@@ -76,22 +74,6 @@ class Net:
     def far(self) -> Link:
         """Between the first and the last rank: what a pipeline's pieces are cut for, without asking for all links."""
         return self.link(self.n - 1, 0)
-
-
-class Uniform(Net):
-    """All links alike: α seconds, and β seconds a byte."""
-
-    def __init__(self, n: int, alpha: float, beta: float):
-        super().__init__(n, lambda dst, src: Link(alpha, beta))
-
-    def link(self, dst: int, src: int) -> Link:
-        return self._ask(dst, src)
-
-    def among(self, key, pairs) -> list[Link]:
-        return [self._ask(0, 0)]
-
-    def part(self, key, ranks: list[int]) -> Net:
-        return Uniform(len(ranks), *self._ask(0, 0))
 
 
 def slowest(links: Iterable[Link], nbytes: float) -> float:
@@ -187,11 +169,6 @@ def pieces(hops: float, nbytes: int, link: Link) -> int:
     )
 
 
-def cut(flat: Tensor, k: int) -> list[Tensor]:
-    """`flat` in `k` pieces, as equal as can be."""
-    return list(flat.tensor_split(k))
-
-
 @lru_cache(maxsize=1024)
 def path(n: int, edges: tuple[Edge, ...], apart: int, k: int, nbytes: float, gamma: float) -> float:
     """Seconds until k pieces of `nbytes` have passed all `edges` between n ranks, `apart` steps from piece to piece.
@@ -210,35 +187,28 @@ def path(n: int, edges: tuple[Edge, ...], apart: int, k: int, nbytes: float, gam
 
 
 def _longest(n: int, edges: tuple, apart: int, k: int, nbytes: float, gamma: float) -> float:
-    ranks = [_Steps() for _ in range(n)]
+    # of each rank: its steps so far, as (number, when it started, when all up to it were over)
+    done = [[(-WINDOW, 0.0, 0.0)] for _ in range(n)]
     # when wires are free: a rank has one for each kind of link
     out, into = defaultdict(float), defaultdict(float)
     for step, src, dst, link in sorted(
         (step + apart * i, *edge) for step, *edge in edges for i in range(k)
     ):
-        ready = max(ranks[src].ready(step), ranks[dst].ready(step))
+        ready = max(_ready(done[src], step), _ready(done[dst], step))
         start = max(ready, out[src, link.beta], into[dst, link.beta])
         sent = out[src, link.beta] = into[dst, link.beta] = start + nbytes * link.beta
-        ranks[src].add(step, start, sent)
-        ranks[dst].add(step, start, max(sent + link.alpha, ranks[dst].ended) + nbytes * gamma)
-    return max(rank.ended for rank in ranks)
+        combined = max(sent + link.alpha, done[dst][-1][2]) + nbytes * gamma
+        done[src].append((step, start, max(sent, done[src][-1][2])))
+        done[dst].append((step, start, combined))
+    return max(steps[-1][2] for steps in done)
 
 
-class _Steps:
-    """When a rank's steps begin and end."""
-
-    def __init__(self):
-        # over: all but the recent steps; ended: all
-        self.over = 0.0
-        self.ended = 0.0
-        self.recent = deque()
-
-    def ready(self, step: int) -> float:
-        """When all up to the last but one have ended, and the last has begun."""
-        while self.recent and self.recent[0][0] <= step - WINDOW:
-            self.over = max(self.over, self.recent.popleft()[2])
-        return max([self.over, *(start for s, start, _ in self.recent if s < step)])
-
-    def add(self, step: int, start: float, end: float) -> None:
-        self.recent.append((step, start, end))
-        self.ended = max(self.ended, end)
+def _ready(done: list[tuple[int, float, float]], step: int) -> float:
+    """When all steps of a rank up to the last but one are over, and the last has started."""
+    ready = 0.0
+    for number, start, over in reversed(done):
+        if number <= step - WINDOW:
+            return max(ready, over)
+        if number < step:
+            ready = max(ready, start)
+    return ready

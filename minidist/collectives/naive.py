@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..comm.base import Comm, Recv, Send
-from .buffers import put
+from .buffers import copy_into
 from .links import Formulas, slowest
 
 
@@ -87,7 +87,7 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
     mine, first = chunks[comm.rank], comm.rank
     parts = [mine if r == comm.rank else torch.empty_like(mine) for r in range(comm.size)]
     if comm.size == 1:
-        put(mine, out)
+        copy_into(mine, out)
     elif out is not mine:
         first = 1 if comm.rank == 0 else 0
         parts[first] = out

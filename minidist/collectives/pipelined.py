@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..comm.base import Comm, Recv, Send
 from . import links
-from .buffers import put, scratch
-from .links import Formulas, Step, cut, worst
+from .buffers import copy_into, scratch
+from .links import Formulas, Step, worst
 
 PIECES = 2  # of a ring's chunk: as many as are under way
 
@@ -27,7 +27,7 @@ PIECES = 2  # of a ring's chunk: as many as are under way
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
     """`out` becomes chunk `comm.rank`, combined over all ranks; it may be `chunks[comm.rank]` itself."""
     if comm.size == 1:
-        put(chunks[0], out)
+        copy_into(chunks[0], out)
     links.run(comm, _scattering(comm, chunks, out, combine))
 
 
@@ -38,7 +38,7 @@ def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
 
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     """`flat`, combined over all ranks, on every rank, bit for bit the same: the second half starts in the first."""
-    chunks, n = cut(flat, comm.size), comm.size
+    chunks, n = list(flat.tensor_split(comm.size)), comm.size
 
     def both() -> Iterator[Step]:
         yield from _scattering(comm, chunks, chunks[comm.rank], combine)
@@ -52,13 +52,12 @@ def _scattering(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> Itera
     n, r = comm.size, comm.rank
     longest = max(chunk.numel() for chunk in chunks)
     rooms = [scratch(out, longest) for _ in range(min(2, n - 1))]
-    partial = cut(chunks[(r - 1) % n], PIECES)
+    partial = chunks[(r - 1) % n].tensor_split(PIECES)
     for step in range(n - 1):
         own = chunks[(r - 2 - step) % n]
-        received = cut(
-            out if step == n - 2 and out is not own else rooms[step % 2][: own.numel()], PIECES
-        )
-        for i, (mine, room) in enumerate(zip(cut(own, PIECES), received, strict=True)):
+        last = step == n - 2 and out is not own
+        received = (out if last else rooms[step % 2][: own.numel()]).tensor_split(PIECES)
+        for i, (mine, room) in enumerate(zip(own.tensor_split(PIECES), received, strict=True)):
             ops = [
                 Send(partial[i], (r + 1) % n, "reduce-scatter"),
                 Recv(room, (r - 1) % n, "reduce-scatter"),
@@ -70,7 +69,7 @@ def _scattering(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> Itera
 
 def _gathering(comm: Comm, chunks: list[Tensor], start: int) -> Iterator[Step]:
     n, r = comm.size, comm.rank
-    parts = [cut(chunk, PIECES) for chunk in chunks]
+    parts = [chunk.tensor_split(PIECES) for chunk in chunks]
     for step in range(n - 1):
         give, take = parts[(r - step) % n], parts[(r - step - 1) % n]
         for i in range(PIECES):
@@ -81,17 +80,17 @@ def _gathering(comm: Comm, chunks: list[Tensor], start: int) -> Iterator[Step]:
             yield start + step * PIECES + i, ops, None
 
 
-def _cut(comm: Comm, flat: Tensor, hops: int) -> list[Tensor]:
+def _pieces(comm: Comm, flat: Tensor, hops: int) -> tuple[Tensor, ...]:
     """`flat` in as many pieces as are best for a chain of `hops`."""
-    return cut(
-        flat, links.pieces(hops, flat.nbytes, comm.link(comm.size - 1, 0)) if comm.size > 1 else 1
-    )
+    if comm.size == 1:
+        return (flat,)
+    return flat.tensor_split(links.pieces(hops, flat.nbytes, comm.link(comm.size - 1, 0)))
 
 
 def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
     """Down the chain root, root+1, …: k messages and N bytes a rank."""
     n, v = comm.size, (comm.rank - root) % comm.size
-    parts = _cut(comm, flat, n - 1)
+    parts = _pieces(comm, flat, n - 1)
 
     def chain() -> Iterator[Step]:
         for i in range(len(parts) + links.WINDOW):
@@ -109,7 +108,7 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """Up the chain, combined on the way; `flat` of the other ranks stays as it was, four pieces more in memory."""
     n, v = comm.size, (comm.rank - root) % comm.size
-    parts = _cut(comm, flat, n)  # combining is a hop more
+    parts = _pieces(comm, flat, n)  # combining is a hop more
     rooms = [scratch(flat, parts[0].numel()) for _ in range(2 * links.WINDOW if v < n - 1 else 0)]
 
     def chain() -> Iterator[Step]:

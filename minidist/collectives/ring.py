@@ -3,9 +3,10 @@
 All-reduce is two halves. Reduce-scatter: chunk i sets out from rank i+1 and each rank on its way adds its
 own, so that it is finished at rank i. All-gather: the finished chunks go around once more.
 
-            step 1        step 2        then all-gather
-    rank 0  a0  b0 ─▶     …             2(n−1) messages a rank in all, 2(n−1)/n·N bytes,
-    rank 1  a1  b1  c1 ─▶               time 2(n−1)α + 2(n−1)/n·Nβ
+            step 1      step 2           it owns          all-gather: n−1 steps more
+    rank 0  c0 ─▶ 1     b2 + b0 ─▶ 1     a1 + a2 + a0
+    rank 1  a1 ─▶ 2     c0 + c1 ─▶ 2     b2 + b0 + b1     2(n−1) messages a rank, 2(n−1)/n·N bytes,
+    rank 2  b2 ─▶ 0     a1 + a2 ─▶ 0     c0 + c1 + c2     time 2(n−1)α + 2(n−1)/n·Nβ
 
 Bytes a rank do not grow with n: no algorithm sends fewer (Patarasuk and Yuan 2009, Theorem 1). Here
 `flat` is a flat tensor of N bytes, and a chunk a part of it; `chunks[i]` belongs to rank i; lengths may
@@ -22,15 +23,27 @@ from .buffers import scratch
 from .links import Formulas, slowest
 
 
-def _chunks(comm: Comm, flat: Tensor) -> list[Tensor]:
-    return list(flat.tensor_split(comm.size))  # as `split.uneven` says
+def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
+    """In place: a rank combines what it receives with its own chunk, and passes that on; the last one is finished.
+
+    The other chunks hold what was combined so far. (n−1) messages, (n−1)/n·N bytes a rank, one buffer of one chunk.
+    """
+    n, r = comm.size, comm.rank
+    sizes = {chunk.numel() for chunk in chunks} if n > 1 else {0}
+    buffer = scratch(chunks[r], max(sizes))
+    buffers = {size: buffer[:size] for size in sizes}
+    for step in range(n - 1):
+        partial = chunks[(r - 1 - step) % n]
+        own = chunks[(r - 2 - step) % n]
+        received = buffers[own.numel()]
+        comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
+        combine(own, received)
 
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
-    """`out` becomes chunk `comm.rank`, combined over all ranks. (n−1) messages, (n−1)/n·N bytes a rank.
+    """`out` becomes chunk `comm.rank`, combined over all ranks; the chunks are only read. As many messages and bytes.
 
-    Two buffers of one chunk, and the chunks are only read. Where `out` is `chunks[comm.rank]` itself, all happens in
-    place: one buffer, and the other chunks hold what was combined so far.
+    Two buffers of one chunk: a rank must not receive into the one that it sends from.
     """
     n, r = comm.size, comm.rank
     if out is chunks[r]:
@@ -40,31 +53,16 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
         out.copy_(chunks[0])
         return
     sizes = {chunk.numel() for chunk in chunks}
-    buffers = [scratch(out, max(sizes)) for _ in range(min(2, n - 2))]
-    room = {size: [buffer[:size] for buffer in buffers] for size in sizes}
+    both = [scratch(out, max(sizes)) for _ in range(min(2, n - 2))]
+    buffers = {size: [buffer[:size] for buffer in both] for size in sizes}
     partial = chunks[(r - 1) % n]
     for step in range(n - 2):
-        mine = chunks[(r - 2 - step) % n]
-        received = room[mine.numel()][step % 2]
+        own = chunks[(r - 2 - step) % n]
+        received = buffers[own.numel()][step % 2]
         comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
-        partial = combine(received, mine)
+        partial = combine(received, own)
     comm.sendrecv(partial, (r + 1) % n, out, (r - 1) % n, label="reduce-scatter")
     combine(out, chunks[r])
-
-
-def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
-    """In place: a rank combines what it receives with its own chunk, and passes that on; the last one is finished."""
-    n, r = comm.size, comm.rank
-    sizes = {chunk.numel() for chunk in chunks} if n > 1 else {0}
-    buffer = scratch(chunks[r], max(sizes))
-    room = {size: buffer[:size] for size in sizes}
-    for step in range(n - 1):
-        mine = chunks[(r - 2 - step) % n]
-        received = room[mine.numel()]
-        comm.sendrecv(
-            chunks[(r - 1 - step) % n], (r + 1) % n, received, (r - 1) % n, label="reduce-scatter"
-        )
-        combine(mine, received)
 
 
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
@@ -82,8 +80,8 @@ def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
 
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     """`flat`, combined over all ranks, on every rank: the two halves, bit for bit the same everywhere."""
-    chunks = _chunks(comm, flat)
-    reduce_scatter(comm, chunks, chunks[comm.rank], combine)
+    chunks = list(flat.tensor_split(comm.size))  # as `split.uneven` says
+    reduce_scatter_(comm, chunks, combine)
     all_gather(comm, chunks)
 
 
@@ -92,14 +90,14 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
 
     Van de Geijn's long-message broadcast (Barnett et al. 1994).
     """
-    chunks = _chunks(comm, flat)
+    chunks = list(flat.tensor_split(comm.size))
     naive.scatter(comm, chunks, root)
     all_gather(comm, chunks)
 
 
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """Reduce-scatter, then gather at `root`; `flat` of the other ranks stays as it was."""
-    chunks = _chunks(comm, flat)
+    chunks = list(flat.tensor_split(comm.size))
     done = [
         chunk if comm.rank == root else scratch(chunk, chunk.numel() if i == comm.rank else 0)
         for i, chunk in enumerate(chunks)

@@ -6,10 +6,10 @@
 
 Rows (the first dimension) are what is split and put together: `all_gather(reduce_scatter(x))` is
 `all_reduce_(x)`. Rows split evenly, or as `sizes` says (the same list on every rank). In-place verbs end
-in `_` and take any shape. Everywhere `x` may be a list of tensors: one message carries them all, and a
-list comes back; `sizes` may then be a list of sizes for each. `op`: "sum", "mean", "min", "max", "prod". `algorithm`: a name (hierarchical.py has the table),
-"auto" (what `fastest` predicts), "native" (the transport library's own), a `Hierarchical(inner, outer, size)`, or
-any object with functions like theirs; None for the Comm's default.
+in `_` and take any shape, and a list of tensors, too: one message carries all that have one dtype. `op`: "sum", "mean",
+"min", "max", "prod". `algorithm`: a name (hierarchical.py has the table), "auto" (what `fastest` predicts), "native"
+(the transport library's own), a `Hierarchical(inner, outer, size)`, or any object with functions like theirs; None for
+the Comm's default.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from ..arguments import choice, whole
-from ..comm.base import Comm, describe, expanded
+from ..arguments import choice, number, whole
+from ..comm.base import Comm, Link, describe, expanded
 from ..split import checked_sizes
 from . import naive
-from .buffers import Flat, Rows, are_adjacent, rows
+from .buffers import Flat, are_adjacent, flat_rows, scratch
 from .hierarchical import FLAT, Hierarchical, having
-from .links import Net, Uniform
+from .links import Net
 
 # ------------------------------------------------------------
 # What a collective takes: α–β–γ formulas, and the choice of algorithm that follows from them.
@@ -64,7 +63,9 @@ def seconds(
 
     ValueError if the algorithm has no such verb, or n < 1.
     """
-    return _seconds(Uniform(n, alpha, beta), verb, nbytes, algorithm, gamma)
+    number(nbytes, "a collective moves at least 0 bytes", 0)
+    link = Link(alpha, beta)
+    return _seconds(Net(n, lambda dst, src: link), verb, nbytes, algorithm, gamma)
 
 
 def predict(comm: Comm | Net, verb: str, nbytes: float, algorithm, gamma: float = 0.0) -> float:
@@ -92,6 +93,8 @@ def fastest(comm: Comm | Net, verb: str, nbytes: float):
 
     def choose():
         have: list = having(verb)
+        if not have:
+            raise ValueError(f"there is no collective {verb!r}, and so no algorithm of it")
         if len(Hierarchical().nodes(net).members) > 1:
             have += [a for a in _BETWEEN_NODES if a.outer in have and hasattr(a, verb)]
         times = [_seconds(net, verb, nbytes, a) for a in have]
@@ -119,6 +122,8 @@ def bandwidth(verb: str, n: int, nbytes: int, seconds: float) -> tuple[float, fl
         raise ValueError(
             f"{', '.join(carried)} among 1 rank or more have a bandwidth, not {verb} among {n}"
         )
+    if not seconds > 0:
+        raise ValueError(f"a collective takes more than 0 seconds, not {seconds}")
     return nbytes / seconds, nbytes / seconds * carried[verb]
 
 
@@ -162,12 +167,12 @@ OPS = {
 }
 
 
-def collective(comm: Comm, verb: str, xs, algorithm, rooted: bool = False, **options):
+def collective(comm: Comm, verb: str, x, algorithm, rooted: bool = False, **options):
     """The context of a collective: what all ranks must say of it travels in the headers of its messages.
 
-    xs: tensors, or shapes, that are the same on all ranks.  options: what else is.
+    x: a tensor, a shape, or a list of tensors, the same on all ranks; None: of no shape.  options: what else is.
     """
-    xs = list(xs) if isinstance(xs, list) else [xs]
+    xs = x if isinstance(x, list) else [] if x is None else [x]
     shapes = " and ".join([str(tuple(x.shape if isinstance(x, Tensor) else x)) for x in xs])
     words = [f"{verb} of {shapes}" if xs else verb]
     words += [f"{name} {value}" for name, value in options.items() if value is not None]
@@ -189,7 +194,7 @@ def run(
     if (algorithm or comm.algorithm) != "native":
         module = chosen(comm, verb, algorithm, chunks)
         ours = module in ALGORITHMS.values() or isinstance(module, Hierarchical)
-        with comm.steady if ours else nullcontext():  # ours draw no random numbers
+        with comm.without_rng_swap if ours else nullcontext():  # ours draw no random numbers
             getattr(module, verb)(comm, *args, *([OPS[op]] if op else []))
     elif comm.native is None:
         only = f"a {type(comm).__name__} has only ours"
@@ -232,7 +237,7 @@ def check_tensor(x: Tensor) -> Tensor:
     if not isinstance(x, Tensor):
         how = ": torch.from_numpy(x) makes one of an array" if hasattr(x, "__array__") else ""
         raise TypeError(
-            f"a collective takes a tensor, or a list of tensors, not {type(x).__name__}{how}"
+            f"a collective takes a tensor, or in place a list of tensors, not {type(x).__name__}{how}"
         )
     if x.layout is not torch.strided or x.is_quantized:
         what = "quantized" if x.is_quantized else str(x.layout).removeprefix("torch.")
@@ -263,9 +268,13 @@ def mean(x: Tensor, op: str, n: int) -> None:
         x.div_(n)
 
 
+def listed(x: Tensor | list[Tensor]) -> list[Tensor]:
+    return list(x) if isinstance(x, list | tuple) else [x]
+
+
 def flats(x: Tensor | list[Tensor], op: str | None = None) -> list[Flat]:
     """One flat buffer for each dtype among the tensors, which are written to; `op`: what combines them, if anything."""
-    xs = list(x) if isinstance(x, list | tuple) else [x]
+    xs = listed(x)
     for t in xs:
         if 0 in check_tensor(t).stride() and expanded(t):
             raise ValueError(
@@ -274,39 +283,10 @@ def flats(x: Tensor | list[Tensor], op: str | None = None) -> list[Flat]:
             )
     if op is not None:
         check_op(xs, op)
-    return [Flat([xs[i] for i in same]) for same in by_dtype(xs)]
-
-
-def by_dtype(xs: list[Tensor]) -> list[list[int]]:
-    """Which of the tensors have one dtype, and can share a message: lists of their indices."""
-    same: dict[torch.dtype, list[int]] = {}
-    for i, x in enumerate(xs):
-        same.setdefault(check_tensor(x).dtype, []).append(i)
-    return list(same.values())
-
-
-def coalesced(x, run: Callable[..., list], *sizes) -> Any:
-    """`run(xs, *sizes)` on the tensors of each dtype together; returns what it gave for each, a tensor's alone.
-
-    sizes: lists of rows for each rank, or of such lists, one for each tensor; or None.
-    """
-    if not isinstance(x, list | tuple):
-        return run([x], *([s] for s in sizes))[0]
-    each = [sizes_of_each(x, s) for s in sizes]
-    results: dict[int, Tensor] = {}
-    for same in by_dtype(x):
-        found = run([x[i] for i in same], *([s[i] for i in same] for s in each))
-        results.update(zip(same, found, strict=True))
-    return [results[i] for i in range(len(x))]
-
-
-def sizes_of_each(xs: list[Tensor], sizes) -> list:
-    """The sizes of each tensor, where `sizes` are those of all, or a list of them for each."""
-    if not isinstance(sizes, list | tuple) or not isinstance(next(iter(sizes), None), list | tuple):
-        return [sizes] * len(xs)
-    if len(sizes) != len(xs):
-        raise ValueError(f"the sizes of {len(sizes)} tensors were given for {len(xs)}")
-    return list(sizes)
+    same: dict[torch.dtype, list[Tensor]] = {}
+    for t in xs:
+        same.setdefault(t.dtype, []).append(t)
+    return [Flat(tensors) for tensors in same.values()]
 
 
 def height(x: Tensor) -> int:
@@ -315,28 +295,29 @@ def height(x: Tensor) -> int:
     return x.shape[0] if x.ndim else 1
 
 
-def gather_buffer(comm: Comm, xs: list[Tensor], sizes: list) -> Rows:
-    """Allocate the result of an all-gather, and copy this rank's rows of `xs` into it."""
-    split = [
-        checked_sizes([height(x)] * comm.size if s is None else s, None, comm.size)
-        for x, s in zip(xs, sizes, strict=True)
-    ]
-    for x, s in zip(xs, split, strict=True):
-        if s[comm.rank] != height(x):
-            raise ValueError(
-                f"rank {comm.rank} has {height(x)} rows, but sizes gives it {s[comm.rank]}: {s}"
-            )
-    out = Rows(xs[0], [x.shape[1:] for x in xs], split)
-    torch.cat([x.detach().reshape(-1) for x in xs], out=out.chunks[comm.rank])
-    return out
+def row_buffer(x: Tensor, sizes: list[int]) -> tuple[Tensor, list[Tensor]]:
+    """Room for `sizes[r]` rows like those of `x` for each rank r; and each rank's part of it, flat."""
+    width = x.shape[1:].numel()
+    room = scratch(x, sum(sizes) * width)
+    return room.view(sum(sizes), *x.shape[1:]), list(room.split([size * width for size in sizes]))
 
 
-def gathered_shapes(xs: list[Tensor], sizes: list) -> list[tuple]:
-    """What ranks must say of the tensors that they give: their shapes; without the rows, where those may differ."""
-    return [
-        tuple(x.shape) if s is None else ("rows", *x.shape[1:])
-        for x, s in zip(xs, sizes, strict=True)
-    ]
+def gather_buffer(comm: Comm, x: Tensor, sizes: list[int] | None) -> tuple[Tensor, list[Tensor]]:
+    """The result of a gather, as `row_buffer` gives it; this rank's rows are in it."""
+    rows = height(x)
+    sizes = checked_sizes([rows] * comm.size if sizes is None else sizes, None, comm.size)
+    if sizes[comm.rank] != rows:
+        raise ValueError(
+            f"rank {comm.rank} has {rows} rows, but sizes gives it {sizes[comm.rank]}: {sizes}"
+        )
+    out, chunks = row_buffer(x, sizes)
+    chunks[comm.rank].copy_(x.detach().reshape(-1))
+    return out, chunks
+
+
+def gathered_shape(x: Tensor, sizes: list[int] | None) -> tuple:
+    """What ranks must say of a tensor that they give: its shape; without the rows, where those may differ."""
+    return tuple(x.shape) if sizes is None else ("rows", *x.shape[1:])
 
 
 # ------------------------------------------------------------
@@ -349,7 +330,7 @@ def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=No
     buffers = flats(x)
     if not buffers:  # an empty list, such as the buffers of a model that has none: nobody need come
         return x
-    with collective(comm, "broadcast_", x, algorithm, rooted=True, root=root):
+    with collective(comm, "broadcast_", listed(x), algorithm, rooted=True, root=root):
         for flat in buffers:
             run(comm, "broadcast", algorithm, [flat.buffer], flat.buffer, root)
             flat.restore()
@@ -363,7 +344,7 @@ def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum"
     buffers = flats(x, op)
     if not buffers:
         return x
-    with collective(comm, "reduce_", x, algorithm, rooted=True, root=root, op=op):
+    with collective(comm, "reduce_", listed(x), algorithm, rooted=True, root=root, op=op):
         for flat in buffers:
             run(comm, "reduce", algorithm, [flat.buffer], flat.buffer, root, op=op)
             if comm.rank == root:
@@ -381,7 +362,7 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
     buffers = flats(x, op)
     if not buffers:
         return x
-    with collective(comm, "all_reduce_", x, algorithm, op=op):
+    with collective(comm, "all_reduce_", listed(x), algorithm, op=op):
         for flat in buffers:
             run(comm, "all_reduce", algorithm, [flat.buffer], flat.buffer, op=op)
             mean(flat.buffer, op, comm.size)
@@ -389,37 +370,29 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
     return x
 
 
-def reduce_scatter(comm: Comm, x, op: str = "sum", sizes: list | None = None, algorithm=None):
+def reduce_scatter(
+    comm: Comm, x: Tensor, op: str = "sum", sizes: list | None = None, algorithm=None
+) -> Tensor:
     """This rank's rows of `x` combined over all ranks: (R, …) → (R/n, …), or `sizes[rank]` rows."""
-
-    def scattered(xs: list[Tensor], each: list) -> list[Tensor]:
-        check_op(xs, op)
-        split = [checked_sizes(s, height(x), comm.size) for x, s in zip(xs, each, strict=True)]
-        chunks = rows(xs, split)
-        out = Rows(xs[0], [x.shape[1:] for x in xs], [[s[comm.rank]] for s in split])
-        [mine] = out.chunks
-        with collective(comm, "reduce_scatter", xs, algorithm, op=op, sizes=sizes):
-            run(comm, "reduce_scatter", algorithm, chunks, chunks, mine, op=op)
-        mean(mine, op, comm.size)
-        return out.tensors()
-
-    return coalesced(x, scattered, sizes)
+    check_op([x], op)
+    split = checked_sizes(sizes, height(x), comm.size)
+    chunks = flat_rows(x, split)
+    out, [mine] = row_buffer(x, [split[comm.rank]])
+    with collective(comm, "reduce_scatter", x, algorithm, op=op, sizes=sizes):
+        run(comm, "reduce_scatter", algorithm, chunks, chunks, mine, op=op)
+    mean(mine, op, comm.size)
+    return out
 
 
-def all_gather(comm: Comm, x, sizes: list | None = None, algorithm=None):
+def all_gather(comm: Comm, x: Tensor, sizes: list | None = None, algorithm=None) -> Tensor:
     """Every rank's rows, in rank order, on every rank: (R, …) → (nR, …).
 
     `sizes[r]`: rows of rank r, where they differ. A number (no dimension) counts as one row.
     """
-
-    def gathered(xs: list[Tensor], each: list) -> list[Tensor]:
-        out = gather_buffer(comm, xs, each)
-        shapes = gathered_shapes(xs, each)
-        with collective(comm, "all_gather", shapes, algorithm, sizes=sizes):
-            run(comm, "all_gather", algorithm, out.chunks, out.chunks)
-        return out.tensors()
-
-    return coalesced(x, gathered, sizes)
+    out, chunks = gather_buffer(comm, x, sizes)
+    with collective(comm, "all_gather", gathered_shape(x, sizes), algorithm, sizes=sizes):
+        run(comm, "all_gather", algorithm, chunks, chunks)
+    return out
 
 
 def all_gather_json(comm: Comm, value) -> list:
@@ -448,22 +421,26 @@ def encoded(comm: Comm, value) -> Tensor:
     return torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=device)
 
 
-def gather(comm: Comm, x, root: int = 0, sizes: list | None = None, algorithm=None):
+def gather(
+    comm: Comm, x: Tensor, root: int = 0, sizes: list | None = None, algorithm=None
+) -> Tensor | None:
     """Every rank's rows, in rank order, on rank `root`; None on the others. `sizes` as in `all_gather`."""
     check_root(comm, root)
-
-    def gathered(xs: list[Tensor], each: list) -> list[Tensor]:
-        out = gather_buffer(comm, xs, each)
-        shapes = gathered_shapes(xs, each)
-        with collective(comm, "gather", shapes, algorithm, rooted=True, root=root, sizes=sizes):
-            run(comm, "gather", algorithm, out.chunks, out.chunks, root)
-        return out.tensors()
-
-    found = coalesced(x, gathered, sizes)
-    return found if comm.rank == root else None
+    out, chunks = gather_buffer(comm, x, sizes)
+    shape = gathered_shape(x, sizes)
+    with collective(comm, "gather", shape, algorithm, rooted=True, root=root, sizes=sizes):
+        run(comm, "gather", algorithm, chunks, chunks, root)
+    return out if comm.rank == root else None
 
 
-def scatter(comm: Comm, x, root: int = 0, sizes: list | None = None, out=None, algorithm=None):
+def scatter(
+    comm: Comm,
+    x: Tensor | None,
+    root: int = 0,
+    sizes: list | None = None,
+    out: Tensor | None = None,
+    algorithm=None,
+) -> Tensor:
     """Rows of rank `root`'s `x`, to each rank its own: (R, …) → (R/n, …). The others pass x=None.
 
     `sizes[r]`: rows for rank r. `out`: what to fill, given on every rank or on none; without it the shapes travel
@@ -473,77 +450,56 @@ def scatter(comm: Comm, x, root: int = 0, sizes: list | None = None, out=None, a
     is_root = comm.rank == root
     if is_root and x is None:
         raise ValueError(f"rank {root} is the root of this scatter: it must give x")
-    several = isinstance(x if is_root else out, list | tuple)
-    xs = (list(x) if several else [x]) if is_root else []
-    split = [checked_sizes(sizes, height(t), comm.size) for t in xs]
+    split = checked_sizes(sizes, height(x), comm.size) if is_root else []
     announced = "out is given" if out is not None else "shapes travel first"
-    with collective(
-        comm, "scatter", [], algorithm, rooted=True, root=root, sizes=sizes, where=announced
-    ):
+    options = {"root": root, "sizes": sizes, "where": announced}
+    with collective(comm, "scatter", None, algorithm, rooted=True, **options):
         if out is None:
-            kinds = [str(t.dtype).removeprefix("torch.") for t in xs]
-            shapes = [[s, list(t.shape[1:])] for t, s in zip(xs, split, strict=True)]
-            several, kinds, shapes = broadcast_json(comm, [several, kinds, shapes], root)
-            outs = [
-                torch.empty(s[comm.rank], *rest, dtype=getattr(torch, kind), device=comm.device)
-                for kind, (s, rest) in zip(kinds, shapes, strict=True)
-            ]
-        else:
-            outs = list(out) if isinstance(out, list | tuple) else [out]
-            check_out(comm, xs, split, outs)
-        for same in by_dtype(outs):
-            mine = Flat([outs[i] for i in same])
-            chunks = [mine.buffer] * comm.size
-            if is_root:
-                chunks = rows([xs[i] for i in same], [split[i] for i in same])
-            run(comm, "scatter", algorithm, chunks, chunks, root)
-            mine.buffer.copy_(chunks[comm.rank])
-            mine.restore()
-    return outs if several else outs[0]
-
-
-def check_out(comm: Comm, xs: list[Tensor], split: list[list[int]], outs: list[Tensor]) -> None:
-    """The root's `outs` must have room for exactly its own rows; the header of the message checks the others."""
-    if xs and len(xs) != len(outs):
-        raise ValueError(f"rank {comm.rank} scatters {len(xs)} tensors, but `out` has {len(outs)}")
-    for x, s, out in zip(xs, split, outs, strict=False):
-        kept = x[: s[comm.rank]] if x.ndim else x
-        if (kept.numel(), kept.dtype) != (out.numel(), out.dtype):
-            raise ValueError(
-                f"rank {comm.rank} keeps rows {describe(kept)}, but `out` is {describe(out)}"
-            )
+            said = [str(x.dtype), split, list(x.shape[1:])] if is_root else None
+            kind, sizes, rest = broadcast_json(comm, said, root)
+            dtype = getattr(torch, kind.removeprefix("torch."))
+            out = torch.empty(sizes[comm.rank], *rest, dtype=dtype, device=comm.device)
+        mine = Flat([check_tensor(out)])
+        chunks = [mine.buffer] * comm.size
+        if is_root:
+            chunks = flat_rows(x, split)
+            own = chunks[root]
+            if (own.numel(), own.dtype) != (out.numel(), out.dtype):
+                raise ValueError(
+                    f"rank {root} keeps {describe(own)} of the rows, but `out` is {describe(out)}"
+                )
+        run(comm, "scatter", algorithm, chunks, chunks, root)
+        mine.buffer.copy_(chunks[comm.rank])
+        mine.restore()
+    return out
 
 
 def all_to_all(
-    comm: Comm, x, sizes: list | None = None, out_sizes: list | None = None, algorithm=None
-):
+    comm: Comm,
+    x: Tensor,
+    sizes: list | None = None,
+    out_sizes: list | None = None,
+    algorithm=None,
+) -> Tensor:
     """Rows for each rank in, rows from each rank out, in rank order: (R, …) → (R, …).
 
     Where they differ: `sizes[r]` rows go to rank r, `out_sizes[r]` come from it (default: as `sizes`).
     """
-
-    def exchanged(xs: list[Tensor], each: list, out_each: list) -> list[Tensor]:
-        split = [checked_sizes(s, height(x), comm.size) for x, s in zip(xs, each, strict=True)]
-        back = [
-            to if s is None else checked_sizes(s, None, comm.size)
-            for s, to in zip(out_each, split, strict=True)
-        ]
-        for to, source in zip(split, back, strict=True):
-            if to[comm.rank] != source[comm.rank]:
-                raise ValueError(
-                    f"rank {comm.rank} keeps {to[comm.rank]} rows of its own, but out_sizes says {source}"
-                )
-        out = Rows(xs[0], [x.shape[1:] for x in xs], back)
-        with collective(comm, "all_to_all", [("rows", *x.shape[1:]) for x in xs], algorithm):
-            run(comm, "all_to_all", algorithm, out.chunks, out.chunks, rows(xs, split))
-        return out.tensors()
-
-    return coalesced(x, exchanged, sizes, out_sizes)
+    to = checked_sizes(sizes, height(x), comm.size)
+    back = to if out_sizes is None else checked_sizes(out_sizes, None, comm.size)
+    if to[comm.rank] != back[comm.rank]:
+        raise ValueError(
+            f"rank {comm.rank} keeps {to[comm.rank]} rows of its own, but out_sizes says {back}"
+        )
+    out, chunks = row_buffer(x, back)
+    with collective(comm, "all_to_all", ("rows", *x.shape[1:]), algorithm):
+        run(comm, "all_to_all", algorithm, chunks, chunks, flat_rows(x, to))
+    return out
 
 
 def barrier(comm: Comm, algorithm=None) -> None:
     """Return once every rank has come here."""
-    with collective(comm, "barrier", [], algorithm):
+    with collective(comm, "barrier", None, algorithm):
         token = torch.zeros(1, dtype=torch.uint8, device=comm.device)
         run(comm, "barrier", algorithm, [token], token)
 
@@ -586,9 +542,9 @@ def reduce_scatter_(comm: Comm, chunks: list[Tensor], op: str = "sum", algorithm
     mean(mine, op, comm.size)
 
 
-def _whole(chunks: list[Tensor]) -> list[tuple[int]]:
+def _whole(chunks: list[Tensor]) -> tuple[int]:
     """The shape of all chunks together; where one of them differs, its own message tells."""
-    return [(sum(chunk.numel() for chunk in chunks),)]
+    return (sum(chunk.numel() for chunk in chunks),)
 
 
 def _adjacent(comm: Comm, chunks: list[Tensor], algorithm) -> list[Tensor]:

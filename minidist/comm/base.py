@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -136,12 +137,13 @@ class Comm(ABC):
     rank: this rank, 0 … size−1.  size: number of ranks, n.  device: where its tensors live.  host: see `Host`.
     algorithm: what collectives use unless told otherwise ("ring", or "native" over NCCL).
     native: the transport library's own collectives, or None where there are none.
-    steady: a context for code that draws no random numbers: in a World its ranks need not swap theirs.
+    without_rng_swap: a context for code that draws no random numbers: in a World its ranks need not swap theirs.
     call: the collective under way, (which one on this Comm, what its caller said), None outside; headers carry it.
     members: its ranks as the whole run numbers them, by which two Comms are seen to be of one group; None: unknown.
     any_source: whether a receive from any rank exists (over NCCL it does not).
     one_way: whoever makes it says that each of its ranks only sends, or only receives: over NCCL, what is posted then
     starts at once, and need not wait for what might go the other way.
+    compares_calls: whether messages are checked where no deadlock is seen at once.
 
     A Comm of one rank is the serial case: the same code, without a message.
     """
@@ -152,11 +154,12 @@ class Comm(ABC):
     host: Host = Host()
     algorithm: str = "ring"
     native: Any = None
-    steady: AbstractContextManager = nullcontext()
+    without_rng_swap: AbstractContextManager = nullcontext()
     call: tuple[int, str] | None = None
     members: tuple[int, ...] | None = None
     any_source: bool = True
     one_way: bool = False
+    compares_calls: bool = False
     _splits: int = 0
     _calls: int = 0
 
@@ -193,9 +196,9 @@ class Comm(ABC):
     def link(self, dst: int, src: int | None = None) -> Link:
         """α (seconds) and β (seconds per byte) of the free link from `src` (this rank) to `dst`, to choose by."""
 
-    @abstractmethod
     def now(self) -> float:
         """Seconds: virtual in a World, of the machine's monotonic clock elsewhere."""
+        return time.monotonic()
 
     @contextmanager
     def collective(self, what: str, rooted: bool = False) -> Iterator[None]:
@@ -210,8 +213,8 @@ class Comm(ABC):
         self._calls += 1
         outer, self.call = self.call, (self._calls, what)
         try:
-            if rooted:
-                self._agree()
+            if rooted and self.compares_calls:
+                self._compare_calls()
             yield
         except CommError:
             self._abandon(self.call)
@@ -219,8 +222,10 @@ class Comm(ABC):
         finally:
             self.call = outer
 
-    def _agree(self) -> None:  # noqa: B027
-        """Compare what the ranks say of the collective. Nothing is to be done where a deadlock is seen at once."""
+    def _compare_calls(self) -> None:
+        """An empty message around the ring: its header says what the collective is, and the next rank compares."""
+        right, left = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        self._do((Send(torch.empty(0), right, AGREE), Recv(torch.empty(0), left, AGREE)))
 
     def _abandon(self, call: tuple[int, str]) -> None:  # noqa: B027
         """Give up what is left of a collective that failed: what it has posted takes no message any more."""
@@ -249,30 +254,24 @@ class Comm(ABC):
                     f"a batch is a list of Send and Recv; {type(op).__name__} is neither"
                 )
             x, peer = op.x, op.dst if sending else op.src
-            if type(peer) is not int:
-                peer = self._number_peer(op, sending)
-            if not (op.label is None or isinstance(op.label, str)):
-                raise TypeError(f"a label is a string, not {op.label!r}")
             if not (
-                isinstance(x, Tensor)
-                and x.layout is _DENSE
+                type(peer) is int
                 and -1 < peer < self.size
                 and peer != self.rank
+                and (op.label is None or isinstance(op.label, str))
+                and isinstance(x, Tensor)
+                and x.layout is _DENSE
                 and (sending or x.is_contiguous() or 0 not in x.stride())
             ):
-                self._refuse(x, peer, sending)
+                self._refuse(op, x, peer, sending)
 
-    def _number_peer(self, op: Send | Recv, sending: bool) -> int:
-        """The other rank of an operation, put into it as an int; ValueError for what is no whole number."""
-        verb = "sends to" if sending else "receives from"
-        peer = whole(
-            op.dst if sending else op.src, f"rank {self.rank} {verb} a rank, a whole number"
-        )
+    def _refuse(self, op: Send | Recv, x: Any, peer: Any, sending: bool) -> None:
+        """Say what is wrong with an operation, if anything is; a number of another kind becomes an int."""
+        to = "sends to" if sending else "receives from"
+        peer = whole(peer, f"rank {self.rank} {to} a rank, a whole number")
         setattr(op, "dst" if sending else "src", peer)
-        return peer
-
-    def _refuse(self, x: Any, peer: int, sending: bool) -> None:
-        """Say what is wrong with an operation, if anything is."""
+        if not (op.label is None or isinstance(op.label, str)):
+            raise TypeError(f"a label is a string, not {op.label!r}")
         verb = f"send to rank {peer}" if sending else f"receive from rank {peer}"
         if not isinstance(x, Tensor):
             raise TypeError(f"rank {self.rank} can only {verb} a tensor, not {type(x).__name__}")
@@ -334,7 +333,7 @@ class Comm(ABC):
 
         All ranks must call it. `color=None` joins no group and gets None. MPI_Comm_split. Colors and keys
         travel as messages of 24 bytes between all ranks; or not at all where `color` is the list of every
-        rank's color, the same on all ranks (`key` then likewise). ValueError for a list of another length.
+        rank's color, and `key` of every key, the same on all ranks. ValueError for a list of another length.
         """
         if isinstance(color, list):
             colors, keys = color, key or [0] * self.size
@@ -343,30 +342,30 @@ class Comm(ABC):
                     f"{len(colors)} colors and {len(keys)} keys were given for {self.size} ranks"
                 )
         else:
-            # True and False are colors, too.
-            color = int(color) if isinstance(color, bool) else color
-            number = 0 if color is None else whole(color, "a color is a whole number, or None")
-            place = (
-                self.rank
-                if key is None
-                else whole(key, "the key of a rank in its group is a whole number")
-            )
-            rows = self._exchange([0 if color is None else 1, number, place])
+            joins = color is not None
+            color = int(color or 0) if isinstance(color, bool | None) else color
+            color = whole(color, "a color is a whole number, or None")
+            key = self.rank if key is None else key
+            key = whole(key, "the key of a rank in its group is a whole number")
+            rows = self._exchange([int(joins), color, key])
             colors, keys = [c if joins else None for joins, c, _ in rows], [k for *_, k in rows]
         # on every rank, in a group or not: channels must have the same name everywhere
         self._splits += 1
-        mine = colors[self.rank]
-        members = sorted(
-            (r for r in range(self.size) if colors[r] == mine), key=lambda r: (keys[r], r)
-        )
-        return None if mine is None else self._subgroup(members, f"{self._splits}.{mine}")
+        color = colors[self.rank]
+        if color is None:
+            return None
+        members = [r for r in range(self.size) if colors[r] == color]
+        members.sort(key=lambda r: keys[r])
+        return self._subgroup(members, f"{self._splits}.{color}")
 
     def keep(self, key, make: Callable[[], Any], alike: bool = False) -> Any:
         """`make()` of the first call with this key: what is wanted again with this Comm (groups, plans).
 
         alike: all ranks would make the same, and never change it; ranks of a World then share it."""
-        kept = self.__dict__.setdefault("_alike" if alike else "_kept", {})
-        return kept[key] if key in kept else kept.setdefault(key, make())
+        values = self.__dict__.setdefault("_alike" if alike else "_kept", {})
+        if key not in values:
+            values[key] = make()
+        return values[key]
 
     def _exchange(self, row: list[int]) -> list[list[int]]:
         """Every rank's row of small integers, on the CPU, whatever the Comm's device."""
@@ -379,15 +378,15 @@ class Comm(ABC):
         return [r.tolist() for r in rows]
 
 
+def check_job(fn: Callable) -> None:
+    """ValueError for what `Comm.stream` cannot run."""
+    if not callable(fn):
+        raise ValueError(f"a stream runs a function fn(lane, …), not {fn!r}")
+
+
 def expanded(x: Tensor) -> bool:
     """Whether several elements of `x` are one place in memory, as `expand` makes it."""
     return x.numel() > 0 and any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True))
-
-
-def agree(comm: Comm) -> None:
-    """An empty message around the ring: its header says what the collective is, and the next rank compares."""
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    comm._do((Send(torch.empty(0), right, AGREE), Recv(torch.empty(0), left, AGREE)))
 
 
 def describe(x: Tensor) -> str:
@@ -438,7 +437,7 @@ class ThreadLane:
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def put(self, fn: Callable, args: tuple) -> ThreadWork:
+    def submit(self, fn: Callable, args: tuple) -> ThreadWork:
         work = ThreadWork(self._unwaited)
         self._jobs.put((work, fn, args))
         return work

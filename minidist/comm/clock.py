@@ -113,7 +113,7 @@ class Ended(BaseException):
 class Fiber:
     """A thread of the run: a rank's program, or one of its lanes."""
 
-    __slots__ = ("baton", "idle", "name", "over", "rank", "steady", "thread", "time", "waits")
+    __slots__ = ("baton", "idle", "keeps_rng", "name", "over", "rank", "thread", "time", "waits")
 
     def __init__(self, rank: int, name: str, time: float):
         self.rank = rank
@@ -124,7 +124,7 @@ class Fiber:
         self.waits = None  # what it waits for: anything whose str() says so
         self.idle = False  # a lane without a job: its waiting is no deadlock
         self.over, self.thread = False, None
-        self.steady = 0  # how deep it is in code that draws no random numbers
+        self.keeps_rng = 0  # how deep it is in code that draws no random numbers
 
 
 class Moment:
@@ -208,7 +208,7 @@ class Clock:
             if self.ending:
                 raise Ended
             self.current = me
-            if not me.steady:
+            if not me.keeps_rng:
                 self._generators.turn(me.rank)
         me.waits = None
 
@@ -308,14 +308,14 @@ class Clock:
 
     def _resume(self, me: Fiber) -> None:
         self.current = me
-        if not me.steady:
+        if not me.keeps_rng:
             self._generators.turn(me.rank)
 
-    def steady(self, more: int) -> None:
+    def skip_rng_swap(self, more: int) -> None:
         """The running fiber enters (1) or leaves (-1) code that draws no random numbers."""
         me = self.current
-        me.steady += more
-        if not me.steady and not self.ending:
+        me.keeps_rng += more
+        if not me.keeps_rng and not self.ending:
             self._generators.turn(me.rank)
 
     def _next(self) -> Fiber | None:

@@ -30,7 +30,7 @@ from .base import Link
 # ------------------------------------------------------------
 # What a cluster is made of: a `Device` computes, a `Level` says how messages travel at one distance.
 #
-# Both are numbers only; `Cluster` puts them together, and `Presets` has those of real machines.
+# Both are numbers only; `Cluster` puts them together.
 
 
 # From near to far; each with the name that tables show.
@@ -61,6 +61,10 @@ class Device:
     launch: float = 0.0
     efficiency: float | None = None
     tiles: int = 0
+
+    def __post_init__(self):
+        if self.efficiency is not None:
+            number(self.efficiency, "the efficiency of a device is from 0 to 1", 0, 1)
 
     def peak(self, dtype: torch.dtype) -> float:
         """FLOP/s at `dtype`; ValueError if the device has no figure for it."""
@@ -158,8 +162,6 @@ KINDS = ("message", "operation")
 
 def factor(sigma: float, seed: int, kind: str, rank: int, k: int) -> float:
     """By how much the time of the k-th event of `kind` (one of `KINDS`) on `rank` is multiplied."""
-    if kind not in KINDS:
-        raise ValueError(f"events are {' or '.join(map(repr, KINDS))}, not {kind!r}")
     word = 0
     for part in (seed, KINDS.index(kind), rank, k):
         word = _mixed(word + part)
@@ -290,139 +292,12 @@ SHARED_MEMORY = Level(20e-6, 1 / (4 * GIGA), duplex=False)
 NODES_PER_RACK = 4
 
 
-class Presets:
-    """Clusters of machines that exist, as class methods of `Cluster`.
-
-    nodes: how many machines.  oversubscription: how many NICs of a rack share one uplink to the spine.
-    """
-
-    @classmethod
-    def uniform(
-        cls,
-        n: int,
-        alpha: float,
-        beta: float,
-        device: Device | None = None,
-        host: Device | None = None,
-        pcie: Level | None = None,
-    ):
-        """`n` ranks and between any two the same link: alpha seconds a message, beta seconds a byte. Each may have a
-        `host` of its own, behind `pcie`."""
-        links = {"nic": Level(alpha, beta)} | ({} if pcie is None else {"pcie": pcie})
-        return cls("uniform", device, links, nodes=n, host=host)
-
-    @classmethod
-    def laptop(cls, ranks: int = 8):
-        """One machine of 8 cores, whose memory `ranks` processes share; each has its part of the cores."""
-        return cls("laptop", LAPTOP, {"device": SHARED_MEMORY}, ranks=ranks)
-
-    @classmethod
-    def dgx1_v100(cls, nodes: int = 1, oversubscription: int = 1):
-        """8 V100 a node. Its NVLinks are a cube mesh, in which some pairs have two links, some one, some none; here
-        any pair has all six, as a switch would give: right for rings along the mesh, too good for the rest."""
-        card = nic(100, share=2)
-        return cls(
-            **_dgx(
-                "DGX-1 V100", V100, XEON_V4, nvlink(6, 20.0), 12.0, card, nodes, oversubscription
-            )
-        )
-
-    @classmethod
-    def dgx_a100(cls, nodes: int = 1, oversubscription: int = 1):
-        """8 A100 (80 GB) a node behind NVSwitch, a NIC of 200 Gbit/s each."""
-        return cls(
-            **_dgx(
-                "DGX A100", A100, EPYC, nvlink(12, 20.0), 31.0, nic(200), nodes, oversubscription
-            )
-        )
-
-    @classmethod
-    def dgx_h100(cls, nodes: int = 1, oversubscription: int = 1):
-        """8 H100 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
-        return cls(
-            **_dgx(
-                "DGX H100",
-                H100,
-                XEON_8480,
-                nvlink(18, 20.6),
-                63.0,
-                nic(400),
-                nodes,
-                oversubscription,
-            )
-        )
-
-    @classmethod
-    def dgx_h200(cls, nodes: int = 1, oversubscription: int = 1):
-        """8 H200 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
-        return cls(
-            **_dgx(
-                "DGX H200",
-                H200,
-                XEON_8480,
-                nvlink(18, 20.6),
-                63.0,
-                nic(400),
-                nodes,
-                oversubscription,
-            )
-        )
-
-    @classmethod
-    def dgx_b200(cls, nodes: int = 1, oversubscription: int = 1):
-        """8 B200 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
-        return cls(
-            **_dgx(
-                "DGX B200",
-                B200,
-                XEON_8570,
-                nvlink(18, 40.1),
-                63.0,
-                nic(400),
-                nodes,
-                oversubscription,
-            )
-        )
-
-
-def _dgx(
-    name: str,
-    device: Device,
-    host: Device,
-    inside: Level,
-    pcie: float,
-    card: Level,
-    nodes: int,
-    oversubscription: int,
-) -> dict:
-    if oversubscription < 1:
-        raise ValueError(f"at least 1 NIC has an uplink to itself, not {oversubscription}")
-    tor = Level(0.0, card.beta)  # its time is in NCCL's 14 µs
-    spine = Level(SPINE_ALPHA, card.beta, share=card.share * oversubscription)
-    links = {
-        "nvlink": inside,
-        "pcie": Level(PCIE_ALPHA, 1 / (pcie * GIGA)),
-        "nic": card,
-        "tor": tor,
-        "spine": spine,
-    }
-    return dict(
-        name=name,
-        device=device,
-        host=host,
-        devices=8,
-        nodes=nodes,
-        rack=NODES_PER_RACK,
-        links=links,
-    )
-
-
 # ------------------------------------------------------------
 # The cluster itself: where each rank sits, and what a message between two of them takes.
 
 
 @dataclass(frozen=True)
-class Cluster(Presets):
+class Cluster:
     """`ranks` a device, `devices` a node, `nodes` in all, `rack` nodes a rack (all in one unless given).
 
     device: None counts time for messages only.  links: Level by name (`LEVELS`); what no pair needs may be missing.
@@ -472,6 +347,68 @@ class Cluster(Presets):
                     f"{level.share} ranks cannot share a wire of level {name!r}, which has "
                     f"{units.get(name, per_node)} ranks in one place"
                 )
+
+    @classmethod
+    def uniform(cls, n: int, alpha: float, beta: float, device: Device | None = None) -> Cluster:
+        """`n` ranks and between any two the same link: alpha seconds a message, beta seconds a byte."""
+        return cls("uniform", device, {"nic": Level(alpha, beta)}, nodes=n)
+
+    @classmethod
+    def laptop(cls) -> Cluster:
+        """One machine of 8 cores, whose memory 8 processes share; each has its part of the cores."""
+        return cls("laptop", LAPTOP, {"device": SHARED_MEMORY}, ranks=8)
+
+    @classmethod
+    def dgx1_v100(cls, nodes: int = 1) -> Cluster:
+        """8 V100 a node. Its NVLinks are a cube mesh, in which some pairs have two links, some one, some none; here
+        any pair has all six, as a switch would give: right for rings along the mesh, too good for the rest."""
+        card = nic(100, share=2)
+        return cls._dgx("DGX-1 V100", V100, XEON_V4, nvlink(6, 20.0), 12.0, card, nodes)
+
+    @classmethod
+    def dgx_a100(cls, nodes: int = 1) -> Cluster:
+        """8 A100 (80 GB) a node behind NVSwitch, a NIC of 200 Gbit/s each."""
+        return cls._dgx("DGX A100", A100, EPYC, nvlink(12, 20.0), 31.0, nic(200), nodes)
+
+    @classmethod
+    def dgx_h100(cls, nodes: int = 1, oversubscription: int = 1) -> Cluster:
+        """8 H100 a node behind NVSwitch, a NIC of 400 Gbit/s each; so many NICs of a rack share one uplink to the
+        spine as `oversubscription` says."""
+        inside, card = nvlink(18, 20.6), nic(400)
+        return cls._dgx("DGX H100", H100, XEON_8480, inside, 63.0, card, nodes, oversubscription)
+
+    @classmethod
+    def dgx_h200(cls, nodes: int = 1) -> Cluster:
+        """8 H200 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
+        return cls._dgx("DGX H200", H200, XEON_8480, nvlink(18, 20.6), 63.0, nic(400), nodes)
+
+    @classmethod
+    def dgx_b200(cls, nodes: int = 1) -> Cluster:
+        """8 B200 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
+        return cls._dgx("DGX B200", B200, XEON_8570, nvlink(18, 40.1), 63.0, nic(400), nodes)
+
+    @classmethod
+    def _dgx(
+        cls,
+        name: str,
+        device: Device,
+        host: Device,
+        inside: Level,
+        pcie: float,
+        card: Level,
+        nodes: int,
+        oversubscription: int = 1,
+    ) -> Cluster:
+        if oversubscription < 1:
+            raise ValueError(f"at least 1 NIC has an uplink to itself, not {oversubscription}")
+        links = {
+            "nvlink": inside,
+            "pcie": Level(PCIE_ALPHA, 1 / (pcie * GIGA)),
+            "nic": card,
+            "tor": Level(0.0, card.beta),  # its time is in NCCL's 14 µs
+            "spine": Level(SPINE_ALPHA, card.beta, share=card.share * oversubscription),
+        }
+        return cls(name, device, links, devices=8, nodes=nodes, rack=NODES_PER_RACK, host=host)
 
     @property
     def size(self) -> int:
@@ -594,8 +531,9 @@ class Cluster(Presets):
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The table of links: level, α in µs, GB/s of a wire, who shares it."""
-        found = []
-        for name, level in sorted(self.links.items(), key=lambda item: list(LEVELS).index(item[0])):
+        found = [("level", "α µs", "GB/s", "wires")]
+        for name in filter(self.links.get, LEVELS):
+            level = self.links[name]
             rate = f"{1e-9 / level.beta:,.1f}" if level.beta else "no limit"
             owners = "one a rank" if level.share == 1 else f"{level.share} ranks share one"
             ways = "both ways at once" if level.duplex else "one way at a time"
@@ -613,17 +551,15 @@ class Cluster(Presets):
         return "; ".join([what, *(f"slow: {', '.join(slow)}" for _ in slow[:1]), *noise])
 
     def __str__(self) -> str:
-        table = [("level", "α µs", "GB/s", "wires"), *self.rows()]
-        return "\n".join(
-            [self.summary(), *(f"  {a:<16} {b:>6} {c:>9}  {d}" for a, b, c, d in table)]
-        )
+        rows = [f"  {a:<16} {b:>6} {c:>9}  {d}" for a, b, c, d in self.rows()]
+        return "\n".join([self.summary(), *rows])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("level", "α µs", "GB/s", "wires"))
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in self.rows()
-        )
-        return f"<p>{escape(self.summary())}</p><table><tr>{head}</tr>{rows}</table>"
+        head, *rows = self.rows()
+        table = "".join(f"<th>{name}</th>" for name in head)
+        for row in rows:
+            table += "</tr><tr>" + "".join(f"<td>{cell}</td>" for cell in row)
+        return f"<p>{escape(self.summary())}</p><table><tr>{table}</tr></table>"
 
 
 class _Path:

@@ -1,15 +1,10 @@
-"""What one operation costs on a modelled device, and what memory it leaves: FLOPs, bytes, and who holds what.
+"""What one call of an operator costs on a modelled device, FLOPs and bytes, and what it gives on meta tensors.
 
-Operator, Cost    the FLOPs and bytes of an operation, from its shapes
-given             what an operation without data gives, where PyTorch itself is slow to say it
-Ledger            live bytes by category over time, from storages that are born and die
+A World's meter charges it (`comm.meter`); `study.measure` adds it up.
 """
 
 from __future__ import annotations
 
-import math
-import weakref
-from array import array
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import prod
@@ -24,8 +19,6 @@ from torch.utils.flop_counter import (
     sdpa_backward_flop_count,
     sdpa_flop_count,
 )
-
-from .trace import CATEGORIES, Timeline
 
 # ------------------------------------------------------------
 # What one call of an operator costs: floating point operations, and bytes moved.
@@ -129,7 +122,8 @@ SEQUENCES = (list, tuple)
 
 class Operator:
     """What is known of an operator before it is called. `free`: it moves nothing; `view`: what it gives
-    lies where its operand lies; `composite`: it is made of others."""
+    lies where its operand lies; `composite`: it is made of others; `repeats`: on meta tensors of the same
+    form it gives the same form, which `gave` holds."""
 
     __slots__ = (
         "changed",
@@ -137,11 +131,14 @@ class Operator:
         "formula",
         "free",
         "gathers",
+        "gave",
         "moved",
         "name",
         "outs",
         "overwrites",
+        "repeats",
         "view",
+        "writes",
     )
 
     def __init__(self, func):
@@ -168,6 +165,16 @@ class Operator:
         self.changed = [] if schema.returns else [i for i, _ in written]
         self.formula = _formula(func.overloadpacket, name)
         self.moved = getattr(func, "bytes_moved", None)
+        aliases = any(
+            r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
+        )
+        ours = not schema.name.startswith("aten::")
+        of_tensors = any("Tensor" in str(a.type) for a in schema.arguments)  # arange is of floats
+        self.repeats = of_tensors and not (
+            ours or self.composite or self.free or self.outs or aliases
+        )
+        self.writes = bool(written)
+        self.gave: dict = {}
 
     def operands(
         self, args: tuple, kwargs: Mapping[str, Any], out: Any
@@ -180,12 +187,8 @@ class Operator:
             written += tensors(args[i] for i in self.changed)
         return read, written
 
-    def cost(self, args: tuple, kwargs: Mapping[str, Any], out: Any) -> Cost:
-        """The cost of a call that returned `out`."""
-        return self.cost_of(args, kwargs, out, *self.operands(args, kwargs, out))
-
-    def cost_of(self, args, kwargs, out, read: list[Tensor], written: list[Tensor]) -> Cost:
-        """The same, where the operands have been told apart already."""
+    def cost(self, args, kwargs, out, read: list[Tensor], written: list[Tensor]) -> Cost:
+        """The cost of a call that returned `out`, of these operands."""
         if self.free:
             return Cost(0, 0, None)
         flops = 0 if self.formula is None else self.formula(args, kwargs, out)
@@ -235,376 +238,68 @@ def stored(tensors: Iterable[Tensor]) -> int:
 
 
 # ------------------------------------------------------------
-# What an operator gives on meta tensors, where that is plain: a shape and a dtype.
+# What an operator gives on meta tensors: shapes and dtypes, which are the same every time.
 #
-# PyTorch finds it in Python, step by step, with all its checks: 5 ms for the backward of a layer norm, a hundred times
-# the cost of charging it, and most of the time in which a large model is simulated. Here are the operators that a
-# transformer's training repeats. Whatever is not of the plainest form (contiguous, one dtype, sizes that match) is
-# left to PyTorch, with its errors.
+# PyTorch finds them in Python, step by step, with all its checks: 5 ms for the backward of a layer norm, a hundred times
+# the cost of charging it, and most of the time in which a large model is simulated. So what an operator of PyTorch's
+# gave is remembered by the form of its operands, and made anew. The first call, and every one that raises, is PyTorch's.
 
 
-IN_PLACE = {"add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_"}
-ALIKE = {
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "addcmul",
-    "addcdiv",
-    "lerp",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "neg",
-    "exp",
-    "log",
-    "abs",
-    "sigmoid",
-    "tanh",
-    "relu",
-    "silu",
-    "sigmoid_backward",
-    "tanh_backward",
-    "threshold_backward",
-    "silu_backward",
-}
+PLAIN = (Tensor, nn.Parameter)  # of no class that answers for itself
+
+
+class _Form(NamedTuple):
+    """All that an operator on meta tensors can see of one."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
 
 
 def called(known: Operator, func, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """What `func(*args, **kwargs)` returns, of which `known` is known."""
-    out = None if known.outs else given(known.name, args, kwargs)
-    return func(*args, **kwargs) if out is None else out
+    form = _form((args, *kwargs.items())) if known.repeats else None
+    if form is None:
+        return func(*args, **kwargs)
+    form = form, torch.get_default_dtype()
+    if form not in known.gave:
+        out = func(*args, **kwargs)
+        known.gave[form] = _remembered(out, args if known.writes else ())
+        return out
+    gave = known.gave[form]
+    return _again(gave, args) if gave is not None else func(*args, **kwargs)
 
 
-def given(name: str, args: tuple, kwargs: Mapping[str, Any]) -> Any:
-    """What `name(*args, **kwargs)` gives on meta tensors; None: ask PyTorch."""
-    if name in IN_PLACE:
-        return args[0] if _fit(*args, *kwargs.values()) else None
-    if name in ALIKE:
-        return _alike(*args, *kwargs.values())
-    rule = RULES.get(name)
-    return None if rule is None else rule(*args, **kwargs)
+def _form(value) -> Any:
+    """What of an argument decides what is given; None where it is not known to repeat: a tensor with data."""
+    if isinstance(value, Tensor):
+        if type(value) not in PLAIN or not value.is_meta or value.layout is not torch.strided:
+            return None
+        return _Form(value.shape, value.stride(), value.dtype)
+    if isinstance(value, SEQUENCES):
+        forms = tuple(map(_form, value))
+        return None if None in forms else forms
+    # numbers decide by their kind, whole ones by their value, too
+    return float if type(value) is float else (type(value), value)
 
 
-def _fit(x: Tensor, *others) -> bool:
-    """Whether an operator on each element of `x`, and of `others`, has only its sizes to check, and they are right."""
-    if not isinstance(x, Tensor) or not x.is_meta:
-        return False
-    dtype, shape = x.dtype, x.shape
-    if not dtype.is_floating_point or 0 in x.stride():
-        return False
-    for y in others:
-        if not isinstance(y, Tensor):
-            if type(y) not in (int, float):
-                return False
-        elif not y.is_meta or y.dtype != dtype or y.shape != shape:
-            return False
-    return True
+def _remembered(out, args: tuple) -> Any:
+    """The form of a result: an operand is its place among `args`. None where it holds what cannot be made anew."""
+    if isinstance(out, SEQUENCES):
+        forms = [_remembered(x, args) for x in out]
+        return None if None in forms else type(out)(forms)
+    if not isinstance(out, Tensor):
+        return (out,) if out is None else None
+    for place, x in enumerate(args):
+        if out is x:
+            return place
+    return _form(out)
 
 
-def _plain(*xs) -> bool:
-    """Whether all tensors among `xs` are contiguous ones on meta, of one floating dtype."""
-    tensors = [x for x in xs if isinstance(x, Tensor)]
-    return (
-        bool(tensors)
-        and tensors[0].dtype.is_floating_point
-        and all(x.is_meta and x.is_contiguous() and x.dtype == tensors[0].dtype for x in tensors)
-    )
-
-
-def _alike(*args) -> Tensor | None:
-    return torch.empty_like(args[0]) if _fit(*args) and _plain(*args) else None
-
-
-def _gelu(*args, approximate: str = "none"):
-    return _alike(*args) if approximate in ("none", "tanh") else None
-
-
-def _layer_norm(
-    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
-):
-    k, shape = len(shape), tuple(shape)
-    if not _plain(x, weight, bias) or x.shape[-k:] != shape or not _sized(shape, weight, bias):
-        return None
-    rows = (*x.shape[:-k], *[1] * k)
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return torch.empty_like(x), x.new_empty(rows, dtype=wide), x.new_empty(rows, dtype=wide)
-
-
-def _layer_norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    shape: list[int],
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mask: list[bool],
-):
-    if (
-        not _plain(grad, x, weight, bias)
-        or grad.shape != x.shape
-        or not _sized(tuple(shape), weight, bias)
-    ):
-        return None
-    if (mask[1] and weight is None) or (mask[2] and bias is None):
-        return None
-    return tuple(
-        torch.empty_like(y) if wanted else None
-        for y, wanted in zip((x, weight, bias), mask, strict=True)
-    )
-
-
-def _sized(shape: tuple[int, ...], *xs: Tensor | None) -> bool:
-    return all(x is None or x.shape == shape for x in xs)
-
-
-def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1):
-    if not (
-        bias.dtype == a.dtype == b.dtype
-        and a.is_meta
-        and b.is_meta
-        and bias.is_meta
-        and bias.is_contiguous()
-    ):
-        return None
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or bias.shape != b.shape[1:]:
-        return None
-    return a.new_empty(a.shape[0], b.shape[1]) if a.dtype.is_floating_point else None
-
-
-def _sum(x: Tensor, dim: list[int] | None = None, keepdim: bool = False, *, dtype=None):
-    if not dim or dtype is not None or not _plain(x) or not all(-x.ndim <= d < x.ndim for d in dim):
-        return None
-    gone = {d % x.ndim for d in dim}
-    if len(gone) < len(dim):
-        return None
-    sizes = [1 if d in gone else size for d, size in enumerate(x.shape) if keepdim or d not in gone]
-    return x.new_empty(sizes)
-
-
-RULES = {
-    "gelu": _gelu,
-    "gelu_backward": _gelu,
-    "native_layer_norm": _layer_norm,
-    "native_layer_norm_backward": _layer_norm_backward,
-    "addmm": _addmm,
-    "sum": _sum,
-}
-
-
-# ------------------------------------------------------------
-# The live memory of a rank, by category, without a call in the program.
-#
-# A `Charge` shows the ledger every operator's operands and results. Each *storage* is counted once, however many
-# tensors view it, from its birth (or from the start, if it is first seen as an operand) until it dies or is resized.
-# What it is for becomes known later, and then holds for its whole life:
-#
-#     parameters        an nn.Parameter, or what a torch.optim.Optimizer steps and requires grad
-#     gradients         of parameters: what autograd accumulates, what is in p.grad
-#     optimizer states  in the `state` of an Optimizer, also of a class derived from it
-#     activations       made before backward (or recomputed in it) and read by it: what was saved for it
-#     buffers           of an nn.Module                other   temporary results, output gradients, batches
-#
-# Saved tensors are recognized as backward reads them: torch's hooks for them switch off its check that none was
-# changed since. So what forward keeps for a backward that never comes is "other". Source: ZeRO, 2020, section 3.
-
-
-PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, BUFFERS, OTHER = range(len(CATEGORIES))
-# the strongest claim to a storage holds: a buffer that backward reads is a buffer
-STRENGTH = (5, 4, 3, 1, 2, 0)
-HOST = "host"  # the name of its memory, beside the types of torch's devices
-AT_START = -math.inf  # of what is first seen as an operand: before all that is known
-
-
-class _Held(weakref.ref):
-    """A live storage: `index` is its row in the ledger, `key` its address, `forward` that no backward made it."""
-
-    __slots__ = ("born", "forward", "index", "key", "nbytes")
-
-
-class Ledger:
-    """The storages of a rank; `now()` is its time in seconds."""
-
-    def __init__(self, now: Callable[[], float]):
-        self._now = now
-        self._live: dict[int, _Held] = {}
-        self._category, self._device = bytearray(), bytearray()  # of each storage
-        self._devices: dict[str, int] = {}
-        # of each change
-        self._times = array("d")
-        self._which = array("q")
-        self._change = array("q")
-        self._accumulated: tuple | None = None
-        self._open = True
-        self.hosted = False  # whether anything has lain in the host's memory
-        self.copied = [0, 0]  # bytes from the device to the host, and back
-
-    def existing(self, value, seen: set[int] | None = None) -> None:
-        """Count the tensors, modules and optimizers in `value`, and in containers within it, from time 0."""
-        seen = set() if seen is None else seen
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        if isinstance(value, Tensor):
-            self.claim(value, PARAMETERS if isinstance(value, nn.Parameter) else OTHER, 0.0)
-            self._gradient(value)
-        elif isinstance(value, nn.Module):
-            for buffer in value.buffers():
-                self.claim(buffer, BUFFERS, 0.0)
-            for p in value.parameters():
-                self.existing(p, seen)
-        elif isinstance(value, torch.optim.Optimizer):
-            self.stepped(value, 0.0)
-            for inner in vars(value).values():  # what it wraps steps copies of the weights
-                if isinstance(inner, torch.optim.Optimizer):
-                    self.existing(inner, seen)
-        elif isinstance(value, (dict, list, tuple, set, frozenset)):
-            for item in value.values() if isinstance(value, dict) else value:
-                self.existing(item, seen)
-
-    def on_host(self, x: Tensor, new: bool) -> bool:
-        """Whether `x` lies in the host's memory; `new` is the answer for one that has not been seen."""
-        held = self._live.get(x.untyped_storage()._cdata)
-        return new if held is None else self._device[held.index] == self._devices.get(HOST)
-
-    def saw(
-        self,
-        read: list[Tensor],
-        written: list[Tensor],
-        start: float,
-        name: str = "",
-        host: bool = False,
-        nothing_new: bool = False,
-    ) -> None:
-        """An operator that began at `start` has read and written, or given, these dense tensors.
-
-        host: what it gave is in the host's memory.  nothing_new: it gave no memory that it had not read."""
-        if not self._open:
-            return
-        node = torch._C._current_autograd_node()
-        accumulates = node is not None and type(node).__name__ == "AccumulateGrad"
-        forward = node is None or torch.is_grad_enabled()
-        for x in read:
-            fresh = host and name == "lift_fresh"  # torch.tensor(…): the first that is seen of it
-            held = self._hold(x, AT_START if name != "set_" else start, True, fresh)
-            if type(x) is not Tensor and isinstance(x, nn.Parameter):
-                self._claim(held, PARAMETERS)
-                self._gradient(x)
-            elif held.forward and not forward and not accumulates:
-                self._claim(held, ACTIVATIONS)
-        if not nothing_new:
-            for x in written:
-                self._hold(x, start, forward, host)
-        if accumulates:
-            self._accumulates(node.variable, written)
-
-    def claim(self, x: Tensor, category: int, since: float | None = None) -> None:
-        """`x` belongs to `category`. If it has not been seen it is there since `since` seconds, or now."""
-        if self._open and x.layout is torch.strided:
-            self._claim(self._hold(x, self._now() if since is None else since, True), category)
-
-    def stepped(self, optimizer: torch.optim.Optimizer, since: float | None = None) -> None:
-        """Find the states of an optimizer."""
-        for value in [v for state in optimizer.state.values() for v in _values(state)]:
-            if isinstance(value, Tensor):
-                self.claim(value, STATES, since)
-        for p in [p for group in optimizer.param_groups for p in group["params"]]:
-            # an fp32 copy of the weights is a state
-            self.claim(p, PARAMETERS if p.requires_grad else STATES, since)
-            self._gradient(p)
-
-    def resized(self, storage: torch.UntypedStorage) -> None:
-        """The storage may have another size now."""
-        held = self._live.get(storage._cdata)
-        if held is not None and held.nbytes != storage.nbytes():
-            self._changed(self._now(), held.index, storage.nbytes() - held.nbytes)
-            held.nbytes = storage.nbytes()
-
-    def close(self) -> None:
-        """Nothing is recorded from now on: the program is over."""
-        self._live.clear()
-        self._open = False
-
-    def __bool__(self) -> bool:
-        """Whether it has ever held anything."""
-        return bool(self._category)
-
-    def timeline(self, device: str | None = None) -> Timeline:
-        """Live bytes on devices of this type ("cpu", "meta", "cuda"), or on the `HOST`; None: on the type with the
-        highest peak."""
-        columns = self._times, self._change, self._which, self._category, self._device
-        wanted = [device] if device else self._devices.keys() - {HOST}
-        found = [
-            Timeline.of(*columns, name, code)
-            for name, code in self._devices.items()
-            if name in wanted
-        ]
-        return max(
-            found, key=lambda timeline: timeline.peak, default=Timeline([], [], [], device or "cpu")
-        )
-
-    def _hold(self, x: Tensor, born: float, forward: bool, host: bool = False) -> _Held:
-        storage = x.untyped_storage()
-        key = storage._cdata
-        held = self._live.get(key)
-        if held is None:
-            return self._enter(storage, key, HOST if host else x.device.type, born, forward)
-        if held.nbytes != storage.nbytes():
-            self.resized(storage)
-        return held
-
-    def _enter(self, storage, key: int, device: str, born: float, forward: bool) -> _Held:
-        if born == AT_START and not storage.resizable():
-            born = self._now()  # not torch's own memory (numpy's, a file's): held since it is used
-        held = self._live[key] = _Held(storage, self._died)
-        held.key = key
-        held.index = len(self._category)
-        held.nbytes = storage.nbytes()
-        held.born, held.forward = born, forward
-        self.hosted |= device == HOST
-        self._category.append(OTHER)
-        self._device.append(self._devices.setdefault(device, len(self._devices)))
-        self._changed(born, held.index, held.nbytes)
-        return held
-
-    def _died(self, held: _Held) -> None:
-        if self._live.get(held.key) is held:
-            del self._live[held.key]
-            # The collector may find it while another rank runs, whose time is another.
-            self._changed(max(self._now(), held.born), held.index, -held.nbytes)
-
-    def _changed(self, time: float, index: int, nbytes: int) -> None:
-        self._times.append(time)
-        self._which.append(index)
-        self._change.append(nbytes)
-
-    def _claim(self, held: _Held, category: int) -> None:
-        if STRENGTH[category] > STRENGTH[self._category[held.index]]:
-            self._category[held.index] = category
-
-    def _gradient(self, leaf: Tensor) -> None:
-        grad = leaf.grad if leaf.is_leaf else None
-        if grad is not None:
-            self.claim(grad, GRADIENTS, AT_START)
-
-    def _accumulates(self, leaf: Tensor, written: list[Tensor]) -> None:
-        """Autograd adds to the gradient of `leaf`, or steals or copies the first one; then come the user's hooks."""
-        if self._category[self._hold(leaf, AT_START, True).index] != PARAMETERS:
-            return  # the input of a pipeline's stage, say
-        backward = torch._C._current_graph_task_id(), id(leaf)
-        if leaf.grad is not None:
-            self.claim(leaf.grad, GRADIENTS)
-        elif backward != self._accumulated:
-            for x in written:
-                self.claim(x, GRADIENTS)
-        self._accumulated = backward
-
-
-def _values(state):
-    """Everything in a state: a tensor, a number, or containers of them."""
-    if isinstance(state, dict):
-        return [v for value in state.values() for v in _values(value)]
-    if isinstance(state, (list, tuple)):
-        return [v for value in state for v in _values(value)]
-    return [state]
+def _again(form, args: tuple) -> Any:
+    """A result of this form."""
+    if isinstance(form, _Form):
+        return torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
+    if isinstance(form, int):
+        return args[form]
+    return None if form == (None,) else type(form)([_again(each, args) for each in form])

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from ..arguments import flags
+from ..arguments import flags, number
 from .base import PeerLost, RankMissing
 from .program import (
     PACKAGES,
@@ -118,13 +118,13 @@ def _check_rate(rate: float | None, transport: str, timeout: float) -> None:
     """Bytes per second that can be kept: the least that moves is a page, and each wait sees one within its timeout."""
     if rate is None:
         return
-    if isinstance(rate, bool) or not (isinstance(rate, int | float) and 0 < rate < math.inf):
-        raise ValueError(f"a rate is a number of bytes per second, more than 0, not {rate!r}")
+    number(rate, "a rate is a number of bytes per second, more than 0", math.ulp(0))
     if transport != "shm":
         raise ValueError(
             f'a rate of {rate:g} bytes/s is kept by transport="shm" only, not by {transport!r}'
         )
-    if (seconds := 2 * mmap.PAGESIZE / rate) > timeout:
+    seconds = 2 * mmap.PAGESIZE / rate
+    if seconds > timeout:
         raise ValueError(
             f"at {rate:g} bytes/s {2 * mmap.PAGESIZE} bytes take {seconds:g} s: no progress "
             f"within the timeout of {timeout:g} s"
@@ -142,10 +142,8 @@ def _tell(fds: list[int]) -> None:
     """Give the server the names of what it should have loaded, and one end of a socket pair for a launch; a new server
     if it has died."""
     ours = tuple(f"{os.path.basename(os.path.dirname(folder))}." for folder in PACKAGES)
-    loaded = sorted(
-        name for name in sys.modules if name.startswith(ours) and not name.endswith("__main__")
-    )
-    message = " ".join(loaded).encode() + b"\n"
+    loaded = [n for n in sys.modules if n.startswith(ours) and not n.endswith("__main__")]
+    message = " ".join(sorted(loaded)).encode() + b"\n"
     try:
         socket.send_fds(_server(os.getpid())[0], [message], fds)
     except ConnectionError:
@@ -162,13 +160,7 @@ def _server(pid: int) -> tuple[socket.socket, subprocess.Popen]:
     # In huge pages the server is forked faster: there are fewer of them to map.
     environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | os.environ | {"PYTHONPATH": path}
     with theirs:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "minidist.comm.server",
-            str(theirs.fileno()),
-        ]
+        command = [sys.executable, "-P", "-m", "minidist.comm.server", str(theirs.fileno())]
         server = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],
@@ -220,7 +212,7 @@ class RankTraceback(Exception):
 def _results(outcomes: list, unread: list, n: int, on_failure: str) -> Results:
     errors = {r: _error(o, r, n) for r, o in enumerate(outcomes) if o is not None and not o["ok"]}
     if errors and on_failure == "end":
-        raise errors[min(errors, key=lambda r: _blame(outcomes[r], errors[r]))]
+        raise errors[min(errors, key=lambda r: _blame(outcomes[r]))]
     if unread and not errors:
         raise never_received(unread)
     if not errors:
@@ -237,17 +229,10 @@ def _results(outcomes: list, unread: list, n: int, on_failure: str) -> Results:
     return Results(values, trace, max((e for _, e in spans), default=start) - start)
 
 
-def _blame(outcome: dict, error: BaseException) -> tuple:
+def _blame(outcome: dict) -> tuple[int, int]:
     """The cause before its victims: first those that waited in vain, then those whose connection was closed; then the
     order in which the supervisor heard of them."""
-    victim = (
-        0
-        if "died" in outcome
-        else 1
-        if isinstance(error, RankMissing)
-        else 2 * isinstance(error, PeerLost)
-    )
-    return victim, outcome["order"]
+    return outcome.get("missing", 0) + 2 * outcome.get("lost", 0), outcome["order"]
 
 
 def _stopped(pids: dict[int, int], n: int) -> RankMissing:

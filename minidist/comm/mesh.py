@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..arguments import whole
 from .base import Comm
@@ -25,34 +24,43 @@ from .cluster import Cluster
 AXES = ("pp", "dp", "tp")
 
 
-@dataclass(frozen=True)
 class Grid:
-    """dp × pp × tp ranks, data, pipeline and tensor parallel. order: the axes from the outside in.
+    """dp × pp × tp ranks, data, pipeline and tensor parallel, and other axes by name, such as cp=2 for context.
 
-    Knows where every rank is, without any Comm. Raises ValueError for an axis below 1, and for another order than one
-    of the three axes.
+    order: all axes from the outside in, each once; "pp dp tp" unless there are others, whose place it says.
+    sizes: {axis: its size} in that order; `grid.dp` is one of them. Knows where every rank is, without any Comm. Raises
+    ValueError for an axis below 1, for a name that a mesh has for something else, and for an order of other axes.
     """
 
-    dp: int = 1
-    pp: int = 1
-    tp: int = 1
-    order: Sequence[str] = AXES
-
-    def __post_init__(self):
-        if isinstance(self.order, str):
-            object.__setattr__(self, "order", tuple(self.order.split()))
-        if sorted(self.order) != sorted(AXES):
+    def __init__(
+        self,
+        dp: int = 1,
+        pp: int = 1,
+        tp: int = 1,
+        order: str | Sequence[str] = AXES,
+        **others: int,
+    ):
+        sizes = {"dp": dp, "pp": pp, "tp": tp} | others
+        for axis in others:
+            if axis in ("comm", "grid", "sizes", "group") or hasattr(Grid, axis):
+                raise ValueError(f"{axis} is no name for an axis: a mesh calls something else so")
+        order = order.split() if isinstance(order, str) else list(order)
+        if sorted(order) != sorted(sizes):
             raise ValueError(
-                f"the order of a mesh names its {len(AXES)} axes once, {', '.join(AXES)}, "
-                f"not these {len(self.order)}: {', '.join(self.order)}"
+                f"the order of a mesh names its {len(sizes)} axes once, {', '.join(sizes)}, "
+                f"not these {len(order)}: {', '.join(order)}"
             )
-        for axis, size in self.sizes.items():
-            whole(size, f"the axis {axis} of a mesh has at least 1 rank", 1)
+        self.sizes = {
+            axis: whole(sizes[axis], f"the axis {axis} of a mesh has at least 1 rank", 1)
+            for axis in order
+        }
+        vars(self).update(self.sizes)  # grid.dp and the others
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """{axis: its size}, from the outside in."""
-        return {axis: getattr(self, axis) for axis in self.order}
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Grid) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
 
     @property
     def size(self) -> int:
@@ -68,7 +76,7 @@ class Grid:
         found = {}
         for axis, size in reversed(self.sizes.items()):
             rank, found[axis] = divmod(rank, size)
-        return {axis: found[axis] for axis in self.order}
+        return {axis: found[axis] for axis in self.sizes}
 
     def rank(self, **place: int) -> int:
         """The rank at a place: `grid.rank(dp=1, pp=0, tp=1)`; an axis that is not named is at 0."""
@@ -78,36 +86,38 @@ class Grid:
             if not 0 <= at < size:
                 raise ValueError(f"{axis} has {size} ranks, 0 to {size - 1}, not {at}")
             number = number * size + at
-        if place:
-            raise ValueError(f"the {len(AXES)} axes are {', '.join(AXES)}, not {', '.join(place)}")
+        self._check(*place)
         return number
+
+    def _check(self, *axes: str) -> None:
+        unknown = [axis for axis in axes if axis not in self.sizes]
+        if unknown:
+            known = f"the {len(self.sizes)} axes are {', '.join(self.sizes)}"
+            raise ValueError(f"{known}, not {', '.join(unknown)}")
 
     def colors(self, *axes: str) -> list[int]:
         """A number for each rank: equal where ranks differ along these axes alone."""
-        unknown = [axis for axis in axes if axis not in AXES]
-        if unknown:
-            raise ValueError(
-                f"the {len(AXES)} axes are {', '.join(AXES)}, not {', '.join(unknown)}"
-            )
+        self._check(*axes)
         return [self.rank(**self.place(rank) | dict.fromkeys(axes, 0)) for rank in range(self.size)]
 
     def between(self, src: int, dst: int) -> str:
         """The axis along which two ranks differ; where they do along several, their names with " × " between."""
         a, b = self.place(src), self.place(dst)
-        return " × ".join(axis for axis in self.order if a[axis] != b[axis])
+        return " × ".join(axis for axis in self.sizes if a[axis] != b[axis])
 
     def levels(self, cluster: Cluster) -> dict[str, list[str]]:
         """{axis: the levels of `cluster` that its messages pass}, near ones first; of a ring along each axis."""
         self.fits(cluster.size)
-        found: dict[str, dict[str, None]] = {axis: {} for axis in self.order}
+        passed: dict[str, set[str]] = {axis: set() for axis in self.sizes}
         for rank in range(self.size):
             here = self.place(rank)
             for axis, size in self.sizes.items():
                 after = self.rank(**here | {axis: (here[axis] + 1) % size})
-                found[axis] |= dict.fromkeys(cluster.levels(rank, after) if after != rank else ())
+                if after != rank:
+                    passed[axis].update(cluster.levels(rank, after))
         return {
-            axis: [level for level in cluster.links if level in passed]
-            for axis, passed in found.items()
+            axis: [level for level in cluster.links if level in names]
+            for axis, names in passed.items()
         }
 
     def fits(self, room: int) -> None:
@@ -128,10 +138,9 @@ class Grid:
 
     def draw(self, cluster: Cluster | None = None) -> str:
         """The grid as text, a line for each node of `cluster`, or for each place on the outermost axis."""
-        rows, per = (
-            [str(self) + ", the last axis innermost"],
-            self.size // self.sizes[self.order[0]],
-        )
+        outermost = next(iter(self.sizes))
+        rows = [f"{self}, the last axis innermost"]
+        per = self.size // self.sizes[outermost]
         if cluster is not None:
             self.fits(cluster.size)
             per = cluster.ranks * cluster.devices
@@ -141,9 +150,7 @@ class Grid:
                 f"{rank:>{len(str(self.size))}} {self.name(rank):<{width}}"
                 for rank in range(first, min(first + per, self.size))
             ]
-            rows.append(
-                f"  {'node' if cluster else self.order[0]} {k}  " + "  ".join(cells).rstrip()
-            )
+            rows.append(f"  {'node' if cluster else outermost} {k}  " + "  ".join(cells).rstrip())
         if cluster is not None:
             rows += [
                 f"  {axis} over {', '.join(on) or 'no link'}"
@@ -163,36 +170,41 @@ class Mesh:
 
         mesh = Mesh(comm, dp=2, pp=2, tp=2)      # on all ranks; no message
         mesh.tp.rank, mesh.group("pp", "tp")     # where I am; the ranks of one replica of the model
+        Mesh(comm, dp=2, cp=4, order="pp dp cp tp").cp      # any axis has a Comm by its name
 
-    order: the axes from the outside in, "pp dp tp" by default. An axis of one rank is a Comm of one: the serial case.
+    The axes are those of a `Grid`. An axis of one rank is a Comm of one: the serial case.
     comm, grid: all ranks; where each of them is.
     Raises ValueError where the axes do not make as many ranks as there are.
     """
 
-    def __init__(
-        self, comm: Comm, dp: int = 1, pp: int = 1, tp: int = 1, order: Sequence[str] = AXES
-    ):
-        self.comm, self.grid = comm, Grid(dp, pp, tp, order)
-        self.grid.takes(comm.size)
-        self.dp, self.pp, self.tp = (self._split(axis) for axis in ("dp", "pp", "tp"))
-        self._groups: dict[tuple[str, ...], Comm] = {
-            ("dp",): self.dp,
-            ("pp",): self.pp,
-            ("tp",): self.tp,
-            AXES: comm,
-        }
+    dp: Comm
+    pp: Comm
+    tp: Comm
 
-    def _split(self, *axes: str) -> Comm:
-        return self.comm.split(self.grid.colors(*axes))
+    def __init__(
+        self,
+        comm: Comm,
+        dp: int = 1,
+        pp: int = 1,
+        tp: int = 1,
+        order: str | Sequence[str] = AXES,
+        **others: int,
+    ):
+        self.comm, self.grid = comm, Grid(dp, pp, tp, order, **others)
+        self.grid.takes(comm.size)
+        self._groups: dict[tuple[str, ...], Comm] = {tuple(self.grid.sizes): comm}
+        for axis in ("dp", "pp", "tp", *others):
+            setattr(self, axis, self.group(axis))
 
     def group(self, *axes: str) -> Comm:
-        """The ranks that differ from this one along these axes alone, in rank order; all three: all ranks.
+        """The ranks that differ from this one along these axes alone, in rank order; of all axes: all ranks.
 
         Made once, without a message, when all ranks ask for it. ValueError for another axis.
         """
-        key = tuple(sorted(set(axes), key=lambda axis: (*AXES, axis).index(axis)))
+        colors = self.grid.colors(*axes)
+        key = tuple(axis for axis in self.grid.sizes if axis in axes)
         if key not in self._groups:
-            self._groups[key] = self._split(*key)
+            self._groups[key] = self.comm.split(colors)
         return self._groups[key]
 
     def __repr__(self) -> str:

@@ -8,11 +8,12 @@ ShmWork              what `isend` and `irecv` return
 from __future__ import annotations
 
 import ctypes
+import itertools
 import marshal
 import mmap
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 
@@ -45,7 +46,7 @@ class Rings:
 
     def __init__(self, n: int, rate: float | None = None):
         context = multiprocessing.get_context("fork")
-        pairs = [(s, d) for s in range(n) for d in range(n) if s != d]
+        pairs = list(itertools.permutations(range(n), 2))  # (src, dst)
         pages = _TOTAL // max(1, len(pairs)) // SLOTS // mmap.PAGESIZE
         slow = 64 if rate is None else int(rate * SEGMENT / mmap.PAGESIZE)
         self.n = n
@@ -86,77 +87,78 @@ def packed(header: tuple) -> bytes:
     return data
 
 
-class Outgoing:
-    """This rank's end of the ring to `dst`. Messages leave in the order of `put`."""
+class _End:
+    """This rank's end of the ring from `src` to `dst`. `bell`: the other side's."""
 
-    def __init__(self, rings: Rings, src: int, dst: int):
+    def __init__(self, rings: Rings, src: int, dst: int, other: int):
         self.slot, self.address = rings.slot, rings.address[src, dst]
         self.items = rings.items[src, dst]
         self.spaces = rings.spaces[src, dst]
-        self.bell = rings.bells[dst]
-        self.count = 0  # segments written
+        self.bell = rings.bells[other]
+        self.count = 0  # segments moved
+
+    def _place(self) -> int:
+        """The address of the slot whose turn it is."""
+        return self.address + self.count % SLOTS * self.slot
+
+    def _segment(self, message) -> tuple[int, int, int]:
+        """The next segment of a message (pointer, nbytes, moved, begun) counts as moved: its address in the slot, its
+        address in the message's memory, its length. A message without any bytes has one segment, too: its header."""
+        skip = 0 if message.begun else HEADER
+        at, pointer = self._place() + skip, message.pointer + message.moved
+        size = min(self.slot - skip, message.nbytes - message.moved)
+        message.begun = True
+        message.moved += size
+        self.count += 1
+        return at, pointer, size
+
+
+class Outgoing(_End):
+    """The sender's end. Messages leave in the order of `push`."""
+
+    def __init__(self, rings: Rings, src: int, dst: int):
+        super().__init__(rings, src, dst, dst)
 
     def room(self, message) -> bool:
         """Take a free slot for the next segment of `message`, if there is one."""
         return self.spaces.acquire(False)
 
     def push(self, message) -> bool:
-        """Write segments of `message` (header, pointer, nbytes, moved) while there is room; True if any."""
+        """Write segments of `message` while there is room; True if any."""
         before = self.count
         while (message.moved < message.nbytes or not message.begun) and self.room(message):
-            at, room = self.address + self.count % SLOTS * self.slot, self.slot
             if not message.begun:
-                ctypes.memmove(at, message.header, len(message.header))
-                at = at + HEADER
-                room = room - HEADER
-                message.begun = True
-            size = min(room, message.nbytes - message.moved)
-            if size:
-                ctypes.memmove(at, message.pointer + message.moved, size)
-            message.moved += size
-            self.count += 1
+                ctypes.memmove(self._place(), message.header, len(message.header))
+            at, pointer, size = self._segment(message)
+            ctypes.memmove(at, pointer, size)
             self.items.release()
             self.bell.release()
         return self.count > before
 
 
-class Incoming:
-    """This rank's end of the ring from `src`."""
+class Incoming(_End):
+    """The receiver's end."""
 
     def __init__(self, rings: Rings, src: int, dst: int):
-        self.slot, self.address = rings.slot, rings.address[src, dst]
-        self.items = rings.items[src, dst]
-        self.spaces = rings.spaces[src, dst]
-        self.bell = rings.bells[src]
-        self.count = 0  # segments read
+        super().__init__(rings, src, dst, src)
         self._held = False  # a filled slot whose header has been looked at
+
+    def _filled(self) -> bool:
+        """Hold the next filled slot, if there is one."""
+        self._held = self._held or self.items.acquire(False)
+        return self._held
 
     def header(self) -> tuple | None:
         """The header of the next message, if it has come; it stays the next one until `pull`."""
-        if not self._held and not self.items.acquire(False):
-            return None
-        self._held = True
-        return marshal.loads(
-            ctypes.string_at(self.address + self.count % SLOTS * self.slot, HEADER)
-        )
+        return marshal.loads(ctypes.string_at(self._place(), HEADER)) if self._filled() else None
 
     def pull(self, message) -> bool:
-        """Read segments into `message` (pointer, nbytes, moved) while there are any; True if any."""
+        """Read segments into `message` while there are any; True if any."""
         before = self.count
-        while message.moved < message.nbytes or not message.begun:
-            if not self._held and not self.items.acquire(False):
-                break
-            at, room = self.address + self.count % SLOTS * self.slot, self.slot
-            if not message.begun:
-                at = at + HEADER
-                room = room - HEADER
-                message.begun = True
-            size = min(room, message.nbytes - message.moved)
-            if size:
-                ctypes.memmove(message.pointer + message.moved, at, size)
-            message.moved += size
+        while (message.moved < message.nbytes or not message.begun) and self._filled():
+            at, pointer, size = self._segment(message)
+            ctypes.memmove(pointer, at, size)
             self._held = False
-            self.count += 1
             self.spaces.release()
             self.bell.release()
         return self.count > before
@@ -172,14 +174,14 @@ def says(op: Send | Recv, checked: bool, call: tuple | None = None) -> tuple:
         raise ValueError(
             f"a meta tensor, {describe(op.x)}, has no values to pass between processes: use a World"
         )
-    found = caller() if checked else None
-    where = (_at_most(200, found[0].co_filename[::-1])[::-1], found[1]) if found else ("", 0)
+    filename, line = (caller() if checked else None) or ("", 0)
     return (
         tuple(op.x.shape),
         str(op.x.dtype).removeprefix("torch."),
         op.label and _at_most(120, op.label),
         call,
-        *where,
+        _at_most(200, filename[::-1])[::-1],
+        line,
     )
 
 
@@ -196,77 +198,68 @@ def side(rank: int, said: tuple) -> Side:
     )
 
 
-def plain(x: torch.Tensor) -> bool:
-    """Whether the bytes from `x.data_ptr()` on are the values: no strides, no postponed conjugate or minus."""
-    return x.is_contiguous() and not x.is_conj() and not x.is_neg()
+def mismatched(src: int, sent: tuple, rank: int, said: tuple) -> Mismatch:
+    """The error of a message of whose shape, dtype, label or collective its sender says another thing than its receiver."""
+    return Mismatch(mismatch(side(src, sent), side(rank, said)))
 
 
 def settled(x: torch.Tensor) -> torch.Tensor:
-    """`x` itself if it is plain, else a plain copy."""
-    return x if plain(x) else x.resolve_conj().resolve_neg().contiguous()
+    """`x` itself if the bytes from `x.data_ptr()` on are its values, without strides and without a postponed conjugate or
+    minus; else a copy of which that is true."""
+    return x.resolve_conj().resolve_neg().contiguous()
 
 
-class Message:
+class _Transfer:
+    """One side of a transfer: where its bytes lie, and how many have moved."""
+
+    def __init__(self, flat: torch.Tensor):
+        self.use(flat)
+        self.nbytes = flat.nbytes
+        self.moved = 0
+        self.begun = False
+
+    def use(self, flat: torch.Tensor) -> None:
+        """This is its memory now."""
+        self.flat = flat
+        self.pointer = flat.data_ptr()
+
+    @property
+    def complete(self) -> bool:
+        return self.begun and self.moved >= self.nbytes
+
+
+class Message(_Transfer):
     """An operation of this rank; `peer` is the other side's rank in the whole run (or ANY)."""
 
-    sending: bool
-
     def __init__(self, work: ShmWork, op: Send | Recv, comm, checked: bool):
+        self.said = says(op, checked, comm.call)
+        super().__init__(settled(op.x.detach().to("cpu")))
         self.work = work
         self.op = op
         self.comm = comm
         self.sending = isinstance(op, Send)
         peer = op.dst if self.sending else op.src
         self.peer = peer if peer == ANY else comm.ranks[peer]
-        self.said = says(op, checked, comm.call)
-        self.moved = 0
-        self.begun = False
         self.over = False
-        x = op.x.detach()
-        if x.device.type == "cpu" and plain(x):
-            self.flat = x
-        else:  # staged: values of a send, room for a receive
-            self.flat = (
-                settled(x.to("cpu")) if self.sending else torch.empty(x.shape, dtype=x.dtype)
-            )
-        self.nbytes, self.pointer = (
-            self.flat.numel() * self.flat.element_size(),
-            self.flat.data_ptr(),
-        )
         self.posted = time.monotonic()
         self.header = (
             packed((comm.channel, self.nbytes, self.posted, self.said)) if self.sending else None
         )
 
-    @property
-    def complete(self) -> bool:
-        return self.begun and self.moved >= self.nbytes
-
     def finish(self, error: BaseException | None = None) -> None:
-        if (
-            error is None
-            and not self.sending
-            and not self.over
-            and self.pointer != self.op.x.data_ptr()
-        ):
+        staged = self.pointer != self.op.x.data_ptr()
+        if error is None and not self.sending and not self.over and staged:
             self.op.x.detach().copy_(self.flat)
         self.over = True
         self.work.error = self.work.error or error
         self.work.parts -= 1
-
-    def divert(self) -> None:
-        """Nobody wants what is coming: let it come to other memory."""
-        self.flat = torch.empty_like(self.flat)
-        self.pointer = self.flat.data_ptr()
 
     def mismatch(self, header: tuple) -> Mismatch | None:
         """What is wrong with a message that has come for this receive."""
         sent, expected = header[3], self.said
         if sent[:4] == expected[:4]:
             return None
-        return Mismatch(
-            mismatch(side(self.peer, sent), side(self.comm.ranks[self.comm.rank], expected))
-        )
+        return mismatched(self.peer, sent, self.comm.ranks[self.comm.rank], expected)
 
     def __str__(self) -> str:
         verb, to = ("send", "to") if self.sending else ("receive", "from")
@@ -275,18 +268,12 @@ class Message:
         return f"{verb} of {describe(self.op.x)} {to} {rank}{label}"
 
 
-class Aside:
+class Aside(_Transfer):
     """A message that came before its receive was posted, or that nobody can take: bytes of our own."""
 
     def __init__(self, header: tuple):
+        super().__init__(torch.empty(header[1], dtype=torch.uint8))
         self.header = header
-        self.nbytes = header[1]
-        self.moved = 0
-        self.begun = False
-        self.flat = torch.empty(self.nbytes, dtype=torch.uint8)
-        self.pointer = self.flat.data_ptr()
-
-    complete = Message.complete
 
     def give(self, receive: Message) -> None:
         if receive.nbytes:
@@ -296,14 +283,14 @@ class Aside:
 class ShmWork(Work):
     """Finished when all its messages are."""
 
-    __slots__ = ("_endpoint", "error", "messages", "parts", "source")
-
-    def __init__(self, endpoint, parts: int):
+    def __init__(self, endpoint, comm, ops: Sequence[Send | Recv]):
         self._endpoint = endpoint
-        self.parts = parts
+        self.comm = comm
+        self.call = comm.call
+        self.parts = len(ops)  # messages that are not over
         self.error = None
         self.source = None
-        self.messages: list[Message] = []
+        self.messages = [Message(self, op, comm, endpoint.checked) for op in ops]
 
     def done(self) -> bool:
         self._endpoint.progress()
@@ -316,10 +303,6 @@ class ShmWork(Work):
         if isinstance(self.error, Mismatch):
             return any(not message.sending and not message.over for message in self.messages)
         return self.parts > 0
-
-    def of(self, comm, call: tuple) -> Iterator[bool]:
-        """Whether its messages belong to a collective of `comm`."""
-        return (message.comm is comm and message.said[3] == call for message in self.messages)
 
     def wait(self) -> None:
         if self.waits():

@@ -9,10 +9,11 @@ StreamLane     `comm.stream` on a CUDA stream of its own
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from types import CellType
+from types import BuiltinMethodType, CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -112,60 +113,59 @@ class Native:
             self._own = named_group(comm.group, comm.ranks, f"{comm.channel}/native", comm.timeout)
         return self._own
 
-    def _begin(self) -> None:
+    def _start_posted(self) -> None:
         self._comm.check_usable()
         self._comm.start_all()
 
     def broadcast(self, flat: Tensor, root: int) -> None:
-        self._begin()
+        self._start_posted()
         dist.broadcast(flat, group_src=root, group=self._group)
 
     def reduce(self, flat: Tensor, root: int, op: str) -> None:
-        self._begin()
-        kept = flat.clone()  # the library may overwrite the tensors of the other ranks
+        self._start_posted()
+        own = flat.clone()  # the library may overwrite the tensors of the other ranks
         dist.reduce(flat, group_dst=root, op=_OPS[op], group=self._group)
         if self._comm.rank != root:
-            flat.copy_(kept)
+            flat.copy_(own)
 
     def all_reduce(self, flat: Tensor, op: str) -> None:
-        self._begin()
+        self._start_posted()
         dist.all_reduce(flat, op=_OPS[op], group=self._group)
 
     def reduce_scatter(self, chunks: list[Tensor], out: Tensor, op: str) -> None:
-        self._begin()
+        self._start_posted()
         flat = _joined(chunks)
         padded = torch.empty(flat.numel() // len(chunks), dtype=flat.dtype, device=flat.device)
         _reduce_scatter(padded, flat, op=_OPS[op], group=self._group)
         out.copy_(padded[: out.numel()])
 
     def all_gather(self, chunks: list[Tensor]) -> None:
-        self._begin()
+        self._start_posted()
         flat = _joined(chunks)
         padded = flat.chunk(len(chunks)) if flat.numel() else chunks
         _all_gather(flat, padded[self._comm.rank].clone(), group=self._group)
-        _unpad(chunks, padded)
+        for chunk, values in zip(chunks, padded, strict=True):
+            if chunk.data_ptr() != values.data_ptr():
+                chunk.copy_(values[: chunk.numel()])
 
     def gather(self, chunks: list[Tensor], root: int) -> None:
-        self._begin()
-        padded = _padded(chunks)
-        into = padded if self._comm.rank == root else None
-        dist.gather(padded[self._comm.rank].clone(), into, group_dst=root, group=self._group)
-        if into is not None:
-            _unpad(chunks, padded)
+        """An all-to-all in which only the root receives; so chunks may be uneven."""
+        own = chunks[self._comm.rank]
+        outputs = chunks if self._comm.rank == root else self._alone(root, own[:0])
+        self.all_to_all(outputs, self._alone(root, own))
 
     def scatter(self, chunks: list[Tensor], root: int) -> None:
-        self._begin()
-        # the root knows
-        longest = chunks[0].new_tensor([max(c.numel() for c in chunks)], dtype=torch.int64)
-        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._group)
-        padded = _padded(chunks, int(longest))
-        out, mine = torch.empty_like(padded[0]), chunks[self._comm.rank]
-        given = padded if self._comm.rank == root else None
-        dist.scatter(out, given, group_src=root, group=self._group)
-        mine.copy_(out[: mine.numel()])
+        """An all-to-all in which only the root sends."""
+        own = chunks[self._comm.rank]
+        inputs = chunks if self._comm.rank == root else self._alone(root, own[:0])
+        self.all_to_all(self._alone(root, own), inputs)
+
+    def _alone(self, root: int, chunk: Tensor) -> list[Tensor]:
+        """A chunk for each rank, of which only the root's is not empty."""
+        return [chunk if r == root else chunk[:0] for r in range(self._comm.size)]
 
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
-        self._begin()
+        self._start_posted()
         out, into = torch.cat(outputs), torch.cat(inputs)
         dist.all_to_all_single(
             out, into, [o.numel() for o in outputs], [i.numel() for i in inputs], group=self._group
@@ -174,37 +174,30 @@ class Native:
             chunk.copy_(values)
 
     def barrier(self, token: Tensor) -> None:
-        self._begin()
+        self._start_posted()
         dist.barrier(group=self._group)
 
 
-def _padded(chunks: list[Tensor], longest: int = 0) -> list[Tensor]:
-    longest = max(longest, *(c.numel() for c in chunks))
+def _padded(chunks: list[Tensor]) -> list[Tensor]:
+    longest = max(c.numel() for c in chunks)
     return [torch.nn.functional.pad(c, (0, longest - c.numel())) for c in chunks]
-
-
-def _unpad(chunks: Sequence[Tensor], padded: Sequence[Tensor]) -> None:
-    for chunk, values in zip(chunks, padded, strict=True):
-        if chunk.data_ptr() != values.data_ptr():
-            chunk.copy_(values[: chunk.numel()])
 
 
 def _joined(chunks: list[Tensor]) -> Tensor:
     """All chunks in one tensor, each as long as the longest: their own memory where they lie so already."""
-    first, step = chunks[0], chunks[0].nbytes
-    if all(
-        c.numel() == first.numel() and c.data_ptr() == first.data_ptr() + i * step
-        for i, c in enumerate(chunks)
-    ):
-        if first.untyped_storage().data_ptr() == chunks[-1].untyped_storage().data_ptr():
-            return first.as_strided((first.numel() * len(chunks),), (1,))
+    first = chunks[0]
+    one_memory = len({c.untyped_storage().data_ptr() for c in chunks}) == 1
+    places = [first.storage_offset() + i * first.numel() for i in range(len(chunks))]
+    even = all(c.numel() == first.numel() for c in chunks)
+    if one_memory and even and [c.storage_offset() for c in chunks] == places:
+        return first.as_strided((first.numel() * len(chunks),), (1,))
     return torch.cat(_padded(chunks))
 
 
 # ------------------------------------------------------------
 # `stream` on a GPU: each lane is a stream of the device, and no thread of the host.
 #
-#     host             put: issue the job's kernels and messages      wait: tell the caller's stream to wait
+#     host             submit: issue the job's kernels and messages      wait: tell the caller's stream to wait
 #     caller's stream  ──compute──●───────compute────────────────────────────○──compute──
 #     lane's stream               └▶ wait ──messages──● ─────────────────────▶┘
 #
@@ -259,7 +252,7 @@ class StreamLane:
         self._unwaited = unwaited
         self._stream = gpu.Stream()
 
-    def put(self, fn: Callable, args: tuple) -> StreamWork:
+    def submit(self, fn: Callable, args: tuple) -> StreamWork:
         work = StreamWork(self._gpu, self._unwaited)
         work._held = fn, args
         self._stream.wait_stream(self._gpu.current_stream())
@@ -282,6 +275,10 @@ def _mark(values: Any, stream: Any) -> None:
             x.record_stream(stream)
 
 
+# what is looked through: what may hold a job's tensors, and nothing that outlives every job
+_HOLDERS = (list, tuple, set, frozenset, dict, partial, CellType, MethodType, BuiltinMethodType)
+
+
 def tensors(values: Any) -> Iterator[Tensor]:
     """All tensors that are reached from `values`: through lists and the like, functions, and this package's objects.
 
@@ -289,30 +286,12 @@ def tensors(values: Any) -> Iterator[Tensor]:
     seen, stack = set(), [values]
     while stack:
         value = stack.pop()
-        if id(value) in seen:
+        if id(value) in seen or isinstance(value, Comm | Work | nn.Module | type):
             continue
         seen.add(id(value))
         if isinstance(value, Tensor):
             yield value
-        elif isinstance(value, list | tuple | set | frozenset):
-            stack += value
-        elif isinstance(value, dict):
-            stack += value.keys()
-            stack += value.values()
-        elif isinstance(value, partial):
-            stack += [value.func, value.args, value.keywords]
-        elif getattr(value, "__self__", None) is not None:  # a method
-            stack.append(value.__self__)
-        elif getattr(value, "__closure__", None):
-            stack += [cell.cell_contents for cell in value.__closure__ if cell != _EMPTY]
-        elif type(value).__module__.startswith("minidist.") and not isinstance(
-            value, Comm | Work | nn.Module
-        ):
-            stack += getattr(value, "__dict__", {}).values()
-            slots = [
-                name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())
-            ]
-            stack += [getattr(value, name, None) for name in slots]
-
-
-_EMPTY = CellType()
+        elif isinstance(value, FunctionType):
+            stack.append(value.__closure__)
+        elif isinstance(value, _HOLDERS) or type(value).__module__.startswith("minidist."):
+            stack += gc.get_referents(value)

@@ -34,16 +34,18 @@ from .wires import WorldComm
 
 
 class GroupWork(dist.Work):
-    """A collective under way. C++ asks for `get_future` and `wait`, Python for the rest, too.
+    """A collective under way: what C++ and Python ask of one. PyTorch gives up `is_success`, `exception` and the like.
 
-    work: of the lane; None if all was done before the method returned.  future: its value is `tensors`.
+    work: of the lane; None if all was done before the method returned.
     """
 
-    def __init__(self, future: Future, work: Work | None, tensors: list):
+    def __init__(self, future: Future, work: Work | None):
         super().__init__()
         self._future = future
         self._work = work
-        self._tensors = tensors
+
+    def synchronize(self) -> None:
+        self.wait()
 
     def wait(self, timeout=None) -> bool:
         """Return once the results are there. How long that may take is the Comm's affair. Raises what went wrong."""
@@ -57,33 +59,16 @@ class GroupWork(dist.Work):
     def is_completed(self) -> bool:
         return self._future.done()
 
-    def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
 
-    def exception(self) -> BaseException | None:
-        """What went wrong; None if nothing did, or not yet."""
-        try:
-            if self.is_completed():
-                self.wait()
-        except Exception as error:
-            return error
-        return None
-
-    def result(self) -> list:
-        self.wait()
-        return self._tensors
-
-    def synchronize(self) -> None:
-        self.wait()
-
-
-def begin(comm: Comm, job: Callable[[Comm], None], result: list, overlap: bool) -> GroupWork:
-    """`job(lane)` in a lane of `comm`, or `job(comm)` here and now. result: the value of the future."""
+def start_collective(
+    comm: Comm, job: Callable[[Comm], None], result: list, overlap: bool
+) -> GroupWork:
+    """Do `job(lane)` in a lane of `comm`, or `job(comm)` here and now. result: the value of the future."""
     future: Future = Future()
     if not overlap:
         job(comm)
         future.set_result(result)
-        return GroupWork(future, None, result)
+        return GroupWork(future, None)
     errors: list[BaseException] = []
 
     def outcome(_) -> list:
@@ -91,7 +76,7 @@ def begin(comm: Comm, job: Callable[[Comm], None], result: list, overlap: bool) 
             raise errors[0]
         return result
 
-    def beside(lane: Comm) -> None:
+    def run(lane: Comm) -> None:
         try:
             job(lane)
         except BaseException as error:
@@ -99,8 +84,7 @@ def begin(comm: Comm, job: Callable[[Comm], None], result: list, overlap: bool) 
         future.set_result(None)
         outcome(None)
 
-    told = future.then(outcome)
-    return GroupWork(told, comm.stream(beside), result)
+    return GroupWork(future.then(outcome), comm.stream(run))
 
 
 # ------------------------------------------------------------
@@ -137,10 +121,9 @@ class CommGroup(dist.ProcessGroup):
 
     def __init__(self, comm: Comm, verbs: Any = None, overlap: bool = True, **own: Callable):
         super().__init__(comm.rank, comm.size)
-        if unknown := [name for name in own if name not in VERBS]:
-            raise ValueError(
-                f"a group has no function {unknown[0]!r}: there are {', '.join(VERBS)}"
-            )
+        for name in own:
+            if name not in VERBS:
+                raise ValueError(f"a group has no function {name!r}: there are {', '.join(VERBS)}")
         if overlap and isinstance(comm, WorldComm):
             raise ValueError(
                 "a World's ranks share one clock, and PyTorch waits without it: overlap=False"
@@ -162,12 +145,20 @@ class CommGroup(dist.ProcessGroup):
         return self._name
 
     def _verb(self, name: str) -> Callable:
-        found = self.own.get(name) or getattr(self.verbs, name, None)
-        if found is None:
+        function = self.own.get(name) or getattr(self.verbs, name, None)
+        if function is None:
             raise NotImplementedError(
                 f"{name} is called, and this group has none: process_group(…, {name}=…)"
             )
-        return found
+        return function
+
+    def _reduction(self, opts) -> tuple[str, int]:
+        """A reduction of options, of a ReduceOp itself, or of nothing (a sum): its name, and what it is divided by."""
+        op = getattr(opts, "reduceOp", dist.ReduceOp.SUM if opts is None else opts)
+        name = next((name for known, name in _OPS.items() if op == known), None)
+        if name is None:
+            raise ValueError(f"this group reduces by {', '.join(_OPS.values())}, and not by {op}")
+        return ("sum", self.comm.size) if name == "mean" else (name, 1)
 
     def _start(
         self, result: list, tensors: Sequence[Tensor], job: Callable[[Comm], None]
@@ -178,50 +169,51 @@ class CommGroup(dist.ProcessGroup):
                 raise ValueError(
                     f"this group sends dense CPU tensors, not {describe(x)} {x.layout} on {x.device}"
                 )
-        return begin(self.comm, job, result, self.overlap)
+        return start_collective(self.comm, job, result, self.overlap)
+
+    def _by_dtype(self, tensors, work: Callable[[Comm, Tensor], None]) -> GroupWork:
+        """Do `work(comm, flat)` for all tensors of one dtype, one after the other in `flat`, which goes back to them."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+        def job(comm: Comm) -> None:
+            for dtype in dict.fromkeys(x.dtype for x in tensors):
+                alike = [x for x in tensors if x.dtype == dtype]
+                flat = _flat(alike)
+                work(comm, flat)
+                _copy_back(flat, alike)
+
+        return self._start(tensors, tensors, job)
 
     def allreduce(self, tensors, opts=None) -> GroupWork:
         """DDP's buckets; also norms. Several tensors are one message each way, by dtype."""
-        tensors = _listed(tensors)
-        op = _op(opts)
+        op, parts = self._reduction(opts)
         run = self._verb("all_reduce_")
 
-        def job(comm: Comm) -> None:
-            for some in _by_dtype(tensors):
-                flat = _flat(some)
-                run(comm, flat, "sum" if op == "mean" else op)
-                _put(flat.div_(comm.size) if op == "mean" else flat, some)
+        def work(comm: Comm, flat: Tensor) -> None:
+            run(comm, flat, op)
+            if parts > 1:
+                flat.div_(parts)
 
-        return self._start(tensors, tensors, job)
+        return self._by_dtype(tensors, work)
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors, opts=None) -> GroupWork:
         """DDP's parameters at the start, its buffers before each forward."""
-        tensors, run = _listed(tensors), self._verb("broadcast_")
         root = opts if isinstance(opts, int) else opts.rootRank
-
-        def job(comm: Comm) -> None:
-            for some in _by_dtype(tensors):
-                flat = _flat(some)
-                run(comm, flat, root)
-                _put(flat, some)
-
-        return self._start(tensors, tensors, job)
+        run = self._verb("broadcast_")
+        return self._by_dtype(tensors, lambda comm, flat: run(comm, flat, root))
 
     def reduce(self, tensors, opts) -> GroupWork:
-        tensors = _listed(tensors)
-        op = _op(opts)
+        op, parts = self._reduction(opts)
         run = self._verb("reduce_")
 
-        def job(comm: Comm) -> None:
-            for x in tensors:
-                flat = _flat([x])
-                run(comm, flat, opts.rootRank, "sum" if op == "mean" else op)
-                if comm.rank == opts.rootRank:
-                    _put(flat.div_(comm.size) if op == "mean" else flat, [x])
+        def work(comm: Comm, flat: Tensor) -> None:
+            run(comm, flat, opts.rootRank, op)
+            if parts > 1 and comm.rank == opts.rootRank:
+                flat.div_(parts)
 
-        return self._start(tensors, tensors, job)
+        return self._by_dtype(tensors, work)
 
     def allgather(self, outputs, inputs, opts=None) -> GroupWork:
         """`outputs[i][r]` becomes rank r's `inputs[i]`. Sizes may differ between ranks, where every rank knows them."""
@@ -229,11 +221,11 @@ class CommGroup(dist.ProcessGroup):
 
         def job(comm: Comm) -> None:
             for outs, x in zip(outputs, inputs, strict=True):
-                _put(x.reshape(-1), [outs[comm.rank]])
+                _copy_back(x.reshape(-1), [outs[comm.rank]])
                 chunks = [_flat([out]) for out in outs]
                 run(comm, chunks)
                 for chunk, out in zip(chunks, outs, strict=True):
-                    _put(chunk, [out])
+                    _copy_back(chunk, [out])
 
         return self._start(outputs, [*inputs, *(out for outs in outputs for out in outs)], job)
 
@@ -248,21 +240,21 @@ class CommGroup(dist.ProcessGroup):
             _fits(output, self.comm.size * x.numel(), "all-gather", x, self.comm.size)
         return self.allgather([_chunks(output, self.comm.size) for output in outputs], inputs)
 
-    _allgather_base, allgather_into_tensor_coalesced = (
-        all_gather_single,
-        all_gather_single_coalesced,
-    )
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def reduce_scatter(self, outputs, inputs, opts=None) -> GroupWork:
         """`outputs[i]` becomes `inputs[i][rank]`, combined over the ranks. The inputs stay as they are: this copies."""
-        op, run = _op(opts), self._verb("reduce_scatter_")
+        op, parts = self._reduction(opts)
+        run = self._verb("reduce_scatter_")
 
         def job(comm: Comm) -> None:
             for output, xs in zip(outputs, inputs, strict=True):
                 chunks = list(torch.cat([x.reshape(-1) for x in xs]).split([x.numel() for x in xs]))
-                run(comm, chunks, "sum" if op == "mean" else op)
-                mine = chunks[comm.rank]
-                _put(mine.div_(comm.size) if op == "mean" else mine, [output])
+                run(comm, chunks, op)
+                _copy_back(chunks[comm.rank], [output])
+                if parts > 1:
+                    output.div_(parts)
 
         return self._start(outputs, [*outputs, *(x for xs in inputs for x in xs)], job)
 
@@ -275,10 +267,8 @@ class CommGroup(dist.ProcessGroup):
             _fits(x, self.comm.size * output.numel(), "reduce-scatter", output, self.comm.size)
         return self.reduce_scatter(outputs, [_chunks(x, self.comm.size) for x in inputs], opts)
 
-    _reduce_scatter_base, reduce_scatter_tensor_coalesced = (
-        reduce_scatter_single,
-        reduce_scatter_single_coalesced,
-    )
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def gather(self, outputs, inputs, opts) -> GroupWork:
         root, run = opts.rootRank, self._verb("gather")
@@ -286,7 +276,7 @@ class CommGroup(dist.ProcessGroup):
         def job(comm: Comm) -> None:
             rows = run(comm, inputs[0].reshape(1, -1), root)
             if comm.rank == root:
-                _put(rows.reshape(-1), outputs[0])
+                _copy_back(rows.reshape(-1), outputs[0])
 
         return self._start(outputs, [*inputs, *(out for outs in outputs for out in outs)], job)
 
@@ -294,11 +284,9 @@ class CommGroup(dist.ProcessGroup):
         root, run = opts.rootRank, self._verb("scatter")
 
         def job(comm: Comm) -> None:
-            given = torch.stack([x.reshape(-1) for x in inputs[0]]) if comm.rank == root else None
-            _put(
-                run(comm, given, root, out=outputs[0].new_empty(1, outputs[0].numel())).reshape(-1),
-                outputs,
-            )
+            rows = torch.stack([x.reshape(-1) for x in inputs[0]]) if comm.rank == root else None
+            row = outputs[0].new_empty(1, outputs[0].numel())
+            _copy_back(run(comm, rows, root, out=row).reshape(-1), outputs)
 
         return self._start(outputs, [*outputs, *(x for xs in inputs for x in xs)], job)
 
@@ -307,8 +295,8 @@ class CommGroup(dist.ProcessGroup):
         run = self._verb("all_to_all")
 
         def job(comm: Comm) -> None:
-            sizes, back = ([x.numel() for x in xs] for xs in (inputs, outputs))
-            _put(run(comm, _flat(inputs, copy=True), sizes, back), outputs)
+            sizes, back = [x.numel() for x in inputs], [x.numel() for x in outputs]
+            _copy_back(run(comm, torch.cat([x.reshape(-1) for x in inputs]), sizes, back), outputs)
 
         return self._start(outputs, [*outputs, *inputs], job)
 
@@ -316,11 +304,10 @@ class CommGroup(dist.ProcessGroup):
         self, output: Tensor, input: Tensor, out_sizes=(), sizes=(), opts=None
     ) -> GroupWork:
         """Rows; `sizes[r]` of them go to rank r, `out_sizes[r]` come from it. None given: even."""
-        parts = [
-            x.split(list(s)) if s else _chunks(x, self.comm.size)
-            for x, s in ((output, out_sizes), (input, sizes))
-        ]
-        return self.alltoall(*map(list, parts))
+        n = self.comm.size
+        outputs = list(output.split(list(out_sizes))) if out_sizes else _chunks(output, n)
+        inputs = list(input.split(list(sizes))) if sizes else _chunks(input, n)
+        return self.alltoall(outputs, inputs)
 
     alltoall_base = all_to_all_single
 
@@ -333,34 +320,14 @@ class CommGroup(dist.ProcessGroup):
     abort = shutdown
 
 
-def _op(opts) -> str:
-    """The name of a reduction: of options, of a ReduceOp itself, or of nothing (a sum)."""
-    op = getattr(opts, "reduceOp", dist.ReduceOp.SUM if opts is None else opts)
-    name = next((name for known, name in _OPS.items() if op == known), None)
-    if name is None:
-        raise ValueError(f"this group reduces by {', '.join(_OPS.values())}, and not by {op}")
-    return name
-
-
-def _listed(tensors) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
-def _by_dtype(tensors: list[Tensor]) -> list[list[Tensor]]:
-    return [
-        [x for x in tensors if x.dtype == dtype]
-        for dtype in dict.fromkeys(x.dtype for x in tensors)
-    ]
-
-
-def _flat(tensors: list[Tensor], copy: bool = False) -> Tensor:
-    """Their numbers, one after the other: of a single contiguous tensor its own memory, unless `copy`."""
-    if len(tensors) == 1 and tensors[0].is_contiguous() and not copy:
+def _flat(tensors: list[Tensor]) -> Tensor:
+    """Their numbers, one after the other: of a single contiguous tensor its own memory."""
+    if len(tensors) == 1 and tensors[0].is_contiguous():
         return tensors[0].detach().view(-1)
     return torch.cat([x.detach().reshape(-1) for x in tensors])
 
 
-def _put(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+def _copy_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     """Write the numbers back, where they are not there already."""
     for x, part in zip(tensors, flat.split([x.numel() for x in tensors]), strict=True):
         if x.data_ptr() != part.data_ptr() or not x.is_contiguous():
@@ -409,7 +376,7 @@ def process_group(
 ) -> dist.ProcessGroup:
     """`comm`'s ranks as a process group; verbs, overlap, own: see CommGroup. To be called by every rank.
 
-        group = process_group(comm, minidist.collectives, all_reduce_=mine)
+        group = process_group(comm, minidist.collectives, all_reduce_=my_ring)
         model = DistributedDataParallel(model, process_group=group)
         fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
 
@@ -438,11 +405,12 @@ def process_group(
     return dist.new_group(backend=NAME, pg_options=options)
 
 
-def _create(given, options: _Options | None) -> CommGroup:
+def _create(asked, options: _Options | None) -> CommGroup:
     """A group of the ranks that torch.distributed names (none: all, for the default group)."""
-    comm, verbs, overlap, own = options or dist.group.WORLD.options
-    if given.global_ranks_in_group:
-        comm = comm._subgroup(list(given.global_ranks_in_group), f"group {given.group_id}")
-    group = CommGroup(comm, verbs, overlap, **own)
-    group.options = options or dist.group.WORLD.options
+    options = options or dist.group.WORLD.options
+    comm = options.comm
+    if asked.global_ranks_in_group:
+        comm = comm._subgroup(list(asked.global_ranks_in_group), f"group {asked.group_id}")
+    group = CommGroup(comm, options.verbs, options.overlap, **options.own)
+    group.options = options
     return group

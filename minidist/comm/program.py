@@ -16,7 +16,6 @@ import functools
 import io
 import itertools
 import linecache
-import operator
 import os
 import pickle
 import random
@@ -81,7 +80,9 @@ def copied(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 def whole(program, args: tuple, kwargs: dict) -> tuple:
     """The program without `functools.partial`, whose arguments become arguments like any others."""
     while isinstance(program, functools.partial):
-        program, args, kwargs = program.func, program.args + args, program.keywords | kwargs
+        args = program.args + args
+        kwargs = program.keywords | kwargs
+        program = program.func
     return program, args, kwargs
 
 
@@ -120,14 +121,14 @@ def seed_all(seed: int) -> None:
 @contextlib.contextmanager
 def own_random(seed: int):
     """Seed numpy and Python for a World, whose ranks share these two; the notebook's go on undisturbed."""
-    kept = random.getstate(), np.random.get_state()
+    python, numpy = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def refuse_shared(program, *args) -> None:
@@ -138,7 +139,7 @@ def refuse_shared(program, *args) -> None:
     """
     if not callable(program):
         raise TypeError(f"a program is a function program(comm, …), not {type(program).__name__}")
-    for name, value in reachable(program, *(arg for arg in args if isinstance(arg, FunctionType))):
+    for name, value in _reached_by_program(program, args):
         tracked = isinstance(value, torch.Tensor) and value.requires_grad
         if tracked or isinstance(value, torch.nn.Module | torch.optim.Optimizer):
             what = f"{type(value).__name__} that requires grad" if tracked else type(value).__name__
@@ -146,6 +147,11 @@ def refuse_shared(program, *args) -> None:
                 f"the program uses {name or 'itself'!r}, a {what} of the notebook: the ranks of a World would share "
                 "it, processes would not. Pass it as an argument (each rank gets its own copy) or make it inside."
             )
+
+
+def _reached_by_program(program, args: tuple) -> Iterator[tuple[str, object]]:
+    """(name, object) of all that a program reaches, and the functions among its arguments."""
+    return reachable(program, *(arg for arg in args if isinstance(arg, FunctionType)))
 
 
 class Unchanged:
@@ -156,34 +162,27 @@ class Unchanged:
 
     def __init__(self, program, *args):
         refuse_shared(program, *args)
-        self._before: list[tuple[str, object, dict | list]] = []
-        seen: set[int] = set()
-        for name, value in reachable(
-            program, *(arg for arg in args if isinstance(arg, FunctionType))
-        ):
-            if id(value) not in seen:
-                seen.add(id(value))
-                entries = _entries(value)
-                if entries is not None:
-                    self._before.append((name, value, entries))
+        self._before: dict[int, tuple[str, object, dict]] = {}
+        for name, value in _reached_by_program(program, args):
+            if id(value) not in self._before:
+                self._before[id(value)] = name, value, _entries(value)
 
     def changed(self) -> list[str]:
         """What is no longer as it was, each by its name and its kind."""
-        found = set()
-        for name, value, before in self._before:
+        changes = set()
+        missing = object()
+        for name, value, before in self._before.values():
             after = _entries(value)
-            if isinstance(before, dict):
-                kind = "global or outer name" if isinstance(value, FunctionType) else "attribute"
-                missing = object()
-                keys = before | after
-                found |= {
-                    (key, kind)
-                    for key in keys
-                    if not _same(before.get(key, missing), after.get(key, missing))
-                }
-            elif len(before) != len(after) or not all(map(_same, before, after)):
-                found.add((name or "itself", type(value).__name__))
-        return [f"{name!r} ({kind})" for name, kind in sorted(found)]
+            for key in before | after:
+                if _same(before.get(key, missing), after.get(key, missing)):
+                    continue
+                if isinstance(key, int):
+                    changes.add((name or "itself", type(value).__name__))
+                elif isinstance(value, FunctionType):
+                    changes.add((key, "global or outer name"))
+                else:
+                    changes.add((key, "attribute"))
+        return [f"{name!r} ({kind})" for name, kind in sorted(changes)]
 
 
 def refuse_changed(changed: Iterable[str]) -> None:
@@ -202,41 +201,40 @@ def _same(a, b) -> bool:
     return a is b or (type(a) is type(b) and isinstance(a, _PLAIN) and a == b)
 
 
-def _entries(value) -> dict | list | None:
-    """What is compared of a value before and after a run; None for what is not followed.
+def _entries(value) -> dict:
+    """What is compared of a value before and after a run, by name or by number; nothing of what is not followed.
 
     Of a function what its names mean, of an object its attributes, by name. Of a container its entries, unless they are
     too many: then their number. Of a tensor how often it was changed, and its values: messages change them uncounted.
     """
+    parts: list = []
     if isinstance(value, torch.Tensor):
-        return [value.is_inference() or value._version, _hash_of(value)]
-    if isinstance(value, np.ndarray):
-        return [hash(value.tobytes()) if value.nbytes <= SMALL else None]
-    if isinstance(value, dict | list | set | deque | bytearray):
+        parts = [value.is_inference() or value._version, _hash_of(value)]
+    elif isinstance(value, np.ndarray):
+        parts = [hash(value.tobytes()) if value.nbytes <= SMALL else None]
+    elif isinstance(value, dict | list | set | deque | bytearray):
         if len(value) > MANY:
-            return [len(value)]
-        if isinstance(value, set):
-            return [frozenset(value)]
-        return [*value, *value.values()] if isinstance(value, dict) else list(value)
-    if isinstance(value, torch.Generator | np.random.Generator | random.Random):
-        return (
-            None
-            if any(map(functools.partial(operator.is_, value), _SEEDED))
-            else [pickle.dumps(_state(value))]
-        )
-    if isinstance(value, ModuleType | MethodType) or not (
-        isinstance(value, SimpleNamespace) or users(value)
-    ):
-        return None
-    if isinstance(value, FunctionType):
+            parts = [len(value)]
+        elif isinstance(value, set):
+            parts = [frozenset(value)]
+        else:
+            parts = [*value, *value.values()] if isinstance(value, dict) else list(value)
+    elif isinstance(value, torch.Generator | np.random.Generator | random.Random):
+        if not any(value is seeded for seeded in _SEEDED):
+            parts = [pickle.dumps(_state(value))]
+    elif isinstance(value, ModuleType | MethodType):
+        pass
+    elif isinstance(value, FunctionType) and users(value):
         return dict(_reached_by_function(value))
-    # Methods are no state: torch.optim.Optimizer puts another `step` into a class when the first of it is made.
-    attributes = getattr(value, "__dict__", {})
-    return {
-        key: x
-        for key, x in attributes.items()
-        if not (key.startswith("__") or isinstance(x, FunctionType))
-    }
+    elif isinstance(value, SimpleNamespace) or users(value):
+        # Methods are no state: torch.optim.Optimizer puts another `step` into a class when the first of it is made.
+        attributes = getattr(value, "__dict__", {})
+        return {
+            key: x
+            for key, x in attributes.items()
+            if not (key.startswith("__") or isinstance(x, FunctionType))
+        }
+    return dict(enumerate(parts))
 
 
 def _hash_of(x: torch.Tensor) -> int | None:
@@ -246,7 +244,7 @@ def _hash_of(x: torch.Tensor) -> int | None:
     storage = x.untyped_storage()
     if storage.nbytes() > SMALL:
         return None
-    return hash(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes())
+    return hash(_bytes_of(storage))
 
 
 def _state(generator: torch.Generator | np.random.Generator | random.Random):
@@ -299,13 +297,14 @@ def _reached(name: str, value) -> list[tuple[str, object]]:
 
 def _reached_by_function(function: FunctionType) -> list[tuple[str, object]]:
     code, cells = function.__code__, function.__closure__ or ()
-    found = [(n, function.__globals__[n]) for n in _global_names(code) if n in function.__globals__]
+    outer = function.__globals__
+    reached = [(name, outer[name]) for name in _global_names(code) if name in outer]
     for name, cell in zip(code.co_freevars, cells, strict=True):
         with contextlib.suppress(ValueError):  # a cell that is still empty
-            found.append((name, cell.cell_contents))
+            reached.append((name, cell.cell_contents))
     defaults = function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    return [*found, *zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]
+    return [*reached, *zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -330,36 +329,35 @@ def users(value) -> bool:
     return not builtin and not (file or "").startswith(_INSTALLED)
 
 
-def caller() -> tuple[CodeType, int] | None:
-    """Where the user's program is in this thread: the innermost line outside this package."""
-    return _user_line(sys._getframe(1))
+def caller() -> tuple[str, int] | None:
+    """Where the user's program is in this thread: the file and the line."""
+    return outside(_places(sys._getframe(1)))
 
 
 def line_of(thread: threading.Thread) -> str:
     """The line of the user's program at which another thread stands; "" once the program has returned."""
     frame = sys._current_frames().get(thread.ident)
-    found = frame and _user_line(frame)
-    return located(found[0].co_filename, found[1]) if found else ""
+    place = outside(_places(frame))
+    return located(*place) if place else ""
 
 
-def _user_line(frame: FrameType | None) -> tuple[CodeType, int] | None:
-    """The innermost frame outside installed code if there is one, else the package's outermost one outside `comm`."""
-    within = None
+def _places(frame: FrameType | None) -> Iterator[tuple[str, int]]:
+    """(file, line) of a stack, innermost first."""
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_INSTALLED):
-            return frame.f_code, frame.f_lineno
-        if name.startswith(PACKAGES) and not name.startswith(_COMM):
-            within = frame.f_code, frame.f_lineno
+        yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
+
+
+def outside(places: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
+    """Of a stack's (file, line), innermost first: the first outside installed code if there is one, else the package's
+    outermost one outside `comm`."""
+    within = None
+    for place in places:
+        if not place[0].startswith(_INSTALLED):
+            return place
+        if place[0].startswith(PACKAGES) and not place[0].startswith(_COMM):
+            within = place
     return within
-
-
-def outside(places: list[tuple[str, int]]) -> tuple[str, int] | None:
-    """The same choice among (file, line) of a stack, innermost first."""
-    theirs = [p for p in places if not p[0].startswith(_INSTALLED)]
-    within = [p for p in places if p[0].startswith(PACKAGES) and not p[0].startswith(_COMM)]
-    return next(iter(theirs or within[::-1]), None)
 
 
 def located(filename: str, line: int) -> str:
@@ -407,7 +405,7 @@ class _Pickler(cloudpickle.Pickler):
             return _typed, (obj._untyped_storage, obj.dtype)
         # one object for each memory
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
-            return _storage, (torch.empty(0, dtype=torch.uint8).set_(obj).numpy().tobytes(),)
+            return _storage, (_bytes_of(obj),)
         return super().reducer_override(obj)
 
 
@@ -419,14 +417,11 @@ def _typed(storage: torch.storage.TypedStorage, dtype: torch.dtype) -> torch.sto
 
 def _storage(data: bytes) -> torch.storage.TypedStorage:
     """Typed, as torch itself unpickles an untyped one: tensors of the newer dtypes count on it."""
-    values = (
-        torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        if data
-        else torch.empty(0, dtype=torch.uint8)
-    )
-    return torch.storage.TypedStorage(
-        wrap_storage=values.untyped_storage(), dtype=torch.uint8, _internal=True
-    )
+    return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))._typed_storage()
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> bytes:
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes()
 
 
 def dumps(value) -> bytes:
@@ -438,25 +433,19 @@ def dumps(value) -> bytes:
 
 def dumps_program(program: Callable, args: tuple, kwargs: dict) -> bytes:
     """The program and its arguments, with what the modules of the user's define that they come from."""
-    found = {
+    origins = {
         sys.modules.get(getattr(x, "__module__", None))
         for x in (program, *args, *kwargs.values())
         if users(x)
     }
-    with _REGISTERING:
+    with _REGISTERING, contextlib.ExitStack() as registered:
         known = cloudpickle.list_registry_pickle_by_value()
-        modules = [
-            m
-            for m in found
-            if m is not None and m.__name__ != "__main__" and m.__name__ not in known
-        ]
-        try:
-            for module in modules:
+        for module in origins - {None, sys.modules["__main__"]}:
+            if module.__name__ not in known:
                 cloudpickle.register_pickle_by_value(module)
+                registered.callback(cloudpickle.unregister_pickle_by_value, module)
+        try:
             return dumps((program, args, kwargs))
         except Exception as error:
             error.add_note("launch sends the program and its arguments to other processes")
             raise
-        finally:
-            for module in modules:
-                cloudpickle.unregister_pickle_by_value(module)

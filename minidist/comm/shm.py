@@ -9,7 +9,6 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from itertools import count
 from math import inf
 
 import torch
@@ -26,7 +25,7 @@ from .base import (
     Send,
     ThreadLane,
     Work,
-    agree,
+    check_job,
     order,
 )
 from .cluster import ends
@@ -89,9 +88,10 @@ def keep_moving(wire: Wire, next_due: Callable[[], float], move: Callable[[], No
     def run() -> None:
         while True:
             due = next_due()
+            seconds = due - time.monotonic()
             if due == inf:
                 wire.booked.wait()
-            elif (seconds := due - time.monotonic()) > 0:
+            elif seconds > 0:
                 time.sleep(seconds)
             else:
                 move()
@@ -155,15 +155,15 @@ class Endpoint:
         ring_to = Outgoing if wire is None else functools.partial(Paced, wire=wire)
         self._out = {r: (ring_to(rings, rank, r), deque()) for r in others}
         self._in = {r: Incoming(rings, r, rank) for r in others}
-        self._receives: dict[tuple, deque[Message]] = defaultdict(deque)  # (src or ANY, channel)
-        self._wanted: dict[int, int] = defaultdict(int)  # how many of them, by src or ANY
+        # by channel, in the order in which they were posted; and how many of them there are, by src or ANY
+        self._receives: dict[str, list[Message]] = defaultdict(list)
+        self._wanted: dict[int, int] = defaultdict(int)
         self._aside: dict[tuple, deque[Aside]] = defaultdict(deque)  # (src, channel)
         self._coming: dict[int, Message | Aside] = {}  # what the ring from src is filling
         # deaths that a wildcard receive on this channel has heard of
-        self._told: set[tuple[str, int]] = set()
+        self._heard_of: set[tuple[str, int]] = set()
         self.open: dict[ShmWork, None] = {}  # posted and not yet waited for
         self.shared = False  # whether several threads wait here
-        self._posted = count()  # receives
         self._lock = threading.RLock()
         self._news = threading.Condition()
         self._led = False
@@ -171,16 +171,14 @@ class Endpoint:
             keep_moving(wire, self._due, self._move)
 
     def post(self, comm, ops: Sequence[Send | Recv]) -> ShmWork:
-        work = ShmWork(self, len(ops))
-        work.messages = [Message(work, op, comm, self.checked) for op in ops]
+        work = ShmWork(self, comm, ops)
         with self._lock:
             self.open[work] = None
             for message in work.messages:
                 if message.sending:
                     self._out[message.peer][1].append(message)
                 else:
-                    message.place = next(self._posted)
-                    self._receives[message.peer, comm.channel].append(message)
+                    self._receives[comm.channel].append(message)
                     self._wanted[message.peer] += 1
             self._serve_aside(comm.channel)
             self.progress()
@@ -240,16 +238,11 @@ class Endpoint:
         next one if that was of a collective that the sender has left. Without a receive: whether one may still want it.
         """
         channel, call = header[0], header[3][3]
-        while True:
-            named, anyone = self._receives[src, channel], self._receives[ANY, channel]
-            if not (named or anyone):
-                return None, True
-            queue = named if named and not (anyone and anyone[0].place < named[0].place) else anyone
-            later = order(call, queue[0].said[3])
+        for receive in [r for r in self._receives[channel] if r.peer in (src, ANY)]:
+            later = order(call, receive.said[3])
             if later < 0:
                 return None, False
-            receive = queue.popleft()
-            self._wanted[receive.peer] -= 1
+            self._withdraw(receive)
             receive.peer = src
             receive.work.source = receive.comm.local(src)
             error = (
@@ -260,6 +253,12 @@ class Endpoint:
                 receive.nbytes = -1
             if later == 0:
                 return receive, False
+        return None, True
+
+    def _withdraw(self, receive: Message) -> None:
+        """It is not posted any more."""
+        self._receives[receive.comm.channel].remove(receive)
+        self._wanted[receive.peer] -= 1
 
     def _serve_aside(self, channel: str) -> None:
         """Give what was put aside to receives that have been posted since."""
@@ -277,16 +276,17 @@ class Endpoint:
     def abandon(self, comm, call: tuple) -> None:
         """A collective has failed: what it posted on `comm`, and nobody has waited for, takes no message any more."""
         with self._lock:
-            for work in [w for w in self.open if isinstance(w, ShmWork) and any(w.of(comm, call))]:
+            for work in list(self.open):
+                if not (isinstance(work, ShmWork) and work.comm is comm and work.call == call):
+                    continue
                 self.open.pop(work)
                 for message in work.messages:
                     if message.sending or message.over:
                         continue
                     if message.begun or message in self._coming.values():
-                        message.divert()
+                        message.use(torch.empty_like(message.flat))  # nobody wants what is coming
                     else:
-                        self._receives[message.peer, comm.channel].remove(message)
-                        self._wanted[message.peer] -= 1
+                        self._withdraw(message)
                     message.over = True
 
     def _record(self, src: int, header: tuple) -> None:
@@ -335,47 +335,36 @@ class Endpoint:
         gone = [r for r in self._in if self.rings.flags[r]]
         if not gone:
             return False
-        failed = False
+        failed: list[tuple[Message, int]] = []  # and by whose end
         with self._lock:
             self.progress()
             for r in gone:
+                sends = self._out[r][1]
                 torn = self._coming.pop(r, None)  # its sender died in the midst of it
-                torn = [torn] if isinstance(torn, Message) and not torn.over else []
-                failed |= self._forsake(deque(torn), r) | self._forsake(self._out[r][1], r)
+                failed += [(m, r) for m in (torn, *sends) if isinstance(m, Message) and not m.over]
+                sends.clear()
             # of the others something has still to be read
             silent = {r for r in gone if not self._in[r].header()}
-            for (src, channel), queue in self._receives.items():
-                peers = (
-                    [src]
-                    if src != ANY
-                    else [r for r in queue[0].comm.ranks if r != self.rank]
-                    if queue
-                    else []
-                )
-                news = self._unheard(silent.intersection(peers), channel) if src == ANY else None
-                if news is not None:
-                    failed |= self._forsake(deque([queue.popleft()]), news)
-                elif peers and silent.issuperset(peers):
-                    failed |= self._forsake(queue, peers[-1])
-        return failed
+            for receive in [m for receives in self._receives.values() for m in receives]:
+                rank = self._end_of(receive, silent)
+                if rank is not None:
+                    self._withdraw(receive)
+                    failed.append((receive, rank))
+            for message, rank in failed:
+                message.finish(PeerLost(message.comm.local(rank), _WHY[self.rings.flags[rank]]))
+        return bool(failed)
 
-    def _unheard(self, gone: set[int], channel: str) -> int | None:
-        """One of the dead of whom no wildcard receive on this channel has heard; it has heard now."""
-        news = sorted(
-            r for r in gone if self.rings.flags[r] == 2 and (channel, r) not in self._told
-        )
-        self._told.update((channel, r) for r in news[:1])
-        return news[0] if news else None
-
-    def _forsake(self, queue: deque[Message], rank: int) -> bool:
-        """Nothing in `queue` will ever be passed on: `rank` is gone."""
-        failed = bool(queue)
-        while queue:
-            message = queue.popleft()
-            if not message.sending and not message.begun:
-                self._wanted[message.peer] -= 1
-            message.finish(PeerLost(message.comm.local(rank), _WHY[self.rings.flags[rank]]))
-        return failed
+    def _end_of(self, receive: Message, silent: set[int]) -> int | None:
+        """The rank whose end fails a receive, if one does. Of wildcard receives on a channel one hears of each death."""
+        if receive.peer != ANY:
+            return receive.peer if receive.peer in silent else None
+        peers = set(receive.comm.ranks) - {self.rank}
+        for rank in sorted(silent & peers):
+            death = receive.comm.channel, rank
+            if self.rings.flags[rank] == 2 and death not in self._heard_of:
+                self._heard_of.add(death)
+                return rank
+        return max(peers) if peers and silent >= peers else None
 
     def close(self) -> None:
         """The program has returned: wait for all it posted (raises what went wrong in it), and say so."""
@@ -403,6 +392,7 @@ class ShmComm(Comm):
         self.rank = rank
         self.size = len(ranks)
         self.device = torch.device("cpu")
+        self.compares_calls = endpoint.checked
         self._lanes: dict[int, ThreadLane] = {}
 
     def local(self, rank: int) -> int:
@@ -420,23 +410,17 @@ class ShmComm(Comm):
             f"{self.channel}/{name}",
         )
 
-    def _agree(self) -> None:
-        if self.endpoint.checked:
-            agree(self)
-
     def _abandon(self, call: tuple[int, str]) -> None:
         self.endpoint.abandon(self, call)
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
+        check_job(fn)
         if lane not in self._lanes:
             self.endpoint.shared = True
             comm = ShmComm(self.endpoint, self.ranks, self.rank, f"{self.channel}/lane {lane}")
             self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.endpoint.open)
-        return self._lanes[lane].put(fn, args)
+        return self._lanes[lane].submit(fn, args)
 
     def link(self, dst: int, src: int | None = None) -> Link:
         ends(self, dst, src)
         return Link(alpha=20e-6, beta=1 / min(4e9, self.endpoint.rings.rate or 4e9))
-
-    def now(self) -> float:
-        return time.monotonic()

@@ -24,7 +24,9 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 
 import torch
@@ -39,10 +41,27 @@ from .trace import Trace
 # What a forked rank does: become a rank, run the program, report, wait for leave to go.
 
 
-def rank_main(rank: int, request: dict, rings, store: str, report: int, held: int, stack) -> None:
+def rank_main(rank: int, supervisor: Supervisor, report: int, held: int, stack) -> None:
     """Never returns: ends the process."""
     try:
-        _live(rank, request, rings, store, report, held, stack)
+        leave = threading.Thread(target=_await_leave, args=(held,), daemon=True)
+        leave.start()
+        trace = Trace(supervisor.request["n"])
+        try:
+            faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+            outcome = _run(rank, supervisor, trace)
+        except BaseException as error:
+            outcome = _failure(error, trace)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the program may have closed it
+                stream.flush()
+        Connection(report, readable=False).send_bytes(pickle.dumps(outcome))
+        leave.join()
+        if supervisor.store:
+            from .torchdist import close
+
+            close()
+        os._exit(0)
     except BaseException:  # the supervisor is gone, or a defect of ours
         with contextlib.suppress(Exception):
             traceback.print_exc()
@@ -50,31 +69,10 @@ def rank_main(rank: int, request: dict, rings, store: str, report: int, held: in
         os._exit(1)
 
 
-def _live(rank: int, request: dict, rings, store: str, report: int, held: int, stack) -> None:
-    go = threading.Event()
-    threading.Thread(target=_watch, args=(held, go), daemon=True).start()
-    try:
-        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-        outcome = _run(rank, request, rings, store)
-    except BaseException as error:  # before the program began
-        outcome = _failure(error, Trace(request["n"]))
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the program may have closed it
-            stream.flush()
-    Connection(report, readable=False).send_bytes(pickle.dumps(outcome))
-    go.wait()
-    if store:
-        from .torchdist import close
-
-        close()
-    os._exit(0)
-
-
-def _watch(held: int, go: threading.Event) -> None:
+def _await_leave(held: int) -> None:
     """The supervisor writes a byte when all are done; it has died when the pipe ends."""
     if not os.read(held, 1):
         os._exit(1)
-    go.set()
 
 
 def _prepare(rank: int, request: dict) -> None:
@@ -95,36 +93,34 @@ def _prepare(rank: int, request: dict) -> None:
     seed_all(seed_of(request["seed"], rank))
 
 
-def _run(rank: int, request: dict, rings, store: str) -> dict:
+def _run(rank: int, supervisor: Supervisor, trace: Trace) -> dict:
+    """What came of the program, in forms that the notebook can rebuild."""
+    request = supervisor.request
     _prepare(rank, request)
-    trace = Trace(request["n"])
+    program, args, kwargs = pickle.loads(request["payload"])
+    reached = Unchanged(program, *args, *kwargs.values())
+    comm, finish = _connect(rank, supervisor, trace)
     start = time.monotonic()
-    try:
-        program, args, kwargs = pickle.loads(request["payload"])
-        reached = Unchanged(program, *args, *kwargs.values())
-        comm, flush = _connect(rank, request, rings, store, trace)
-        start = time.monotonic()
-        value = program(comm, *args, **kwargs)
-        flush()
-        end = time.monotonic()
-        return {
-            "ok": True,
-            "value": _result(value),
-            "trace": trace,
-            "span": (start, end),
-            "changed": reached.changed(),
-        }
-    except BaseException as error:
-        return _failure(error, trace)
+    value = program(comm, *args, **kwargs)
+    finish()
+    end = time.monotonic()
+    return {
+        "ok": True,
+        "value": _result(value),
+        "trace": trace,
+        "span": (start, end),
+        "changed": reached.changed(),
+    }
 
 
-def _connect(rank: int, request: dict, rings, store: str, trace: Trace) -> tuple[Comm, object]:
+def _connect(rank: int, supervisor: Supervisor, trace: Trace) -> tuple[Comm, Callable]:
     """This rank's Comm over the chosen transport, and what to call when the program has returned."""
+    request = supervisor.request
     n = request["n"]
     timeout = request["timeout"]
     checked = request["checked"]
-    if request["transport"] == "shm":
-        endpoint = Endpoint(rings, rank, timeout, checked, trace)
+    if not supervisor.store:
+        endpoint = Endpoint(supervisor.rings, rank, timeout, checked, trace)
         return ShmComm(endpoint, list(range(n)), rank), endpoint.close
     import torch.distributed as dist
 
@@ -136,7 +132,7 @@ def _connect(rank: int, request: dict, rings, store: str, trace: Trace) -> tuple
     # Forming the group takes a while however short the program's own waits may be.
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(f"{store}/ranks", n),
+        store=dist.FileStore(f"{supervisor.store}/ranks", n),
         rank=rank,
         world_size=n,
         timeout=timedelta(seconds=max(timeout, 30)),
@@ -198,15 +194,7 @@ class _Rank:
                 os.close(fd)
             os.dup2(out, 1)
             os.dup2(out, 2)
-            rank_main(
-                rank,
-                supervisor.request,
-                supervisor.rings,
-                supervisor.store,
-                report,
-                held,
-                self.stack,
-            )
+            rank_main(rank, supervisor, report, held, self.stack)
         for fd in (report, out, held):
             os.close(fd)
         self.results = Connection(results, writable=False)
@@ -226,12 +214,15 @@ class _Rank:
         threads = self.stack.read().decode(errors="replace").strip().split("\n\n")
         # From 3.12 on, a class that is called may stand between as `File "__init__", line ???`, which is in no file.
         frames = re.findall(r'^ *File "(.*)", line (\d+) in ', threads[-1], re.MULTILINE)
-        found = outside([(filename, int(line)) for filename, line in frames])
-        return located(*found) if found else "(it does not answer)"
+        place = outside((filename, int(line)) for filename, line in frames)
+        return located(*place) if place else "(it does not answer)"
 
     def stopped(self) -> bool:
         """Whether its process is stopped: SIGSTOP, Ctrl-Z, a debugger."""
-        return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # it has died, and has not been reaped
+            return False
 
     def reap(self) -> str:
         """Wait for the end of a dead process, and end what it has started; says how it died."""
@@ -250,12 +241,11 @@ class Supervisor:
     def __init__(self, fd: int):
         self.notebook = Connection(fd)
         self.request = pickle.loads(self.notebook.recv_bytes())
+        shared = self.request["transport"] == "shm"
         self.store = (
-            tempfile.mkdtemp(prefix="minidist-") if self.request["transport"] == "gloo" else ""
-        )
-        self.rings = Rings(
-            self.request["n"] if self.request["transport"] == "shm" else 1, self.request["rate"]
-        )
+            "" if shared else tempfile.mkdtemp(prefix="minidist-")
+        )  # where gloo's ranks meet
+        self.rings = Rings(self.request["n"] if shared else 1, self.request["rate"])
         self.ranks: list[_Rank] = []
         self.dead: set[int] = set()
         self.heard = 0  # outcomes, in the order in which they came
@@ -277,19 +267,14 @@ class Supervisor:
                 self.ranks.append(_Rank(r, self))
             self.selector.register(self.notebook, selectors.EVENT_READ, self._gone)
             for rank in self.ranks:
-                self.selector.register(
-                    rank.results, selectors.EVENT_READ, lambda rank=rank: self._hear(rank)
-                )
-                self.selector.register(
-                    rank.prints, selectors.EVENT_READ, lambda rank=rank: self._print(rank)
-                )
+                for pipe, heard in ((rank.results, self._hear), (rank.prints, self._print)):
+                    self.selector.register(pipe, selectors.EVENT_READ, partial(heard, rank))
             going = True
             while going and any(rank.outcome is None for rank in self.ranks):
-                left = None if self.until is None else self.until - time.monotonic()
-                going = left is None or left > 0
-                going &= not [
-                    True for key, _ in self.selector.select(left and max(left, 0)) if not key.data()
-                ]
+                left = None if self.until is None else max(0, self.until - time.monotonic())
+                for key, _ in self.selector.select(left):
+                    going &= key.data()
+                going &= left != 0
             self._end(going)
             unread = self.rings.unread() if going else []
             self.notebook.send(("end", [rank.outcome for rank in self.ranks], unread))

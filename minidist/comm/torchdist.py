@@ -1,8 +1,8 @@
 """Any torch.distributed group as a `Comm`: what runs under torchrun, on one machine or many.
 
 A Comm is sends and receives, and all else is built on them. When checked, each message is two: a header of 512
-bytes (shape, dtype, label, line of the program) and the values. Without it gloo returns a silently wrong result
-when shapes differ.
+bytes (shape, dtype, label, collective, file and line of the program) and the values. Unchecked, gloo returns a silently
+wrong result where shapes differ.
 
                    over gloo                             over NCCL
     values         of the CPU, by threads                of GPUs, on their streams
@@ -21,7 +21,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import functools
 import gc
 import marshal
 import os
@@ -30,9 +29,10 @@ import struct
 import sys
 import threading
 import time
-from collections import deque
+from abc import abstractmethod
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from zlib import crc32
 
@@ -52,13 +52,12 @@ from .base import (
     Send,
     ThreadLane,
     Work,
-    agree,
+    check_job,
     describe,
-    mismatch,
     order,
 )
 from .cluster import ends
-from .message import HEADER, packed, says, settled, side
+from .message import HEADER, mismatched, packed, says, settled
 from .nccl import Native, StreamLane, named_group, warm
 from .program import DEFAULT_TIMEOUT, check_seed, check_timeout, seed_all, seed_of
 from .trace import Trace, lane_of
@@ -70,6 +69,7 @@ from .trace import Trace, lane_of
 # /etc/hosts), where no other host can connect, and the run would end in a timeout.
 
 
+LOOPBACK = "127."
 ADDRESS_OF = 0x8915  # Linux's SIOCGIFADDR
 # an address of documentation, to which nothing is sent: only the route there is asked for
 ANYWHERE = "192.0.2.1"
@@ -82,32 +82,25 @@ def name_interface(master: str) -> None:
     Nothing happens if it is set already, or if `master` is "localhost", so that all are on this machine. Raises
     RuntimeError if there are several interfaces, and no route prefers one.
     """
-    if sys.platform != "linux" or "GLOO_SOCKET_IFNAME" in os.environ or is_literal_loopback(master):
+    here = master in ("localhost", "::1") or master.startswith(LOOPBACK)
+    if sys.platform != "linux" or "GLOO_SOCKET_IFNAME" in os.environ or here:
         return
     name = socket.gethostname()
-    if not is_loopback(own := address_of(name)):
+    own = address_of(name)
+    if not own.startswith(LOOPBACK):
         return
-    found = interfaces()
+    names = interfaces()
     routes = [
-        found[address] for address in map(address_towards, (master, ANYWHERE)) if address in found
+        names[address] for address in map(address_towards, (master, ANYWHERE)) if address in names
     ]
-    if not routes and len(found) > 1:
+    if not routes and len(names) > 1:
         raise RuntimeError(
             f"this host's name, {name}, stands for {own}, where no other host can connect, and it has "
-            f"{len(found)} network interfaces: set GLOO_SOCKET_IFNAME to the one through which the "
-            f"hosts reach each other ({', '.join(found.values())})"
+            f"{len(names)} network interfaces: set GLOO_SOCKET_IFNAME to the one through which the "
+            f"hosts reach each other ({', '.join(names.values())})"
         )
-    for interface in [*routes, *found.values()][:1]:
+    for interface in [*routes, *names.values()][:1]:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
-
-
-def is_literal_loopback(host: str) -> bool:
-    """Whether it says itself that it is this machine; a name may stand for loopback only here."""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def is_loopback(address: str) -> bool:
-    return address.startswith("127.")
 
 
 def address_of(host: str) -> str:
@@ -128,234 +121,254 @@ def address_towards(host: str) -> str:
 
 def interfaces() -> dict[str, str]:
     """The names of all network interfaces but loopback, by their IPv4 addresses."""
-    found = {}
+    names = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # it has no address
                 answer = fcntl.ioctl(asked, ADDRESS_OF, struct.pack("256s", name.encode()))
                 address = socket.inet_ntoa(answer[20:24])
-                if not is_loopback(address):
-                    found[address] = name
-    return found
+                if not address.startswith(LOOPBACK):
+                    names[address] = name
+    return names
 
 
 # ------------------------------------------------------------
 # Who reads the headers of posted receives over gloo, where nothing moves unless a thread waits for it.
 #
 # A message is a header and its values. The values can be received once the header has been read, and only then can the
-# sender go on. So whoever waits, for whatever it is, must see to it that the headers of all posted receives are read,
-# or two ranks that have posted everything wait for each other:
+# sender go on. So the headers of all posted receives must be read, whatever their rank waits for, or two ranks that have
+# posted everything wait for each other:
 #
 #     rank 0   a = isend(x, 1);  b = irecv(y, 1);  a.wait()      a is over when rank 1 has read its header,
-#     rank 1   a = isend(x, 0);  b = irecv(y, 0);  a.wait()      which it does while it waits for its own a
+#     rank 1   a = isend(x, 0);  b = irecv(y, 0);  a.wait()      though it waits for its own a
 #
-# The waiting thread reads the headers of one source itself: where nothing else is outstanding (a blocking call, a
-# step of a ring) no other thread is woken. For each other source from which a header is expected, a thread is started,
-# which ends when none is expected any more. Headers from one source are read in the order of posting.
+# For each source from which a header is expected there is a thread. It reads them in the order of posting, and ends when
+# none has been expected for a while.
 #
 # A receive from any source is met by the first message that no receive before it takes, and what is posted after it
 # comes after it (as in MPI): it is posted to gloo only when the wildcard has been met.
 
 
+_NEVER = timedelta(days=365)
+_IDLE = 0.5  # seconds after which a reader that expects nothing ends
+
+
 class Receive:
-    """A posted receive. `read`: its header has been read, so that its values are on their way or it has failed."""
+    """A posted receive. `heard`: set when its header has been read, so that its values are on their way, or it has failed."""
 
-    __slots__ = ("op", "read", "said", "source", "work")
-
-    def __init__(self, work, op, said: tuple):
+    def __init__(self, work: TorchWork, op: Recv, said: tuple):
         self.work = work
         self.op = op
         self.said = said
-        self.read = False
-        self.source = None
+        self.heard = threading.Event()
 
 
 class Source:
     """Headers that a Comm expects from one rank, or from any.
 
-    unread: receives in the order of posting.  posted: headers that gloo has been asked for; they may outnumber the
-    receives.  early: what has been read and belongs to a later receive.  busy: a thread is reading.
+    unread: receives in the order of posting.  posted: headers (of a Comm without any: values) that gloo has been asked
+    for; they may outnumber the receives.  early: what has been read, and belongs to a later receive.
     """
 
-    __slots__ = ("busy", "driven", "early", "posted", "unread")
-
     def __init__(self):
-        self.unread = deque()
-        self.posted = deque()
-        self.early = deque()
-        self.busy = self.driven = False  # driven: a thread of its own will read on
+        self.unread: deque[Receive] = deque()
+        self.posted: deque[tuple] = deque()
+        self.early: tuple | None = None
+        self.reading = False  # by a thread
 
 
-class Progress:
-    """All that the Comms of a process expect."""
+class Inbox:
+    """The receives that one Comm has posted over gloo."""
 
-    def __init__(self):
-        self.changed = threading.Condition()
-        self.leaving: list = []  # sends of operations that failed: they must stay alive
-        self._expecting: dict[Source, None] = {}  # with unread receives
-        self._waiting = 0  # threads
+    def __init__(self, comm: TorchComm):
+        self._comm = comm
+        self._changed = threading.Condition()
+        self._sources: dict[int, Source] = defaultdict(Source)  # by rank, or ANY
+        self._behind: deque[Receive] = deque()  # posted behind a wildcard
+        self._wild = False  # whether a wildcard has not been met
 
-    def post(self, comm, receives: list[Receive]) -> None:
-        with self.changed:
-            for receive in receives:
-                comm.behind.append(receive)
-            self._release(comm)
-        if self._waiting and not receives[0].work.waited:
-            self._drive()
+    def post(self, receives: list[Receive]) -> None:
+        with self._changed:
+            self._behind += receives
+            self._release()
 
-    def _release(self, comm) -> None:
-        """Ask gloo for all that no wildcard comes before."""
-        while comm.behind and not comm.wild:
-            receive = comm.behind.popleft()
-            work, op = receive.work, receive.op
+    def _release(self) -> None:
+        """Ask gloo for all that no wildcard comes before. The condition is held."""
+        while self._behind and not self._wild:
+            receive = self._behind.popleft()
+            work, src = receive.work, receive.op.src
             try:
-                if op.src != ANY and not comm.checked:
-                    work.take(op, comm.ranks[op.src])
-                    receive.read = True
+                if src != ANY and not self._comm.checked:
+                    work.take_values(receive.op, src)
+                    receive.heard.set()
                     continue
-                comm.wild = op.src == ANY
-                source = receive.source = comm.sources.setdefault(op.src, Source())
+                self._wild = src == ANY
+                source = self._sources[src]
                 source.unread.append(receive)
-                self._expecting[source] = None
-                if not comm.checked:
-                    source.posted.append(work.take(op, None))
-                elif len(source.posted) + len(source.early) < len(source.unread):
-                    source.posted.append(work.listen(op))
-            except Exception as error:
-                work.fail(error)
-                self._over(comm, receive)
-
-    def _over(self, comm, receive: Receive) -> None:
-        """The header has been read, or will never be. The condition is held."""
-        source = receive.source
-        if source is not None and receive in source.unread:
-            source.unread.remove(receive)
-            if not source.unread:
-                self._expecting.pop(source, None)
-        receive.read = True
-        if receive.op.src == ANY:
-            comm.wild = False
-            self._release(comm)
-        self.changed.notify_all()
-
-    def withdraw(self, receives: list[Receive]) -> None:
-        """These take nothing any more."""
-        with self.changed:
-            for receive in receives:
-                if not receive.read:
-                    comm = receive.work._comm
-                    if receive in comm.behind:
-                        comm.behind.remove(receive)
-                    self._over(comm, receive)
-
-    @contextmanager
-    def waiting(self, work, receives: list[Receive], patient: bool) -> Iterator[None]:
-        """While a thread waits for a work: first the headers of its receives are read."""
-        with self.changed:
-            self._waiting += 1
-        try:
-            unread = [receive for receive in receives if not receive.read]
-            if unread:
-                self._drive(work, unread[0].source)
-                for receive in unread:
-                    self._read(receive.source, receive, patient)
-            if self._expecting:
-                self._drive(work)
-            yield
-        finally:
-            with self.changed:
-                self._waiting -= 1
-
-    def _drive(self, work=None, own: Source | None = None) -> None:
-        """Start a thread for each source that is not `own` and from which a header is expected. What another thread
-        posted and waits for at once is its own affair."""
-        with self.changed:
-            for source in self._expecting:
-                needed = any(r.work is work or not r.work.waited for r in source.unread)
-                if source is not own and not source.driven and needed:
-                    source.driven = True
+                source.posted.append(work.post_header(receive.op))
+                if not source.reading:
+                    source.reading = True
                     threading.Thread(
                         target=self._read, args=(source,), name="headers", daemon=True
                     ).start()
+                self._changed.notify_all()
+            except Exception as error:
+                work.fail(error)
+                self._heard(receive)
 
-    def _read(
-        self, source: Source | None, until: Receive | None = None, patient: bool = True
-    ) -> None:
-        """Read headers until that of `until` has been read; None: until no more are expected."""
-        limit = None if patient else time.monotonic() + until.work._comm.timeout
+    def _heard(self, receive: Receive) -> None:
+        """The header has been read, or will never be: what was posted behind a wildcard is released."""
+        with self._changed:
+            unread = self._sources[receive.op.src].unread
+            if receive in unread:
+                unread.remove(receive)
+                self._wild = self._wild and receive.op.src != ANY
+            receive.heard.set()
+            self._release()
+
+    def withdraw(self, receives: list[Receive]) -> None:
+        """These take nothing any more."""
+        with self._changed:
+            for receive in receives:
+                if receive in self._behind:
+                    self._behind.remove(receive)
+                self._heard(receive)
+
+    def _read(self, source: Source) -> None:
+        """In a thread: read headers while any is expected."""
         while True:
-            with self.changed:
-                while True:
-                    if until is None and not source.unread:
-                        source.driven = False
-                        return
-                    if until is not None:
-                        if until.read:
-                            return
-                        source = until.source
-                    if source is not None and source.unread and not source.busy:
-                        break
-                    left = None if limit is None else limit - time.monotonic()
-                    if left is not None and left <= 0:
-                        raise until.work.missing(until.op)
-                    self.changed.wait(left)
-                source.busy = True
-                receive = source.unread[0]
-            self._read_one(source, receive, patient)
-
-    def _read_before(self, comm, src: int) -> None:
-        """A wildcard has heard from `src`: what receives from there were posted before it have heard, too, and their
-        values come first."""
-        with self.changed:
-            unread = list(comm.sources[src].unread) if src in comm.sources else []
-        for receive in unread:
-            self._read(receive.source, receive)
-
-    def _read_one(self, source: Source, receive: Receive, patient: bool) -> None:
-        """Wait for the next header of a source, and give it to the receive, if it is for it."""
-        work = receive.work
-        op = receive.op
-        comm = receive.work._comm
-        verdict, found = "both", None
-        try:
-            if not comm.checked:
-                work.came(source.posted.popleft(), op, patient)
-            elif source.early:
-                found = source.early.popleft()
-            else:
-                if not source.posted:
-                    source.posted.append(work.listen(op))
-                found = work.heard(source.posted.popleft(), op, patient)
-                if op.src == ANY:
-                    self._read_before(comm, found[0])
-            if found is not None and receive.read:  # withdrawn while we waited
-                verdict = "keep"
-            elif found is not None:
-                verdict = work.match(receive, *found)
-        except Exception as error:
-            work.fail(error)
-        with self.changed:
-            source.busy = False
-            if verdict == "keep":
-                source.early.appendleft(found)
-            if verdict != "drop" and not receive.read:
-                wild = op.src == ANY
-                self._over(comm, receive)
-                if not wild:
+            with self._changed:
+                self._changed.wait_for(lambda: source.unread, _IDLE)
+                if not source.unread:
+                    source.reading = False
                     return
-            self.changed.notify_all()
-        if op.src == ANY:
-            self._drive()
+                receive = source.unread[0]
+            try:
+                self._meet(source, receive)
+            except Exception as error:
+                receive.work.fail(error)
+                self._heard(receive)
 
+    def _meet(self, source: Source, receive: Receive) -> None:
+        """Wait for the next header of a source, and give its message to the receive, if it is for it.
 
-@functools.cache
-def progress() -> Progress:
-    """This process's: waiting on one Comm drives what was posted on the others."""
-    return Progress()
+        A message of a collective that this rank has left is dropped; one of a later collective than the receive's, which
+        the sender has left, is kept for a later receive.
+        """
+        work, op = receive.work, receive.op
+        message, source.early = source.early, None
+        if message is None:
+            if not source.posted:
+                source.posted.append(work.post_header(op))
+            message = work.read_header(source.posted.popleft(), op)
+        if receive.heard.is_set():  # withdrawn while we waited
+            source.early = message
+            return
+        src, sent = message
+        if op.src == ANY:  # receives from there that were posted before it come first
+            for earlier in list(self._sources[src].unread):
+                earlier.heard.wait()
+        if sent is not None:  # (shape, dtype, label, call, file, line): the first four must agree
+            later = order(sent[3], receive.said[3])
+            if later < 0:
+                work.drop_values(op, src, sent)
+                return
+            if sent[:4] == receive.said[:4]:
+                work.take_values(op, src)
+            else:
+                ranks = self._comm.ranks
+                error = mismatched(ranks[src], sent, ranks[self._comm.rank], receive.said)
+                work.fail(error)
+                if later > 0:
+                    source.early = message
+                else:
+                    work.drop_values(op, src, sent)
+        work.source = src
+        self._heard(receive)
 
 
 # ------------------------------------------------------------
-# One batch of sends and receives over gloo, with their headers.
+# One batch of sends and receives. What goes wrong with it is kept for whoever waits.
+
+
+class TransferWork(Work):
+    """Sends and receives of one Comm: over gloo a `TorchWork`, over NCCL a `GroupedWork`."""
+
+    def __init__(self, comm: TorchComm, ops: Sequence[Send | Recv]):
+        self._comm = comm
+        self.ops = ops
+        self.source = None
+        self.call = comm.call
+        self._said = [says(op, comm.checked, comm.call) for op in ops]
+        self._running: list = []  # over gloo: (torch's work, op, what must stay alive); over NCCL: torch's works
+        # (target, staged): received values on their way to a strided tensor
+        self._stage: list[tuple] = []
+        self._start = time.monotonic()
+        self._error: BaseException | None = None
+        self._over = False
+        self._lock = threading.RLock()
+
+    def wait(self) -> None:
+        self._comm.start_all()
+        self._comm.run.unwaited.pop(self, None)
+        self._settle(timedelta(seconds=self._comm.timeout))
+        if self._error is not None:
+            raise self._error
+
+    def _settle(self, patience: timedelta) -> None:
+        """Finish, once."""
+        with self._lock:
+            if self._over:
+                return
+            try:
+                self._finish(patience)
+                for x, staged in self._stage:
+                    x.copy_(staged)
+                for op in self.ops:
+                    if isinstance(op, Send):
+                        self._comm.record(op, self._start)
+            except BaseException as error:
+                self.fail(error)
+            self._over = True
+            self.ops = ()
+            self._running = []
+            self._stage = []
+
+    def _staged(self, op: Send | Recv) -> torch.Tensor:
+        """The values as they lie in a row; of a strided tensor a copy, from which `_settle` fills it."""
+        x = op.x.detach()
+        staged = settled(x)
+        if staged is not x and isinstance(op, Recv):
+            self._stage.append((x, staged))
+        return staged
+
+    @abstractmethod
+    def _finish(self, patience: timedelta) -> None:
+        """Wait for all operations, for each as long as that."""
+
+    def fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+
+    def belongs_to(self, comm: TorchComm, call: tuple) -> bool:
+        """Whether it is of this collective of `comm`."""
+        return self._comm is comm and self.call == call
+
+    def abandon(self) -> None:
+        """Nobody will wait for this."""
+        self._comm.run.unwaited.pop(self, None)
+        with self._lock:
+            if not self._over:
+                self._give_up()
+                self.fail(Mismatch("its collective was given up"))
+                self._over = True
+
+    @abstractmethod
+    def _give_up(self) -> None:
+        """Its receives take nothing more; its sends may still leave."""
+
+
+# ------------------------------------------------------------
+# Over gloo: headers before the values.
 
 
 _LOST = (
@@ -365,227 +378,111 @@ _LOST = (
     "closed connection",
     "Connection refused",
 )
-_NEVER = timedelta(days=365)
 
 
-class TorchWork(Work):
+class TorchWork(TransferWork):
     """Headers have even tags, values odd ones, so a receive's header can be read before its values."""
 
-    __slots__ = (
-        "_comm",
-        "_error",
-        "_lock",
-        "_over",
-        "_receives",
-        "_running",
-        "_said",
-        "_stage",
-        "_start",
-        "_thread",
-        "call",
-        "ops",
-        "source",
-        "waited",
-    )
-
-    def __init__(self, comm, ops, waited: bool):
-        self._comm = comm
-        self.ops = ops
-        self.source = None
-        self.call = comm.call
-        self.waited = waited
-        self._start = time.monotonic()
-        self._error = None
-        self._over = False
-        self._thread = None
-        self._lock = threading.RLock()
-        self._running: list[tuple] = []  # (work of torch, op, what must stay alive)
-        # (target, staged): received values on their way to a strided tensor
-        self._stage: list[tuple] = []
-        self._receives: list[Receive] = []
-        self._said = [says(op, comm.checked, comm.call) for op in ops]
-        self._post()
-        comm.unwaited[self] = None
-
-    def _peer(self, peer: int) -> int | None:
-        return None if peer == ANY else self._comm.ranks[peer]
-
-    def _send(self, x: torch.Tensor, op, tag: int) -> None:
-        with naming(self._comm, op):
-            work = dist.isend(
-                x,
-                group=self._comm.group,
-                group_dst=self._peer(op.dst),
-                tag=2 * self._comm.tag + tag,
-            )
-        self._running.append((work, op, x))
-
-    def _receive(self, x: torch.Tensor, op, src: int | None, tag: int):
-        with naming(self._comm, op):
-            return dist.irecv(
-                x, group=self._comm.group, group_src=src, tag=2 * self._comm.tag + tag
-            )
-
-    def _post(self) -> None:
-        both = list(zip(self.ops, self._said, strict=True))
-        self._receives = [Receive(self, op, said) for op, said in both if not isinstance(op, Send)]
+    def __init__(self, comm: TorchComm, ops: Sequence[Send | Recv]):
+        super().__init__(comm, ops)
+        self._thread: threading.Thread | None = None
+        both = list(zip(ops, self._said, strict=True))
+        self._receives = [Receive(self, op, said) for op, said in both if isinstance(op, Recv)]
         try:
             # Receives first: gloo tells the sender that there is one, and behind our own values the note would wait.
-            if self._receives:
-                self._comm.progress.post(self._comm, self._receives)
+            comm.inbox.post(self._receives)
             for op, said in both:
                 if isinstance(op, Send):
-                    if self._comm.checked:
-                        self._send(packed_header(said), op, 0)
+                    if comm.checked:
+                        self._run(packed_header(said), op, op.dst, 0)
                     if op.x.numel():
-                        self._send(settled(op.x.detach()), op, 1)
+                        self._run(self._staged(op), op, op.dst, 1)
         except PeerLost as error:
-            self._error = error
+            self.fail(error)
 
-    # What the readers of headers do for a receive (see `Progress`).
+    def _run(self, x: torch.Tensor, op: Send | Recv, peer: int, tag: int) -> None:
+        self._running.append((self._comm.post_bytes(x, op, peer, tag), op, x))
 
-    def listen(self, op) -> tuple:
-        """Post the receive of one more header from where `op` expects it."""
+    # What the readers of headers do for a receive (see `Inbox`).
+
+    def post_header(self, op: Recv) -> tuple:
+        """Have room for one more header from where `op` expects it; without headers, for the values."""
+        if not self._comm.checked:
+            return None, self._comm.post_bytes(self._staged(op), op, ANY, 1)
         header = torch.empty(HEADER, dtype=torch.uint8)
-        return header, self._receive(header, op, self._peer(op.src), 0)
+        return header, self._comm.post_bytes(header, op, op.src, 0)
 
-    def heard(self, posted: tuple, op, patient: bool) -> tuple[int, tuple]:
+    def read_header(self, posted: tuple, op: Recv) -> tuple[int, tuple | None]:
         """Wait for a header: the rank here that sent it, and what it says."""
         header, work = posted
-        self._finish(work, op, patient)
+        self._await(work, op, _NEVER)
         src = self._comm.local(work._source_rank()) if op.src == ANY else op.src
-        return src, unpacked_header(header)
+        return src, None if header is None else unpacked_header(header)
 
-    def match(self, receive: Receive, src: int, sent: tuple) -> str:
-        """What to do with the receive and a message: "both" belong together; "drop" the message of a collective that
-        this rank has left, or "keep" it for a later one, because it was this receive's that its sender has left."""
-        said = receive.said
-        later = order(sent[3], said[3])
-        if later < 0:
-            self._swallow(receive.op, src, sent)
-            return "drop"
-        self.source = src
-        if sent[:4] == said[:4]:
-            self.take(receive.op, self._comm.ranks[src])
-            return "both"
-        ranks = self._comm.ranks
-        self._error = self._error or Mismatch(
-            mismatch(side(ranks[src], sent), side(ranks[self._comm.rank], said))
-        )
-        if later > 0:
-            return "keep"
-        self._swallow(receive.op, src, sent)
-        return "both"
+    def take_values(self, op: Recv, src: int) -> None:
+        """Post the receive of an operation's values, if there are any."""
+        if op.x.numel():
+            self._run(self._staged(op), op, src, 1)
 
-    def take(self, op, src: int | None):
-        """Post the receive of an operation's values; None if there are none."""
-        x = op.x.detach()
-        staged = settled(x)
-        work = self._receive(staged, op, src, 1) if x.numel() else None
-        if work is not None and src is not None:
-            self._running.append((work, op, staged))
-        if staged is not x:
-            self._stage.append((x, staged))
-        if not self._comm.checked:
-            self.source = None if src is None else op.src
-        return work
-
-    def came(self, work, op, patient: bool) -> None:
-        """Wait for the values of a wildcard receive that has no header."""
-        if work is not None:
-            self._finish(work, op, patient)
-            self.source = self._comm.local(work._source_rank())
-
-    def fail(self, error: Exception) -> None:
-        self._error = self._error or error
-
-    def _swallow(self, op, src: int, sent: tuple) -> None:
+    def drop_values(self, op: Recv, src: int, sent: tuple) -> None:
         """Receive values that nobody wants: they come all the same."""
         values = torch.empty(sent[0], dtype=getattr(torch, sent[1]))
         if values.numel():
-            self._finish(self._receive(values, op, self._comm.ranks[src], 1), op)
+            self._await(self._comm.post_bytes(values, op, src, 1), op, _NEVER)
 
-    def _finish(self, work, op, patient: bool = False) -> None:
-        """Wait for a work of torch."""
+    def _await(self, work: dist.Work, op: Send | Recv, patience: timedelta) -> None:
         with naming(self._comm, op):
-            work.wait(_NEVER if patient else self._comm.patience)
-
-    def missing(self, op) -> RankMissing:
-        return missing(self._comm, op)
+            work.wait(patience)
 
     def done(self) -> bool:
         # gloo finishes nothing that no thread waits for
         if self._thread is None and not self._over:
-            self._thread = threading.Thread(target=self._settle, args=(True,), daemon=True)
+            self._thread = threading.Thread(target=self._settle, args=(_NEVER,), daemon=True)
             self._thread.start()
         if self._thread is not None:
             self._thread.join(1e-3)
         return self._over
 
     def wait(self) -> None:
-        self._comm.unwaited.pop(self, None)
+        self._comm.run.unwaited.pop(self, None)
         if self._thread is not None:
+            ops = self.ops  # which the thread empties when it ends
             self._thread.join(self._comm.timeout)
             if self._thread.is_alive():
-                raise self.missing(self.ops[0])
-        self._settle()
-        if self._error is not None:
-            raise self._error
+                raise missing(self._comm, ops[0])
+        super().wait()
 
-    def _settle(self, patient: bool = False) -> None:
-        """Finish, once. What goes wrong is kept for `wait`."""
-        with self._lock:
-            if self._over:
-                return
-            try:
-                with self._comm.progress.waiting(self, self._receives, patient):
-                    for work, op, _ in self._running if self._error is None else ():
-                        self._finish(work, op, patient)
-                for x, staged in self._stage if self._error is None else ():
-                    x.copy_(staged)
-            except BaseException as error:
-                self._error = error
+    def _finish(self, patience: timedelta) -> None:
+        try:
+            for receive in self._receives:
+                if not receive.heard.wait(patience.total_seconds()):
+                    raise missing(self._comm, receive.op)
             if self._error is not None:
-                self._leave()
-            self._record()
-            self._over = True
+                raise self._error
+            for work, op, _ in self._running:
+                self._await(work, op, patience)
+        except BaseException as error:
+            self.fail(error)
+            self._give_up()
+            raise
 
-    def abandon(self) -> None:
-        """Nobody will wait for this: its receives take nothing more, its sends may still leave."""
-        self._comm.unwaited.pop(self, None)
-        with self._lock:
-            if not self._over:
-                self._comm.progress.withdraw(self._receives)
-                self._leave()
-                self._error, self._over = (
-                    self._error or Mismatch("its collective was given up"),
-                    True,
-                )
+    def _give_up(self) -> None:
+        self._comm.inbox.withdraw(self._receives)
+        self._leave()
 
     def _leave(self) -> None:
         """After a failure: what is on its way to us comes, before its memory is used again; our sends stay alive until
         they have been received."""
         for work, op, _ in self._running:
-            if not isinstance(op, Send) and isinstance(self._error, Mismatch):
+            if isinstance(op, Recv) and isinstance(self._error, Mismatch):
                 with contextlib.suppress(Exception):
-                    self._finish(work, op)
-        self._comm.progress.leaving += self._running
-
-    def _record(self) -> None:
-        comm = self._comm
-        ops = self.ops
-        self.ops = ()
-        self._running = []
-        self._stage = []
-        self._receives = []
-        for op in ops if comm.trace is not None else ():
-            if isinstance(op, Send):
-                comm.record(op, self._start)
+                    self._await(work, op, timedelta(seconds=self._comm.timeout))
+        self._comm.run.leaving += self._running
 
 
 @contextlib.contextmanager
-def naming(comm, op):
-    """What gloo says of an operation's failure, as our errors. Of a death it tells one wait, then every post."""
+def naming(comm: TorchComm, op: Send | Recv) -> Iterator[None]:
+    """Turn what gloo raises into our errors, with the peer's rank. Of a death it tells one wait, then every post."""
     try:
         yield
     except RuntimeError as error:
@@ -598,7 +495,7 @@ def naming(comm, op):
         raise
 
 
-def missing(comm, op) -> RankMissing:
+def missing(comm: TorchComm, op: Send | Recv) -> RankMissing:
     """What to raise when an operation has not been met within the timeout."""
     verb, to, peer = ("send", "to", op.dst) if isinstance(op, Send) else ("receive", "from", op.src)
     whom = "any rank" if peer == ANY else f"rank {comm.ranks[peer]}"
@@ -610,10 +507,7 @@ def missing(comm, op) -> RankMissing:
 
 def packed_header(said: tuple) -> torch.Tensor:
     """What a side says, as bytes on the CPU."""
-    data = packed(said)
-    header = torch.zeros(HEADER, dtype=torch.uint8)
-    header[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return header
+    return torch.frombuffer(bytearray(packed(said).ljust(HEADER, b"\0")), dtype=torch.uint8)
 
 
 def unpacked_header(header: torch.Tensor) -> tuple:
@@ -621,7 +515,7 @@ def unpacked_header(header: torch.Tensor) -> tuple:
 
 
 # ------------------------------------------------------------
-# One batch of sends and receives over NCCL, where what is posted starts together with what else is.
+# Over NCCL: what is posted starts together with what else is.
 #
 # NCCL does the operations of one communicator one after the other. A send and a receive between the same two ranks must
 # be in one group, or each rank's first operation waits for the other's second. So posting only notes an operation, and
@@ -646,130 +540,70 @@ KNOWN = {
 }
 
 
-class GroupedWork(Work):
-    """Sends and receives of one Comm. Nothing has started before `start_together`."""
+class GroupedWork(TransferWork):
+    """Nothing has started before `TorchComm.start`. `wait` lets the current stream wait for the values, and the host for
+    the headers alone."""
 
-    __slots__ = (
-        "_comm",
-        "_error",
-        "_headers",
-        "_over",
-        "_running",
-        "_said",
-        "_stage",
-        "call",
-        "ops",
-        "source",
-    )
-
-    def __init__(self, comm, ops):
-        self._comm = comm
-        self.ops = ops
-        self.source = None
-        self.call = comm.call
-        self._over, self._error = False, None
-        self._said = [says(op, comm.checked, comm.call) for op in ops]
+    def __init__(self, comm: TorchComm, ops: Sequence[Send | Recv]):
+        super().__init__(comm, ops)
         # (work of torch, op, the header's bytes, what this side says)
         self._headers: list[tuple] = []
-        self._running: list[dist.Work] = []
-        # (target, staged): received values on their way to a strided tensor
-        self._stage: list[tuple] = []
-        comm.unwaited[self] = None
+        self._start = None  # when the device sends is not known
 
     def done(self) -> bool:
         """Whether all values are there; where there are none to pass, the headers are waited for."""
         self._comm.start_all()
-        if not self._over and all(work.is_completed() for work in self._running):
-            self._settle()
+        if all(work.is_completed() for work in self._running):
+            self._settle(timedelta(seconds=self._comm.timeout))
         return self._over
 
-    def wait(self) -> None:
-        """Let the current stream wait for the values; the host waits for the headers alone."""
-        self._comm.start_all()
-        self._comm.unwaited.pop(self, None)
-        self._settle()
-        if self._error is not None:
-            raise self._error
-
-    def _settle(self) -> None:
-        """Finish, once. What goes wrong is kept for `wait`."""
-        if self._over:
-            return
-        self._over = True
-        try:
-            self._comm.check_usable()
-            self._compare()
-            for work in self._running:
-                work.wait()
-            for x, staged in self._stage:
-                x.copy_(staged)
-            self._record()
-        except BaseException as error:
-            self._error = error
-        self.ops = ()
-        self._running = []
-        self._stage = []
-        self._headers = []
-
-    def _compare(self) -> None:
-        comm = self._comm
+    def _finish(self, patience: timedelta) -> None:
+        self._comm.check_usable()
+        host = self._comm.on_host() if self._headers else None
         for work, op, header, said in self._headers:
-            with naming(comm.on_host(), op):
-                work.wait(comm.patience)
-            if isinstance(op, Send):
-                continue
-            sent = unpacked_header(header)
-            if sent[:4] != said[:4]:
-                ranks = comm.on_host().ranks
-                error = Mismatch(mismatch(side(ranks[op.src], sent), side(ranks[comm.rank], said)))
-                if _nbytes(sent) != _nbytes(said):
-                    comm.lose(error)
-                raise error
+            with naming(host, op):
+                work.wait(patience)
+            if isinstance(op, Recv):
+                self._compare(op, unpacked_header(header), said)
+        for work in self._running:
+            work.wait()
 
-    def abandon(self) -> None:
-        """Nobody will wait for this."""
-        self._comm.unwaited.pop(self, None)
+    def _compare(self, op: Recv, sent: tuple, said: tuple) -> None:
+        if sent[:4] == said[:4]:
+            return
+        ranks = self._comm.on_host().ranks
+        error = mismatched(ranks[op.src], sent, ranks[self._comm.rank], said)
+        if _nbytes(sent) != _nbytes(said):
+            self._comm.lose(error)
+        raise error
+
+    def _give_up(self) -> None:
         if self in self._comm.posted:
             self._comm.posted.remove(self)
-        if not self._over:
-            self._over, self._error = True, Mismatch("its collective was given up")
 
-    def _record(self) -> None:
+    def post_headers(self) -> list[dist.P2POp]:
+        """Let the headers leave and come; returns the operations that carry values, for the group."""
         comm = self._comm
-        for op in self.ops if comm.trace is not None else ():
-            if isinstance(op, Send):
-                comm.record(op)
-
-    def begin(self) -> list[dist.P2POp]:
-        """Send and await the headers; the operations that carry values, for the group."""
-        comm, found = self._comm, []
+        operations = []
         for op, said in zip(self.ops, self._said, strict=True):
             sending = isinstance(op, Send)
             peer = op.dst if sending else op.src
             if comm.checked:
                 header = packed_header(said) if sending else torch.empty(HEADER, dtype=torch.uint8)
-                self._headers.append((comm.post_header(header, op), op, header, said))
+                work = comm.on_host().post_bytes(header, op, peer, 0, comm.tag)
+                self._headers.append((work, op, header, said))
             if op.x.numel() == 0:  # both sides know, and leave it out
                 continue
-            x = op.x.detach()
-            staged = settled(x)
-            if staged is not x and not sending:
-                self._stage.append((x, staged))
+            staged = self._staged(op)
             values = staged if staged.dtype in KNOWN else staged.reshape(-1).view(torch.uint8)
             verb = dist.isend if sending else dist.irecv
-            found.append(dist.P2POp(verb, values, group=comm.group, group_peer=comm.ranks[peer]))
-        return found
+            peer = comm.ranks[peer]
+            operations.append(dist.P2POp(verb, values, group=comm.group, group_peer=peer))
+        return operations
 
-    def run(self, works: list[dist.Work]) -> None:
-        self._running = works
-
-
-def start_together(works: list[GroupedWork]) -> None:
-    """All values that these have to pass, in one group."""
-    batch = [op for work in works for op in work.begin()]
-    group = dist.batch_isend_irecv(batch) if batch else []
-    for work in works:
-        work.run(group)
+    def run_with(self, group: list[dist.Work]) -> None:
+        """Its values are on their way, in this group."""
+        self._running = group
 
 
 def _nbytes(said: tuple) -> int:
@@ -777,22 +611,30 @@ def _nbytes(said: tuple) -> int:
     return torch.Size(shape).numel() * getattr(torch, dtype).itemsize
 
 
-def lost(error: Mismatch) -> CommError:
-    """What to say to whoever goes on with a communicator whose two sides differ in bytes."""
-    return CommError(
-        "this Comm's communicator was given up after a mismatch, which NCCL does not survive: end the "
-        f"run, and start it again.\n{error}"
-    )
-
-
 # ------------------------------------------------------------
 # A group as a Comm: what is posted, split and asked of it, over gloo and over NCCL.
+
+
+@dataclass(eq=False)
+class _Run:
+    """What a TorchComm shares with all Comms that are made from it."""
+
+    checked: bool
+    timeout: float
+    trace: Trace | None
+    counts: dist.Store  # how many Comms of the group each rank has made
+    number: int  # of the one that they are made from, among those of its group
+    unwaited: dict[Work, None] = field(default_factory=dict)  # for `flush`
+    posting: dict[TorchComm, None] = field(default_factory=dict)  # those with what has not started
+    leaving: list = field(default_factory=list)  # sends that failed: they must stay alive
+    tracing: threading.Lock = field(default_factory=threading.Lock)
 
 
 class TorchComm(Comm):
     """`group`: any process group (default: the world's).
 
     checked: send headers; None: if the group can carry CPU tensors.  timeout: seconds a wait may take.
+    trace: where messages are noted.
     All ranks of the group make it, and several in the same order. Over gloo it raises PeerLost when the other side is
     dead, and RankMissing when it does not come in time. Over NCCL the host does not wait for values: nobody is told of
     a death but by torchrun, which ends the other ranks, or by NCCL's watchdog, which ends the process after `timeout`.
@@ -817,139 +659,105 @@ class TorchComm(Comm):
             raise TypeError(
                 f"a TorchComm is made of a process group of torch.distributed, not of {group!r}"
             )
-        self.group = dist.group.WORLD if group is None else group
-        backends = dist.get_backend_config(self.group)
-        self.nccl, cpu = "nccl" in backends, "cpu:" in backends
+        group = dist.group.WORLD if group is None else group
+        backends = dist.get_backend_config(group)
+        nccl, cpu = "nccl" in backends, "cpu:" in backends
         if checked and not cpu:
             raise ValueError(
                 f"a checked TorchComm sends its headers over gloo, and this group has {backends}"
             )
-        self.checked = cpu if checked is None else checked
-        self.timeout = timeout
-        self.trace = trace
-        self.unwaited: dict[Work, None] = {}  # of this Comm and all made from it, for `flush`
-        # likewise: those with operations that have not started
-        self.posting: dict[TorchComm, None] = {}
-        self.tracing, self.progress = threading.Lock(), progress()
-        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
-        self.counts = _get_process_group_store(self.group)
-        self.number = self.counts.add(f"minidist/comms/{rank}", 1)
-        everyone, channel = list(range(size)), "main" if self.number == 1 else f"main {self.number}"
-        self._devices()
-        self._host = None
-        if self.nccl:
-            self._host = self._over_gloo(self.group, everyone, rank, channel) if cpu else None
-            if self.number > 1:
-                self.group = named_group(
-                    self.group, everyone, channel, timeout, _of_gpus(self.group)
-                )
-            warm(self.group, self.device)
-        self._open(everyone, rank, channel)
+        size, rank = dist.get_world_size(group), dist.get_rank(group)
+        counts = _get_process_group_store(group)
+        number = counts.add(f"minidist/comms/{rank}", 1)
+        self.run = _Run(cpu if checked is None else checked, timeout, trace, counts, number)
+        everyone, channel = list(range(size)), "main" if number == 1 else f"main {number}"
+        host = None
+        if nccl and cpu:
+            host = self._opened(group, everyone, rank, f"{channel}/host", nccl=False)
+        if nccl and number > 1:
+            group = named_group(group, everyone, channel, timeout, _of_gpus(group))
+        self._open(self.run, group, everyone, rank, channel, nccl, host)
 
-    def _devices(self) -> None:
-        """Where values are, and who moves them. Another backend than NCCL that works on streams, such as the one of the
-        tests, brings what it has in place of `torch.cuda` along, as `group.gpu`."""
-        self.gpu = getattr(self.group, "gpu", torch.cuda) if self.nccl else None
-        kind = getattr(self.group, "device_type", "cuda")
-        self.device = (
-            torch.device(kind, self.gpu.current_device()) if self.nccl else torch.device("cpu")
-        )
-        self.algorithm = "native" if self.nccl else "ring"
-        self.any_source = not self.nccl
-
-    def _open(self, ranks: list[int], rank: int, channel: str) -> TorchComm:
-        """`ranks`: this Comm's ranks in `group`."""
+    def _open(
+        self,
+        run: _Run,
+        group: dist.ProcessGroup,
+        ranks: list[int],
+        rank: int,
+        channel: str,
+        nccl: bool,
+        host: TorchComm | None = None,
+    ) -> None:
+        """ranks: this Comm's ranks in `group`.  host: for a Comm over NCCL the one of these ranks over gloo, if there is
+        one already."""
+        self.run = run
+        self.checked, self.timeout = run.checked, run.timeout
+        self.compares_calls = run.checked and not nccl
+        self.group = group
         self.ranks = ranks
         self.rank = rank
         self.size = len(ranks)
+        self.members = tuple(dist.get_global_rank(group, r) for r in ranks)
         self.channel = channel
-        self.members = tuple(dist.get_global_rank(self.group, r) for r in ranks)
         self.tag = crc32(channel.encode()) % 2**30
-        self.sources: dict[int, Source] = {}  # by rank, or ANY
-        self.behind: deque = deque()  # receives that were posted behind a wildcard
-        self.wild = False  # whether a wildcard receive has not been met
+        self.nccl = nccl
+        self.any_source = not nccl
+        self.algorithm = "native" if nccl else "ring"
+        # Another backend than NCCL that works on streams, such as the one of the tests, brings what it has in place of
+        # `torch.cuda` along.
+        self.gpu = getattr(group, "gpu", torch.cuda) if nccl else None
+        self.device = torch.device("cpu")
+        if nccl:
+            kind = getattr(group, "device_type", "cuda")
+            self.device = torch.device(kind, self.gpu.current_device())
+            warm(group, self.device)
+        self._host = host
+        self.inbox = Inbox(self)  # over gloo
         self.posted: list[GroupedWork] = []  # over NCCL: not started yet
         self.broken: CommError | None = None  # over NCCL: why it is of no use any more
         self.native, self._lanes = Native(self), {}
-        return self
 
-    def _another(self) -> TorchComm:
-        """Another Comm with what all share that are made from one another, not opened yet."""
+    def _opened(self, *place, nccl: bool, host: TorchComm | None = None) -> TorchComm:
+        """A new Comm that shares this one's run; its place: see `_open`."""
         other = object.__new__(TorchComm)
-        for attribute in (
-            "group",
-            "nccl",
-            "checked",
-            "timeout",
-            "trace",
-            "device",
-            "algorithm",
-            "unwaited",
-            "posting",
-            "tracing",
-            "progress",
-            "counts",
-            "number",
-            "gpu",
-            "any_source",
-        ):
-            setattr(other, attribute, getattr(self, attribute))
-        other._host = None
+        other._open(self.run, *place, nccl, host)
         return other
 
     def _beside(self, ranks: list[int], rank: int, name: str) -> TorchComm:
         """A Comm of some of these ranks on a channel of its own. `ranks`: in `group`."""
-        other, channel = self._another(), f"{self.channel}/{name}"
-        if self.nccl:
-            if self._host is not None:
-                other._host = self._host._beside([self._host.ranks[r] for r in ranks], rank, name)
-            other.group = named_group(
-                self.group, ranks, channel, self.timeout, _of_gpus(self.group)
-            )
-            warm(other.group, self.device)
-            ranks = list(range(len(ranks)))
-        return other._open(ranks, rank, channel)
-
-    def _over_gloo(
-        self, group: dist.ProcessGroup, ranks: list[int], rank: int, channel: str
-    ) -> TorchComm:
-        """The Comm of these ranks of a group for CPU tensors."""
-        other = self._another()
-        other.group = group
-        other.nccl = False
-        other.gpu = None
-        other.any_source = True
-        other.device, other.algorithm = torch.device("cpu"), "ring"
-        return other._open(ranks, rank, f"{channel}/host")
+        channel = f"{self.channel}/{name}"
+        if not self.nccl:
+            return self._opened(self.group, ranks, rank, channel, nccl=False)
+        host = self._host and self._host._beside([self._host.ranks[r] for r in ranks], rank, name)
+        group = named_group(self.group, ranks, channel, self.timeout, _of_gpus(self.group))
+        return self._opened(group, list(range(len(ranks))), rank, channel, nccl=True, host=host)
 
     def on_host(self) -> TorchComm:
         if not self.nccl:
             return self
         if self._host is None:  # a group for GPUs alone
-            group = named_group(
-                self.group, self.ranks, f"{self.channel}/host", self.timeout, "gloo"
-            )
-            self._host = self._over_gloo(group, list(range(self.size)), self.rank, self.channel)
+            channel = f"{self.channel}/host"
+            group = named_group(self.group, self.ranks, channel, self.timeout, "gloo")
+            everyone = list(range(self.size))
+            self._host = self._opened(group, everyone, self.rank, channel, nccl=False)
         return self._host
 
-    @property
-    def patience(self) -> timedelta:
-        """How long a wait may take."""
-        return timedelta(seconds=self.timeout)
-
     def local(self, rank: int) -> int:
-        """The rank here of a rank of `group`."""
+        """This Comm's number for a rank of `group`."""
         return self.ranks.index(rank)
 
     def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
-        if self.nccl and any(isinstance(op, Recv) and op.src == ANY for op in ops):
-            raise ValueError("NCCL cannot receive from any rank: name the source")
         if not self.nccl:
-            return TorchWork(self, ops, waited)
+            work = TorchWork(self, ops)
+            self.run.unwaited[work] = None
+            return work
+        if any(isinstance(op, Recv) and op.src == ANY for op in ops):
+            raise ValueError("NCCL cannot receive from any rank: name the source")
         self.check_usable()
         work = GroupedWork(self, ops)
+        self.run.unwaited[work] = None
         self.posted.append(work)
-        self.posting[self] = None
+        self.run.posting[self] = None
         if self.one_way:
             self.start()
         return work
@@ -958,26 +766,35 @@ class TorchComm(Comm):
         """Over NCCL: start all that has been posted here, in one group."""
         if self.posted:
             works, self.posted = self.posted, []
-            self.posting.pop(self, None)
-            start_together(works)
+            self.run.posting.pop(self, None)
+            batch = [op for work in works for op in work.post_headers()]
+            group = dist.batch_isend_irecv(batch) if batch else []
+            for work in works:
+                work.run_with(group)
 
     def start_all(self) -> None:
-        """Over NCCL: likewise, and on all Comms made from one another; else nobody starts what others wait for."""
-        for comm in list(self.posting):
+        """Over NCCL: start what has been posted on this Comm, and on all made from the same one; else each might wait
+        for another."""
+        for comm in list(self.run.posting):
             comm.start()
 
-    def post_header(self, header: torch.Tensor, op: Send | Recv) -> dist.Work:
-        """Over NCCL: send the header of a message, or have room for it, over gloo."""
-        host = self._host
-        if isinstance(op, Send):
-            return dist.isend(
-                header, group=host.group, group_dst=host.ranks[op.dst], tag=2 * self.tag
-            )
-        return dist.irecv(header, group=host.group, group_src=host.ranks[op.src], tag=2 * self.tag)
+    def post_bytes(
+        self, x: torch.Tensor, op: Send | Recv, peer: int, tag: int, channel: int | None = None
+    ) -> dist.Work:
+        """Over gloo: let an operation's header (tag 0) or its values (1) leave for `peer`, or come from there."""
+        tag += 2 * (self.tag if channel is None else channel)
+        with naming(self, op):
+            if isinstance(op, Send):
+                return dist.isend(x, group=self.group, group_dst=self.ranks[peer], tag=tag)
+            src = None if peer == ANY else self.ranks[peer]
+            return dist.irecv(x, group=self.group, group_src=src, tag=tag)
 
     def lose(self, error: Mismatch) -> None:
         """Give the communicator up: a transfer of it can never end."""
-        self.broken = lost(error)
+        self.broken = CommError(
+            "this Comm's communicator was given up after a mismatch, which NCCL does not survive: end the "
+            f"run, and start it again.\n{error}"
+        )
         with contextlib.suppress(Exception):
             self.group.abort()
 
@@ -986,40 +803,31 @@ class TorchComm(Comm):
         if self.broken is not None:
             raise self.broken
 
-    def record(self, op: Send, start: float | None = None) -> None:
-        """Note a message in the trace. start: None: when is not known, as the device does it."""
+    def record(self, op: Send, start: float | None) -> None:
+        """Note a message in the trace, if there is one. start: None: when is not known, as the device does it."""
+        if self.run.trace is None:
+            return
         now = time.monotonic()
-        src = self.members[self.rank]
-        dst = self.members[op.dst]
         nbytes = op.x.numel() * op.x.element_size()
-        with self.tracing:  # lanes record, too
-            self.trace.add(
-                src, dst, nbytes, start or now, now, now, op.label, lane_of(self.channel)
-            )
-
-    def _agree(self) -> None:
-        if self.checked and not self.nccl:
-            agree(self)
+        src, dst = self.members[self.rank], self.members[op.dst]
+        lane = lane_of(self.channel)
+        with self.run.tracing:  # lanes record, too
+            self.run.trace.add(src, dst, nbytes, start or now, now, now, op.label, lane)
 
     def _abandon(self, call: tuple) -> None:
-        for work in list(self.unwaited):
-            if (
-                isinstance(work, TorchWork | GroupedWork)
-                and work.call == call
-                and work._comm is self
-            ):
+        for work in list(self.run.unwaited):
+            if isinstance(work, TransferWork) and work.belongs_to(self, call):
                 work.abandon()
 
     def made_elsewhere(self, peer: int) -> str:
         """For a timeout: that the other side has made fewer Comms of this group than this rank, if it has."""
+        number, counts = self.run.number, self.run.counts
         key = f"minidist/comms/{self.ranks[peer]}"
-        made = (
-            int(self.counts.get(key)) if peer != ANY and self.counts.check([key]) else self.number
-        )
-        if made >= self.number:
+        made = int(counts.get(key)) if peer != ANY and counts.check([key]) else number
+        if made >= number:
             return ""
         return (
-            f"; this is Comm number {self.number} of its group, and that rank has made {made}: "
+            f"; this is Comm number {number} of its group, and that rank has made {made}: "
             "all ranks make them, in the same order"
         )
 
@@ -1031,27 +839,26 @@ class TorchComm(Comm):
         return self.on_host()._exchange(row) if self.nccl else super()._exchange(row)
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
+        check_job(fn)
         if lane not in self._lanes:
             self.start_all()
             comm = self._beside(self.ranks, self.rank, f"lane {lane}")
             if self.nccl:
-                self._lanes[lane] = StreamLane(comm, self.gpu, self.unwaited)
+                self._lanes[lane] = StreamLane(comm, self.gpu, self.run.unwaited)
             else:
-                self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.unwaited)
-        return self._lanes[lane].put(fn, args)
+                self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.run.unwaited)
+        return self._lanes[lane].submit(fn, args)
 
     def link(self, dst: int, src: int | None = None) -> Link:
         ends(self, dst, src)
+        # rough, to choose an algorithm by: between GPUs, and over sockets of one machine
         return Link(10e-6, 1 / 100e9) if self.nccl else Link(50e-6, 1 / 2e9)
-
-    def now(self) -> float:
-        return time.monotonic()
 
     def flush(self) -> None:
         """Wait for all that was posted; raises what went wrong in it."""
         self.start_all()
-        while self.unwaited:
-            next(iter(self.unwaited)).wait()
+        while self.run.unwaited:
+            next(iter(self.run.unwaited)).wait()
 
 
 def _of_gpus(group: dist.ProcessGroup) -> str:
@@ -1063,21 +870,24 @@ def _of_gpus(group: dist.ProcessGroup) -> str:
 
 def from_env(
     backend: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     checked: bool | None = None,
     timeout: float = DEFAULT_TIMEOUT,
-) -> Comm:
+    trace: Trace | None = None,
+) -> TorchComm:
     """The Comm of a process that torchrun started: NCCL where there are GPUs, else gloo.
 
     backend: "nccl" or "gloo" to insist, or one that was registered with PyTorch.  seed: of each rank's random numbers,
-    as in a World.  timeout: seconds that a wait may take, of all its groups.
+    as in a World; None: they stay as they are.  timeout: seconds that a wait may take, of all its groups.  trace: a
+    `Trace(n)` that notes what this rank sends.
     An exception that nobody catches ends the process at once: its groups would wait for peers that wait for it, and
     torchrun, which ends the others, would not learn of it.
     Raises RuntimeError outside torchrun, where a restart would hang, and where other hosts would find no interface of
     this one; ValueError when there are more local ranks than GPUs.
     """
     check_timeout(timeout)
-    seed = check_seed(seed)
+    if seed is not None:
+        seed = check_seed(seed)
     if backend not in (None, "gloo", "nccl") and str(backend).upper() not in dist.Backend._plugins:
         raise ValueError(f'a backend is "gloo" or "nccl", not {backend!r}')
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -1086,10 +896,8 @@ def from_env(
             "or use World(4).run(program) or launch(program, 4)"
         )
     _refuse_stale_store()
-    local, ranks_here = (
-        int(os.environ.get("LOCAL_RANK", 0)),
-        int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
-    )
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     backend = backend or ("nccl" if gpus else "gloo")
     device = None
@@ -1106,8 +914,9 @@ def from_env(
         dist.init_process_group(backends, timeout=timedelta(seconds=timeout), device_id=device)
         atexit.register(close)
         sys.excepthook = _ends_the_process(sys.excepthook)
-    seed_all(seed_of(seed, dist.get_rank()))
-    comm = TorchComm(checked=checked, timeout=timeout)
+    if seed is not None:
+        seed_all(seed_of(seed, dist.get_rank()))
+    comm = TorchComm(checked=checked, timeout=timeout, trace=trace)
     if comm.nccl:
         atexit.register(_start_the_rest, [comm])
     return comm
@@ -1118,11 +927,11 @@ def _start_the_rest(comms: list[TorchComm]) -> None:
     comms.pop().start_all()
 
 
-def _ends_the_process(told: Callable) -> Callable:
-    """A `sys.excepthook` that says what `told` says, and leaves without a word to the process groups."""
+def _ends_the_process(report: Callable) -> Callable:
+    """A `sys.excepthook` that says what `report` says, and leaves without a word to the process groups."""
 
     def hook(kind, error, trace) -> None:
-        told(kind, error, trace)
+        report(kind, error, trace)
         leave(1)
 
     return hook
@@ -1147,7 +956,7 @@ def _refuse_stale_store() -> None:
 
 
 def close() -> None:
-    """Leave the default group. Collected first: a gloo rank can abort when work dies after its group."""
+    """Destroy the default group. Garbage is collected first: gloo can abort when a work outlives its group."""
     if dist.is_initialized():
         gc.collect()
         dist.destroy_process_group()

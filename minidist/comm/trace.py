@@ -9,9 +9,10 @@ of the run elsewhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from html import escape
+from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
@@ -48,53 +49,28 @@ class Span(NamedTuple):
 
 
 class Spans:
-    """The spans of a run, in the order in which they were added; to whoever reads them, a list of Span."""
+    """The spans of a run, in the order in which they were added; iterate over them."""
 
-    def __init__(self, spans: Iterable[Span] = ()):
+    def __init__(self):
         self._rows, self._words = bytearray(), Words()  # a word: (lane, kind, name)
-        self.extend(spans)
 
     def add(self, rank: int, lane: str, kind: str, start: float, end: float, name: str) -> None:
         """One more; times in seconds."""
         self._rows += _SPAN_ROW.pack(rank, self._words[lane, kind, name], start, end)
 
-    def append(self, span: Span) -> None:
-        self.add(*span)
-
-    def extend(self, spans: Iterable[Span]) -> None:
-        for span in list(spans):
-            self.add(*span)
-
-    def __iadd__(self, spans: Iterable[Span]) -> Spans:
-        self.extend(spans)
-        return self
-
     def __len__(self) -> int:
         return len(self._rows) // _SPAN_ROW.size
 
-    def __getitem__(self, i):
-        if isinstance(i, slice):
-            return self._at(range(*i.indices(len(self))))
-        return self._at([range(len(self))[i]])[0]
-
     def __iter__(self) -> Iterator[Span]:
-        return iter(self._at(range(len(self))))
-
-    def _at(self, places: Iterable[int]) -> list[Span]:
-        words, found = list(self._words), []
-        for place in places:
-            rank, word, start, end = _SPAN_ROW.unpack_from(self._rows, place * _SPAN_ROW.size)
+        words = list(self._words)
+        for rank, word, start, end in _SPAN_ROW.iter_unpack(bytes(self._rows)):
             lane, kind, name = words[word]
-            found.append(Span(rank, lane, kind, start, end, name))
-        return found
+            yield Span(rank, lane, kind, start, end, name)
 
     def __eq__(self, other) -> bool:
         return isinstance(other, Spans | list) and list(self) == list(other)
 
     __hash__ = None
-
-    def __repr__(self) -> str:
-        return f"Spans({len(self):,})"
 
 
 # ------------------------------------------------------------
@@ -118,16 +94,6 @@ class Timeline:
         self.times = np.asarray(times, dtype=np.float64)
         self._changes = np.asarray(changes, dtype=np.int64)
         self._categories = np.asarray(categories, dtype=np.int8)
-
-    @classmethod
-    def of(cls, times, changes, which, category, device, name: str, code: int) -> Timeline:
-        """From a ledger's columns, the storages on device `name`, number `code`; what was there before comes first."""
-        times, changes, which, category, device = map(
-            np.array, (times, changes, which, category, device)
-        )
-        kept = np.flatnonzero(device[which] == code)
-        kept = kept[np.argsort(times[kept], kind="stable")]
-        return cls(np.maximum(times[kept], 0.0), changes[kept], category[which[kept]], name)
 
     @cached_property
     def live(self) -> dict[str, np.ndarray]:
@@ -305,10 +271,13 @@ _COLUMNS = np.dtype(
 )
 
 
+HEAD = ("start µs", "arrived µs", "from → to", "bytes", "label")
+
+
 class Trace:
     """The messages, spans and memory of one run; iterate over it for the messages, in the order they started.
 
-    spans: what ranks did when, a list of Span.  memory: {rank: Timeline}, live bytes where they were followed.
+    spans: what ranks did when, Spans.  memory: {rank: Timeline}, live bytes where they were followed.
     host: {rank: OnHost}, what it had in the memory of its host, if anything, and the bytes copied.
     """
 
@@ -329,7 +298,8 @@ class Trace:
         """Take over the records of another rank's trace."""
         for m in other:
             self.add(*m)
-        self.spans += other.spans
+        for span in other.spans:
+            self.spans.add(*span)
         self.memory |= other.memory
         self.host |= other.host
 
@@ -354,8 +324,9 @@ class Trace:
             rows[column] -= origin
         self._rows = bytearray(rows)
         self.sort()
-        spans = [s._replace(start=s.start - origin, end=s.end - origin) for s in self.spans]
-        self.spans = Spans(sorted(spans, key=lambda s: (s.start, s.rank)))
+        spans, self.spans = sorted(self.spans, key=lambda s: (s.start - origin, s.rank)), Spans()
+        for rank, lane, kind, start, end, name in spans:
+            self.spans.add(rank, lane, kind, start - origin, end - origin, name)
         self.memory = {rank: timeline.since(origin) for rank, timeline in self.memory.items()}
         self.host = {
             rank: there._replace(memory=there.memory.since(origin))
@@ -371,9 +342,9 @@ class Trace:
         return len(self._rows) // _MESSAGE_ROW.size
 
     def __iter__(self) -> Iterator[Message]:
-        rows, words = self._ordered(), list(self._words)
-        for at in range(0, len(rows), _MESSAGE_ROW.size):
-            src, dst, nbytes, word, start, sent, arrived = _MESSAGE_ROW.unpack_from(rows, at)
+        words = list(self._words)
+        for row in _MESSAGE_ROW.iter_unpack(bytes(self._ordered())):
+            src, dst, nbytes, word, start, sent, arrived = row
             yield Message(src, dst, nbytes, start, sent, arrived, *words[word])
 
     def __eq__(self, other) -> bool:
@@ -408,31 +379,33 @@ class Trace:
 
     def table(self, most: int = 20) -> str:
         """The first `most` messages, a line each."""
-        rows = [f"{'start µs':>10} {'arrived µs':>10}  {'from → to':<9} {'bytes':>10}  label"]
-        for m, _ in zip(self, range(most), strict=False):
-            link = f"{m.src} → {m.dst}"
-            row = f"{m.start * 1e6:>10.2f} {m.arrived * 1e6:>10.2f}  {link:<9} {m.nbytes:>10,}  {m.label or ''}"
-            rows.append(row.rstrip())
+        rows = [
+            f"{start:>10} {arrived:>10}  {link:<9} {nbytes:>10}  {label}".rstrip()
+            for start, arrived, link, nbytes, label in (HEAD, *self._first(most))
+        ]
         if len(self) > most:
             rows.append(f"… and {len(self) - most:,} more")
         return "\n".join(rows)
 
     __str__ = table
 
+    def _first(self, most: int) -> Iterator[tuple[str, str, str, str, str]]:
+        """The cells of the first messages, as `HEAD` names them."""
+        for m in islice(self, most):
+            start, arrived = f"{m.start * MICRO:.2f}", f"{m.arrived * MICRO:.2f}"
+            yield start, arrived, f"{m.src} → {m.dst}", f"{m.nbytes:,}", m.label or ""
+
     def __repr__(self) -> str:
         return f"Trace({self.n} ranks, {self.messages():,} messages, {self.bytes_sent():,} bytes)"
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><td>{m.start * 1e6:.2f}</td><td>{m.arrived * 1e6:.2f}</td><td>{m.src} → {m.dst}</td>"
-            f"<td>{m.nbytes:,}</td><td>{escape(m.label or '')}</td></tr>"
-            for m, _ in zip(self, range(20), strict=False)
-        )
-        head = "".join(
-            f"<th>{name}</th>" for name in ("start µs", "arrived µs", "from → to", "bytes", "label")
+        head = "".join(f"<th>{name}</th>" for name in HEAD)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._first(20)
         )
         more = f"<p>… and {len(self) - 20:,} more</p>" if len(self) > 20 else ""
-        return f"<table><tr>{head}</tr>{cells}</table>{more}"
+        return f"<table><tr>{head}</tr>{rows}</table>{more}"
 
 
 class Results(list):

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -36,6 +35,7 @@ from .base import (
     Send,
     Side,
     Work,
+    check_job,
     describe,
     mismatch,
     order,
@@ -141,11 +141,7 @@ class WorldWork(Work):
 
     def place(self) -> str:
         """The line of the program that posted it."""
-        return (
-            located(self.where[0].co_filename, self.where[1])
-            if self.where
-            else line_of(self.fiber.thread)
-        )
+        return located(*self.where) if self.where else line_of(self.fiber.thread)
 
     def queued(self) -> list[str]:
         """What this rank has posted on the same stream of an ordered World, and why it has not started."""
@@ -227,65 +223,6 @@ class Wire:
         self.free = 0.0
 
 
-class Way(NamedTuple):
-    """A `Route` with its wires: N bytes hold both ports for N·beta, and each shared wire for its own."""
-
-    alpha: float
-    beta: float
-    out: Wire  # the sender's port
-    into: Wire  # the receiver's
-    shared: tuple[tuple[Wire, float], ...]  # and its seconds a byte
-
-
-class Routes:
-    """A way is asked for once for each pair of ranks that talk on a channel; ways share wires."""
-
-    def __init__(self, cluster: Cluster):
-        self.cluster = cluster
-        self.wires: dict[tuple, Wire] = {}
-        # equal times are one object: fewer to fetch for each message
-        self._equal: dict[float, float] = {}
-
-    def __call__(self, src: int, dst: int) -> Way:
-        alpha, beta, wires = self.cluster.route(src, dst)
-        alpha, beta = self._equal.setdefault(alpha, alpha), self._equal.setdefault(beta, beta)
-        (out, _), (into, _), *shared = [(self._wire(name), each) for name, each in wires]
-        return Way(alpha, beta, out, into, tuple(shared))
-
-    def _wire(self, name: tuple) -> Wire:
-        found = self.wires.get(name)
-        if found is None:
-            found = self.wires[name] = Wire()
-        return found
-
-
-def starts(way: Way, ready: float) -> float:
-    """When what is `ready` finds all its wires free. `way`: a Way, or a Pair."""
-    if (out := way.out.free) > ready:
-        ready = out
-    if (into := way.into.free) > ready:
-        ready = into
-    if way.shared:
-        ready = max(ready, *(wire.free for wire, _ in way.shared))
-    return ready
-
-
-def occupy(way: Way, nbytes: int, start: float, factor: float = 1.0) -> float:
-    """Hold the wires from `start` on, `factor` times as long as free wires would be; when the ports are free."""
-    way.out.free = way.into.free = sent = start + nbytes * way.beta * factor
-    for wire, beta in way.shared:
-        wire.free = start + nbytes * beta * factor
-    return sent
-
-
-# ------------------------------------------------------------
-# What keeps messages apart: a `Channel` for each group and each lane, on it a `Stream` for each rank, and a
-# `Pair` for each two ranks that talk.
-#
-# Thousands of ranks take turns, so what one of them needs is out of the processor's cache when its turn comes. Hence
-# few and small objects, found through the rank's own stream: a message costs with 1,024 ranks what it costs with 8.
-
-
 class Fifo:
     """First in, first out. `first` is None if it is empty. Mostly one waits, which needs no list."""
 
@@ -314,6 +251,10 @@ class Fifo:
         for one in those:
             self.put(one)
 
+    def drop(self, gone) -> None:
+        """Hold it no more, wherever it stands."""
+        self.keep([one for one in self if one is not gone])
+
     def __iter__(self) -> Iterator:
         return iter(() if self.first is None else (self.first, *(self._later or ())))
 
@@ -321,19 +262,64 @@ class Fifo:
 class Pair(Fifo):
     """The operations from one rank to another that wait for their other side: sends or receives, never both.
 
-    It is a `Way`, too: what the messages occupy.
+    And their `Route` with its wires: N bytes hold both ports, the sender's `out` and the receiver's `into`, for
+    N·beta, and each `shared` wire for N times its own seconds a byte.
     """
 
     __slots__ = ("alpha", "beta", "dst", "into", "out", "shared", "src")
 
-    def __init__(self, src: int, dst: int, way: Way):
+    def __init__(self, src: int, dst: int, alpha: float, beta: float, wires: list):
         super().__init__()
         self.src, self.dst = src, dst
-        self.alpha, self.beta, self.out, self.into, self.shared = way
+        self.alpha, self.beta = alpha, beta
+        (self.out, _), (self.into, _), *shared = wires
+        self.shared = tuple(shared)
 
     def offer(self) -> Op | None:
         """The oldest send that waits."""
         return self.first if self.first is not None and self.first.sending else None
+
+
+class Routes:
+    """Makes a `Pair` for each two ranks that talk on a channel. Pairs share the cluster's wires."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.wires: dict[tuple, Wire] = defaultdict(Wire)
+        # equal times are one object: fewer to fetch for each message
+        self._equal: dict[float, float] = {}
+
+    def __call__(self, src: int, dst: int) -> Pair:
+        alpha, beta, wires = self.cluster.route(src, dst)
+        alpha, beta = self._equal.setdefault(alpha, alpha), self._equal.setdefault(beta, beta)
+        return Pair(src, dst, alpha, beta, [(self.wires[name], each) for name, each in wires])
+
+
+def starts(pair: Pair, ready: float) -> float:
+    """When what is `ready` finds all its wires free."""
+    if (out := pair.out.free) > ready:
+        ready = out
+    if (into := pair.into.free) > ready:
+        ready = into
+    if pair.shared:
+        ready = max(ready, *(wire.free for wire, _ in pair.shared))
+    return ready
+
+
+def occupy(pair: Pair, nbytes: int, start: float, factor: float = 1.0) -> float:
+    """Hold the wires from `start` on, `factor` times as long as free wires would be; when the ports are free."""
+    pair.out.free = pair.into.free = sent = start + nbytes * pair.beta * factor
+    for wire, beta in pair.shared:
+        wire.free = start + nbytes * beta * factor
+    return sent
+
+
+# ------------------------------------------------------------
+# What keeps messages apart: a `Channel` for each group and each lane, on it a `Stream` for each rank, and a
+# `Pair` for each two ranks that talk.
+#
+# Thousands of ranks take turns, so what one of them needs is out of the processor's cache when its turn comes. Hence
+# few and small objects, found through the rank's own stream: a message costs with 1,024 ranks what it costs with 8.
 
 
 class Channel:
@@ -353,7 +339,7 @@ class Channel:
     def pair(self, src: int, dst: int) -> Pair:
         found = self.pairs.get((src, dst))
         if found is None:
-            found = self.pairs[src, dst] = Pair(src, dst, self._routes(src, dst))
+            found = self.pairs[src, dst] = self._routes(src, dst)
         return found
 
     def offers(self, dst: int) -> list[Op]:
@@ -473,9 +459,9 @@ class Wires:
             if plain and op.pair is not None:
                 self._meet(op)
             else:
-                self._begin(op, time)
+                self._start_op(op, time)
 
-    def _begin(self, op: Op, time: float) -> None:
+    def _start_op(self, op: Op, time: float) -> None:
         """What need not meet anyone, or cannot, or not yet."""
         stream = op.work.stream
         if self._dead and (error := self._forsaken(op)):
@@ -654,10 +640,10 @@ class Wires:
         """A rank gives up what it posted: its receives take no message any more, its sends may still leave."""
         now, waiting = self.clock.current.time, list(stream)[1:]
         if work in waiting:  # it has not been started
-            stream.keep([other for other in stream if other is not work])
+            stream.drop(work)
             return
         for op in [op for op in work.ops if not op.done and not op.sending]:
-            op.pair.keep([other for other in op.pair if other is not op])
+            op.pair.drop(op)
             op.x = torch.empty_like(op.x)  # for what is on its way already
             self._over(op, now, now)
 
@@ -691,7 +677,7 @@ class Wires:
                 queue.keep([op for op in queue if op.owner != rank or op.payload is not None])
                 for op in queue:
                     if op.payload is None and (error := self._forsaken(op)):
-                        queue.keep([other for other in queue if other is not op])
+                        queue.drop(op)
                         self._over(op, now, now, error)
             for dst in list(channel.anys):
                 self._release(now, dst, channel)
@@ -731,7 +717,7 @@ class WorldComm(Comm):
         )
         self._lanes: dict[int, Lane] = {}
         self._alike = run.alike.setdefault(channel, {})
-        self.steady = run.steady
+        self.without_rng_swap = run.without_rng_swap
 
     def _post_after(self, ops: Sequence[Send | Recv], after: Work) -> Work:
         return self._post(ops, after=after)
@@ -767,12 +753,13 @@ class WorldComm(Comm):
                 self._run.wires.abandon(self._stream, work)
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
+        check_job(fn)
         self._run.clock.check()
         if lane not in self._lanes:
             channel = f"{self._name}/lane {lane}"
             comm = WorldComm(self._run, self._ranks, self.rank, channel)
             self._lanes[lane] = Lane(self._run, self._ranks[self.rank], comm, f"lane {lane}")
-        return self._lanes[lane].put(fn, args)
+        return self._lanes[lane].post_job(fn, args)
 
     def link(self, dst: int, src: int | None = None) -> Link:
         src, dst = ends(self, dst, src)
@@ -783,17 +770,17 @@ class WorldComm(Comm):
         return self._run.clock.current.time
 
 
-class Steady:
-    """`Comm.steady` in a World."""
+class WithoutRngSwap:
+    """`Comm.without_rng_swap` in a World."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
 
     def __enter__(self) -> None:
-        self._clock.steady(1)
+        self._clock.skip_rng_swap(1)
 
     def __exit__(self, *exception) -> None:
-        self._clock.steady(-1)
+        self._clock.skip_rng_swap(-1)
 
 
 class Lane:
@@ -805,9 +792,8 @@ class Lane:
         self.comm = comm
         self.jobs: deque = deque()
         self.fiber = run.clock.spawn(rank, name, self._body, run.clock.current.time)
-        self.fiber.idle = False
 
-    def put(self, fn: Callable, args: tuple) -> WorldWork:
+    def post_job(self, fn: Callable, args: tuple) -> WorldWork:
         work = Job(
             self.run.clock,
             self.run.open[self.rank],
@@ -829,7 +815,7 @@ class Lane:
             self.fiber.time = max(self.fiber.time, work.posted)
             error = None
             try:
-                with self.run.meter.charged():
+                with self.run.charged():
                     work.result = fn(self.comm, *args)
             except Ended:
                 raise

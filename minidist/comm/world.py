@@ -14,18 +14,17 @@ what would hang on an NCCL stream without groups is a `Deadlock`, too.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 
 from .. import arguments
 from .base import Deadlock
-from .charge import ModelledHost
 from .clock import Clock, Ended
 from .cluster import Cluster
-from .meter import Meter, NoMeter
+from .meter import Meter, ModelledHost
 from .program import (
     Unchanged,
     check_seed,
@@ -38,7 +37,7 @@ from .program import (
     whole,
 )
 from .trace import Results, Trace
-from .wires import Steady, Wires, WorldComm, WorldWork
+from .wires import Wires, WithoutRngSwap, WorldComm, WorldWork
 
 # ------------------------------------------------------------
 # What a large run does not look through for garbage, again and again: all that was there before it.
@@ -47,8 +46,8 @@ from .wires import Steady, Wires, WorldComm, WorldWork
 LARGE = 64  # ranks
 
 
-@contextlib.contextmanager
-def aside(n: int) -> Iterator[None]:
+@contextmanager
+def frozen_gc(n: int) -> Iterator[None]:
     """While a run of `n` ranks makes its objects, Python's collector leaves those of the notebook alone, torch and
     matplotlib among them: a tenth of the time of 1,024 ranks. Who has frozen objects is left alone, too."""
     ours = n >= LARGE and not gc.get_freeze_count()
@@ -136,7 +135,7 @@ class World:
         copies = [copied(args, kwargs) for _ in range(self.n)]
         run = _Run(self)
         self.trace = run.trace
-        with own_random(self.seed), aside(self.n), run.meter, run.clock:
+        with own_random(self.seed), frozen_gc(self.n), run.meter or nullcontext(), run.clock:
             for rank, arguments in enumerate(copies):
                 run.start(rank, program, *arguments)
             del copies
@@ -170,10 +169,12 @@ class _Run:
             world.ordered,
             self.open,
         )
-        self.meter = (Meter if world.meter else NoMeter)(
-            self.clock, self.trace, world.cluster, world.device.type
-        )
-        self.steady = Steady(self.clock)
+        self.meter = None
+        self.charged = nullcontext  # in here, what the running fiber computes is charged to it
+        if world.meter:
+            self.meter = Meter(self.clock, self.trace, world.cluster, world.device.type)
+            self.charged = self.meter.charged
+        self.without_rng_swap = WithoutRngSwap(self.clock)
         self.host = ModelledHost("meta" if world.device.type == "meta" else "cpu")
         self.results: list = [None] * world.n
         self.failed = False  # whether a rank has raised
@@ -182,7 +183,8 @@ class _Run:
 
     def start(self, rank: int, program: Callable, args: tuple, kwargs: dict) -> None:
         comm = WorldComm(self, range(self.n), rank, "main")
-        self.meter.given(rank, args, kwargs)
+        if self.meter is not None:
+            self.meter.ledgers[rank].existing((args, kwargs))
         self.clock.spawn(rank, "main", lambda: self._rank(rank, comm, program, args, kwargs))
 
     def _rank(
@@ -191,7 +193,7 @@ class _Run:
         try:
             # Ranks on one GPU: backward must run in the rank's own thread for its hooks to communicate.
             with (
-                self.meter.charged(),
+                self.charged(),
                 torch.autograd.set_multithreading_enabled(self.world.device.type != "cuda"),
             ):
                 self.results[rank] = program(comm, *args, **kwargs)

@@ -7,32 +7,33 @@ SyncBatchNorm          batch norm over the batch of all ranks (batchnorm)
 ShardedOptimizer       ZeRO 1 and 2: optimizer states, and gradients, in shards (zero)
 FullySharded           ZeRO 3: parameters, too, gathered just in time (zero)
 OffloadedOptimizer     the step on the CPU, beside the next step of the device (offload)
-ColumnLinear, RowLinear, TensorMLP, TensorAttention, TensorLayer    layers split over ranks (tensor)
-VocabEmbedding, vocab_cross_entropy    an embedding and a loss split over the vocabulary (vocab)
+tensor_parallel_, ColumnLinear, RowLinear    layers split over ranks (tensor)
+VocabEmbedding, ColumnEmbedding, vocab_cross_entropy    an embedding, and a loss split over the vocabulary (vocab)
 Pipeline, partition    stages that pass micro-batches, by any schedule (pipeline, schedules)
 PipeDream, PipeDream2BW    pipelines that never flush: weights are stashed (pipedream)
 ParameterServer        workers push gradients and pull parameters (server)
 DGC, PowerSGD, Sign, Half    gradients that are sent in fewer bytes (compress)
-LocalSGD, AdaComm, SlowMomentum    weights that are averaged now and then (local_sgd)
+LocalSGD, AdaComm      weights that are averaged now and then (local_sgd)
 
-Gradient accumulation is in `accumulate`, GPT in parts in `gpt`.
+Gradient accumulation is in `accumulate`.
 """
 
 from .batchnorm import SyncBatchNorm
 from .compress import DGC, Half, PowerSGD, Sign
 from .data import DataParallel, Sampler, average_gradients
-from .local_sgd import AdaComm, LocalSGD, SlowMomentum
+from .local_sgd import AdaComm, LocalSGD
 from .offload import OffloadedOptimizer
 from .pipedream import PipeDream, PipeDream2BW
 from .pipeline import Pipeline, partition
 from .server import ParameterServer
-from .tensor import ColumnLinear, RowLinear, TensorAttention, TensorLayer, TensorMLP
-from .vocab import VocabEmbedding, vocab_cross_entropy
+from .tensor import ColumnLinear, RowLinear, tensor_parallel_
+from .vocab import ColumnEmbedding, VocabEmbedding, vocab_cross_entropy
 from .zero import FullySharded, ShardedOptimizer
 
 __all__ = [
     "DGC",
     "AdaComm",
+    "ColumnEmbedding",
     "ColumnLinear",
     "DataParallel",
     "FullySharded",
@@ -48,13 +49,10 @@ __all__ = [
     "Sampler",
     "ShardedOptimizer",
     "Sign",
-    "SlowMomentum",
     "SyncBatchNorm",
-    "TensorAttention",
-    "TensorLayer",
-    "TensorMLP",
     "VocabEmbedding",
     "average_gradients",
     "partition",
+    "tensor_parallel_",
     "vocab_cross_entropy",
 ]

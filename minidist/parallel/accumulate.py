@@ -91,7 +91,10 @@ def accumulate(
 # Source: Ioffe and Szegedy 2015, "Batch Normalization", section 3.1; Goyal et al. 2017, sections 2.3 and 3.
 
 
-NORMS = nn.modules.batchnorm._BatchNorm
+def batch_norms(module: nn.Module) -> list[nn.Module]:
+    """The batch norms in `module` whose running averages move by a momentum; with None all batches count alike."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    return [m for m in norms if m.momentum is not None]
 
 
 def momentum_for(momentum: float, k: int) -> float:
@@ -102,13 +105,12 @@ def momentum_for(momentum: float, k: int) -> float:
 def adjust_momentum_(module: nn.Module, k: int) -> nn.Module:
     """Give every batch norm in `module` the momentum for k micro-batches a step, in place. Returns `module`.
 
-    One with momentum None averages all batches alike and stays as it is. Raises ValueError for k < 1.
+    Raises ValueError for k < 1.
     """
     if k < 1:
         raise ValueError(f"a step has k >= 1 micro-batches, not {k}")
-    for m in module.modules():
-        if isinstance(m, NORMS) and m.momentum is not None:
-            m.momentum = momentum_for(m.momentum, k)
+    for norm in batch_norms(module):
+        norm.momentum = momentum_for(norm.momentum, k)
     return module
 
 
@@ -135,46 +137,38 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
     """
     if k < 1 or len(x) % k:
         raise ValueError(f"a batch of {len(x)} does not split into {k} equal micro-batches")
-    norms = [m for m in module.modules() if isinstance(m, NORMS)]
-    if all(m.momentum is None for m in norms):
-        raise ValueError(
-            f"of {len(norms)} batch norms in the module 0 have a momentum: there is nothing to compare"
-        )
-    whole, parts = copy.deepcopy(module).train(), copy.deepcopy(module).train()
+    if not batch_norms(module):
+        raise ValueError("no batch norm in the module has a momentum: there is nothing to compare")
+    whole, parts, other = (copy.deepcopy(module).train() for _ in range(3))
     if adjusted:
         adjust_momentum_(parts, k)
-    pairs, targets = [], None
-    for net, micros in ((whole, [x]), (parts, x.chunk(k))):
-        net.zero_grad()
-        outputs = []
-        for i, micro in enumerate(micros):
-            y = net(micro)
-            if targets is None:
-                targets = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
-            ((y - targets.chunk(len(micros))[i]).square().mean() / 2 / len(micros)).backward()
-            outputs.append(y.detach())
-        found = [("gradients", p.grad) for p in net.parameters() if p.grad is not None]
-        found += [
-            (name.rpartition("running_")[2], b)
-            for name, b in net.named_buffers()
-            if "running_" in name
-        ]
-        pairs.append([("outputs", torch.cat(outputs)), *found])
-    gaps = {kind: _apart(kind, *pairs) for kind in ("outputs", "gradients", "mean", "var")}
-    return Gap(*gaps.values(), (_left(whole), _left(parts) ** k))
+    y = other(x).detach()
+    targets = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
+    gaps = [
+        math.sqrt((a - b).square().sum() / a.square().sum()) if a.any() else 0.0
+        for a, b in zip(
+            _after_step(whole, [x], targets), _after_step(parts, x.chunk(k), targets), strict=True
+        )
+    ]
+    left, left_each = (1 - batch_norms(net)[0].momentum for net in (whole, parts))
+    return Gap(*gaps, (left, left_each**k))
 
 
-def _left(net: nn.Module) -> float:
-    """What an update leaves of the first batch norm's running averages."""
-    return 1 - next(
-        m.momentum for m in net.modules() if isinstance(m, NORMS) and m.momentum is not None
+def _after_step(net: nn.Module, micro_batches: Sequence[Tensor], targets: Tensor) -> list[Tensor]:
+    """The outputs, the gradients, the running means and variances of a step, each in one vector."""
+    outputs = []
+    net.zero_grad()
+    parts = targets.chunk(len(micro_batches))
+    for micro, target in zip(micro_batches, parts, strict=True):
+        y = net(micro)
+        ((y - target).square().mean() / 2 / len(micro_batches)).backward()
+        outputs.append(y.detach())
+    grads = [p.grad for p in net.parameters() if p.grad is not None]
+    means, variances = (
+        [b for name, b in net.named_buffers() if name.endswith(kind)]
+        for kind in ("running_mean", "running_var")
     )
-
-
-def _apart(kind: str, whole: list, parts: list) -> float:
-    both = [(a, b) for (name, a), (_, b) in zip(whole, parts, strict=True) if name == kind]
-    off, size = (
-        sum(t.double().square().sum() for t in ts)
-        for ts in ([a - b for a, b in both], [a for a, _ in both])
-    )
-    return math.sqrt(off / size) if size else 0.0
+    return [
+        torch.cat([outputs[0].new_empty(0), *(t.flatten() for t in tensors)]).double()
+        for tensors in (outputs, grads, means, variances)
+    ]

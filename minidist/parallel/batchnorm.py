@@ -21,9 +21,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from ..arguments import whole
 from ..collectives import all_gather, all_reduce_
 from ..comm.base import Comm
-from .claims import claims_of, same_group
+from .reducer import claims_of, same_group
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -50,6 +51,7 @@ class SyncBatchNorm(_BatchNorm):
         device=None,
         dtype=None,
     ):
+        whole(num_features, "a batch norm has at least 1 channel", 1)
         super().__init__(
             num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype
         )
@@ -95,40 +97,28 @@ class SyncBatchNorm(_BatchNorm):
         Raises ValueError for a lazy batch norm that has not seen its first batch, for one that is synchronized over
         other ranks already, and for one whose parameters are sharded.
         """
-        for child in module.modules():
-            if isinstance(child, _BatchNorm):
-                cls._check(child, comm)
-        made: dict[nn.Module, nn.Module] = {}
+        new = {m: cls._instead_of(m, comm) for m in module.modules() if isinstance(m, _BatchNorm)}
         for parent in [*module.modules()]:
-            for name, child in [*parent._modules.items()]:  # all names, also two of one module
-                if isinstance(child, cls):
-                    child.comm = comm
-                elif isinstance(child, _BatchNorm):
-                    made[child] = made.get(child) or cls._instead_of(child, comm)
-                    setattr(parent, name, made[child])
-        if isinstance(module, cls):
-            module.comm = comm
-        elif isinstance(module, _BatchNorm):
-            return cls._instead_of(module, comm)
-        return module
+            for name, child in parent._modules.items():  # all names, also two of one module
+                if child in new:
+                    parent._modules[name] = new[child]
+        return new.get(module, module)
 
     @classmethod
-    def _check(cls, norm: _BatchNorm, comm: Comm) -> None:
-        """ValueError for a batch norm that cannot be converted."""
-        if isinstance(norm, cls):
-            if not same_group(norm.comm, comm):
+    def _instead_of(cls, old: _BatchNorm, comm: Comm) -> SyncBatchNorm:
+        if isinstance(old, cls):
+            if not same_group(old.comm, comm):
                 raise ValueError(
-                    f"a SyncBatchNorm is synchronized over {norm.comm.size} ranks already, not over these "
+                    f"a SyncBatchNorm is synchronized over {old.comm.size} ranks already, not over these "
                     f"{comm.size}: convert a module once, over the ranks that share a batch"
                 )
-        elif any(claim.kind == "FullySharded" for claim in claims_of(norm.parameters())):
+            old.comm = comm
+            return old
+        if any(claim.kind == "FullySharded" for claim in claims_of(old.parameters())):
             raise ValueError(
                 "FullySharded holds the parameters of this batch norm in pieces, so that no SyncBatchNorm "
                 "can take them over: convert the module before it is sharded"
             )
-
-    @classmethod
-    def _instead_of(cls, old: _BatchNorm, comm: Comm) -> SyncBatchNorm:
         if any(is_lazy(t) for t in [*old.parameters(), *old.buffers()]):
             raise ValueError(
                 "a lazy batch norm has no channels yet: pass a batch through the model, then convert it"
@@ -142,23 +132,14 @@ class SyncBatchNorm(_BatchNorm):
         return new.train(old.training)
 
 
-def normalized(
-    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    """(x − mean)/√(var + ε)·weight + bias, each a number per channel, in the dtype of `x`: (B, C, …)."""
-    y = _centered(x, mean, var, eps)
-    if weight is not None:
-        y = y * _wide(weight, x) + _wide(bias, x)
-    return y.to(x.dtype)
-
-
-def _centered(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
-    return (x - _wide(mean, x)) * _wide((var + eps).rsqrt(), x)
-
-
 def _wide(channels: Tensor, x: Tensor) -> Tensor:
     """(C,) beside (B, C, …): (C, 1, …)."""
     return channels.view(-1, *[1] * (x.dim() - 2))
+
+
+def _centered(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    """x̂, in the dtype of the statistics."""
+    return (x - _wide(mean, x)) * _wide((var + eps).rsqrt(), x)
 
 
 def statistics(comm: Comm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -182,6 +163,14 @@ def statistics(comm: Comm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mean = (counts * means).sum(0) / total
     var = (squares + counts * (means - mean).square()).sum(0) / total
     return mean, var, total
+
+
+def normalized(x: Tensor, mean: Tensor, var: Tensor, weight, bias, eps: float) -> Tensor:
+    """`x` with this mean and variance taken out of each channel, scaled and shifted; in x's dtype."""
+    y = _centered(x, mean, var, eps)
+    if weight is not None:
+        y = y * _wide(weight, x) + _wide(bias, x)
+    return y.to(x.dtype)
 
 
 class _Synchronized(torch.autograd.Function):

@@ -15,19 +15,26 @@ Cost of a step with N bytes of gradients in P tensors, by rings: 2(n−1)·Pα +
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from hashlib import sha256
 
 import torch
 from torch import Tensor, nn
 
-from ..arguments import flags
+from ..arguments import flags, instance
 from ..collectives import all_gather_json, all_reduce_, broadcast_
 from ..collectives.verbs import ALGORITHMS
 from ..comm.base import Comm, Work, describe
 from ..split import bounds, even, uneven
-from .claims import Claim, same_group
-from .reducer import Averages, Bucket, Reducer, share
+from .reducer import (
+    Averages,
+    Averaging,
+    Bucket,
+    Claim,
+    Reducer,
+    check_devices,
+    same_group,
+    share,
+)
 
 # ------------------------------------------------------------
 # A bucket whose average a compression makes: what it is handed, and what keeps lossy averages from mixing.
@@ -97,14 +104,8 @@ SHOWN = 3  # differences that are named
 
 def check_arguments(module, comm, overlap: bool, broadcast_buffers: bool, compression) -> None:
     """ValueError for arguments of another kind than `DataParallel` takes."""
-    if not isinstance(module, nn.Module):
-        raise ValueError(
-            f"DataParallel(module, comm) wraps an nn.Module, not {type(module).__name__}"
-        )
-    if not isinstance(comm, Comm):
-        raise ValueError(
-            f"DataParallel(module, comm) averages over the ranks of a Comm, not of {type(comm).__name__}"
-        )
+    instance(module, nn.Module, "DataParallel(module, comm) wraps an nn.Module")
+    instance(comm, Comm, "DataParallel(module, comm) averages over the ranks of a Comm")
     flags(overlap=overlap, broadcast_buffers=broadcast_buffers)
     if compression is not None and not hasattr(compression, "average_"):
         raise ValueError(
@@ -220,7 +221,7 @@ def scaled_(grad: Tensor, part: Tensor | float, weight: float | None) -> Tensor:
     return grad.zero_() if weight == 0 else grad.mul_(part)
 
 
-class DataParallel(nn.Module):
+class DataParallel(Averaging, nn.Module):
     """`module` on every rank of `comm`, kept equal: its gradients are averaged while a backward runs.
 
         model = DataParallel(module, comm)      # every rank now has rank 0's parameters and buffers
@@ -243,8 +244,8 @@ class DataParallel(nn.Module):
     module; one that has no work calls `average()`.
 
     Made again over the same parameters and ranks, it replaces the older one, also where that is `module`. It goes with
-    SyncBatchNorm, with an OffloadedOptimizer (in_backward=False), and as the `model` of a LocalSGD; a ShardedOptimizer
-    and FullySharded average the gradients themselves, and take none (parallel/claims.py).
+    SyncBatchNorm, and with an OffloadedOptimizer (in_backward=False); a ShardedOptimizer and FullySharded average the
+    gradients themselves, and take none, and a LocalSGD averages parameters instead (parallel/reducer.py).
     Raises ValueError for a parameter on another device than the Comm's, or with a sparse gradient.
     """
 
@@ -288,11 +289,7 @@ class DataParallel(nn.Module):
             algorithm=algorithm,
             **compressed,
         )
-        for name, p in module.named_parameters():
-            if p.device.type != comm.device.type:
-                raise ValueError(
-                    f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module"
-                )
+        check_devices(comm, module.named_parameters())
         self._claim = Claim(self, "DataParallel", comm, self._reducer.unwatch)
         # first: what has claims may have taken its parameters to pieces
         self._claim.verify(module.parameters())
@@ -303,26 +300,11 @@ class DataParallel(nn.Module):
 
     def forward(self, *args, **kwargs):
         self._claim.check()
-        if self.training and self._reducer.in_backward and self.broadcast_buffers:
-            broadcast_(self.comm, list(self.module.buffers()), algorithm=self._to_all)
+        buffers = list(self.module.buffers())
+        if buffers and self.training and self._reducer.in_backward and self.broadcast_buffers:
+            broadcast_(self.comm, buffers, algorithm=self._to_all)
         self._reducer.watch(self.module.parameters())
         return self.module(*args, **kwargs)
-
-    @property
-    def weight(self) -> float | None:
-        return self._reducer.weight
-
-    @weight.setter
-    def weight(self, weight: float | None) -> None:
-        self._reducer.weight = weight
-
-    def no_sync(self) -> AbstractContextManager:
-        """A `backward()` in here only accumulates; the next one outside averages the total.
-
-        For k micro-batches of equal size divide each loss by k, and leave the last one outside.
-        """
-        self._claim.check()
-        return self._reducer.no_sync()
 
     def average(self) -> None:
         """What the end of a backward does, for a rank whose backward reaches no parameter. Called twice it changes

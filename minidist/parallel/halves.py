@@ -121,12 +121,12 @@ class Halves:
         """I. The gradients of the inputs; None of one that the ends do not depend on."""
         targets = [self.inputs, self._shared, *(joint.edges for joint in self._joints)]
         flat = [target for group in targets for target in group]
-        found: Sequence[Tensor | None] = ()
+        arrived_grads: Sequence[Tensor | None] = ()
         if flat:
-            found = torch.autograd.grad(
+            arrived_grads = torch.autograd.grad(
                 self.ends, flat, grads, retain_graph=True, allow_unused=True
             )
-        rest = iter(found)
+        rest = iter(arrived_grads)
         of_inputs, self._early, *of_joints = ([next(rest) for _ in group] for group in targets)
         for joint, arrived in zip(self._joints, of_joints, strict=True):
             joint.grads = arrived
@@ -164,8 +164,8 @@ def _saved(kind: type) -> list[str]:
 def release(node: Node) -> None:
     """Let go of what a node has saved for a backward that will not come again."""
     for name in _saved(type(node)):
-        found = getattr(node, name)
-        for saved in found if isinstance(found, list | tuple) else [found]:
+        value = getattr(node, name)
+        for saved in value if isinstance(value, list | tuple) else [value]:
             with suppress(RuntimeError):  # an optional argument that was not given
                 # the value goes to a hook, which drops it
                 saved.register_hooks(lambda _: None, lambda _: None)

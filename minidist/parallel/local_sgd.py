@@ -3,7 +3,6 @@
 LocalSGD              any optimizer, with an average every H steps; post-local with `start`
 AdaComm               H from the loss: long periods first, short ones as the loss falls
 average_parameters    the naive average, one all-reduce for each parameter
-average_bytes, run_bytes, run_seconds    what it sends and how long it takes, as formulas
 """
 
 from __future__ import annotations
@@ -11,19 +10,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..collectives import all_reduce_, broadcast_, verbs
+from ..arguments import instance, whole
+from ..collectives import all_reduce_, broadcast_
 from ..comm.base import Comm
 from ..decide import decide
-from .claims import Claim, same_group
-from .data import DataParallel
-from .reducer import assign, check_weight
+from .reducer import Claim, assign, same_group, share
 
 # ------------------------------------------------------------
 # The average of all ranks' parameters: what Local SGD sends instead of gradients.
@@ -39,25 +36,12 @@ from .reducer import assign, check_weight
 # Learning of Deep Networks from Decentralized Data", algorithm 1 (the weights); Stich 2019, section 2.
 
 
-def shares(comm: Comm, weight: float | None) -> Tensor | float:
-    """This rank's share in an average: 1/n, or weight/(sum of the weights), a message of 8 bytes.
-
-    1/n too where the weights of all ranks are 0. ValueError for a negative weight.
-    """
-    if weight is None:
-        return 1 / comm.size
-    check_weight(comm, weight)
-    mine = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
-    total = all_reduce_(comm, mine.clone())
-    return torch.where(total > 0, mine / total, 1 / comm.size)
-
-
 @torch.no_grad()
 def average_parameters(comm: Comm, tensors: Iterable[Tensor], weight: float | None = None) -> None:
-    """The naive average, in place: one all-reduce for each tensor. weight: see `shares`."""
-    share = shares(comm, weight)
+    """The naive average, in place: one all-reduce for each tensor. weight: see `share`."""
+    part = share(comm, weight)
     for x in tensors:
-        all_reduce_(comm, x.mul_(share))
+        all_reduce_(comm, x.mul_(part))
 
 
 @torch.no_grad()
@@ -66,15 +50,14 @@ def average_(
     tensors: Sequence[Tensor],
     weight: float | None = None,
     bucket_bytes: int = 25 << 20,
-    algorithm: str | None = None,
 ) -> None:
     """The same in buckets of at most `bucket_bytes`. ValueError for a size below 1."""
-    sizes, kinds = [x.numel() * x.element_size() for x in tensors], [x.dtype for x in tensors]
-    buckets, share = assign(sizes, kinds, bucket_bytes, bucket_bytes), shares(comm, weight)
-    for bucket in ([tensors[i] for i in positions] for positions in buckets):
-        for x in bucket:
-            x.mul_(share)
-        all_reduce_(comm, bucket, algorithm=algorithm)
+    sizes = [x.numel() * x.element_size() for x in tensors]
+    buckets = assign(sizes, [x.dtype for x in tensors], bucket_bytes, bucket_bytes)
+    part = share(comm, weight)
+    for positions in buckets:
+        bucket = [tensors[i].mul_(part) for i in positions]
+        all_reduce_(comm, bucket)
 
 
 # ------------------------------------------------------------
@@ -83,68 +66,24 @@ def average_(
 # Averaging every H steps is as if all ranks together took one large step, from x to the average x̄. SlowMo takes it for
 # a gradient: divided by the learning rate γ, which makes it independent of the rate, it moves a slow momentum u:
 #
-#     u ← βu + (x − x̄)/γ          x ← x − αγu
+#     u ← βu + (x − x̄)/γ          x ← x − γu
 #
-# With β = 0 and α = 1 that is x̄, plain Local SGD. γ is the rate of the parameter's group at the average; where it is 0,
-# nobody has moved by a gradient: u decays, x becomes x̄. All ranks compute it alike, without a message.
+# With β = 0 that is x̄, plain Local SGD. γ is the rate of the parameter's group at the average; where it is 0, nobody has
+# moved by a gradient: u decays, x becomes x̄. All ranks compute it alike, without a message.
 #
 # Memory: x and u, 2Ψ numbers on each rank. Source: Wang et al. 2020, "SlowMo: Improving Communication-Efficient
-# Distributed SGD with Slow Momentum", algorithm 1.
+# Distributed SGD with Slow Momentum", algorithm 1, with α = 1.
 
 
-class SlowMomentum:
-    """Steps from the last average. momentum: β, 0 to below 1.  rate: α above 0. ValueError for others."""
-
-    def __init__(self, momentum: float, rate: float):
-        if not (0 <= momentum < 1 and rate > 0):
-            raise ValueError(
-                f"a slow momentum is from 0 to below 1 and its rate above 0, not {momentum} and {rate}"
-            )
-        self.momentum, self.rate = momentum, rate
-        self.anchors: dict[Tensor, Tensor] = {}  # the parameters after the last average
-        self.buffers: dict[Tensor, Tensor] = {}
-
-    @property
-    def on(self) -> bool:
-        return self.momentum > 0 or self.rate != 1
-
-    @torch.no_grad()
-    def start(self, params: list[Tensor]) -> None:
-        """A period begins: remember where. Parameters that are known are at their anchors already."""
-        for p in params if self.on else ():
-            if p not in self.anchors:
-                self.anchors[p], self.buffers[p] = p.detach().clone(), torch.zeros_like(p)
-
-    @torch.no_grad()
-    def step(self, optimizer: Optimizer, params: list[Tensor]) -> None:
-        """Move `params`, which are averages now, on from their anchors."""
-        if not self.on:
-            return
-        rates = {p: float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-        for p in params:
-            rate = rates[p]
-            x = self.anchors[p]
-            u = self.buffers[p]
-            u.mul_(self.momentum)
-            if rate:
-                u.add_(x - p, alpha=1 / rate)
-                p.copy_(x.add_(u, alpha=-self.rate * rate))
-            else:
-                x.copy_(p)
-
-    def state(self, params: list[Tensor]) -> dict[str, dict[int, Tensor]]:
-        """Anchors and momenta by the number of the parameter."""
-        kept = {"anchors": self.anchors, "momenta": self.buffers}
-        return {
-            name: {i: of[p] for i, p in enumerate(params) if p in of} for name, of in kept.items()
-        }
-
-    @torch.no_grad()
-    def load(self, state: dict[str, dict[int, Tensor]], params: list[Tensor]) -> None:
-        self.anchors, self.buffers = (
-            {params[i]: x.detach().clone().to(params[i]) for i, x in state[name].items()}
-            for name in ("anchors", "momenta")
-        )
+@torch.no_grad()
+def slow_step_(average: Tensor, anchor: Tensor, momentum: Tensor, beta: float, rate: float) -> None:
+    """Move a parameter, which is the average now, on from its `anchor`, the parameter after the last average."""
+    momentum.mul_(beta)
+    if rate:
+        momentum.add_(anchor - average, alpha=1 / rate)
+        average.copy_(anchor.sub_(momentum, alpha=rate))
+    else:
+        anchor.copy_(average)
 
 
 # ------------------------------------------------------------
@@ -162,7 +101,7 @@ class SlowMomentum:
 STATES = ("keep", "reset", "average")
 
 
-def averaged(optimizer: Optimizer, params: list[Tensor]) -> list[Tensor]:
+def averaged_states(optimizer: Optimizer, params: list[Tensor]) -> list[Tensor]:
     """The states of `params` that are averaged, in the order of parameters and of names.
 
     Every rank must have the same: each has stepped the same parameters.
@@ -175,31 +114,6 @@ def averaged(optimizer: Optimizer, params: list[Tensor]) -> list[Tensor]:
     ]
 
 
-class Fresh:
-    """The states of an optimizer as they are now, to go back to."""
-
-    def __init__(self, optimizer: Optimizer):
-        with torch.no_grad():
-            self._first = {p: _cloned(state) for p, state in optimizer.state.items()}
-
-    @torch.no_grad()
-    def restore(self, optimizer: Optimizer) -> None:
-        for state in optimizer.state.values():
-            for x in state.values():
-                if isinstance(x, Tensor):
-                    x.zero_()  # it may be a view of memory that the optimizer will use again
-        optimizer.state.clear()
-        for p, state in self._first.items():
-            optimizer.state[p].update(_cloned(state))
-
-
-def _cloned(state: dict) -> dict:
-    return {
-        name: x.detach().clone() if isinstance(x, Tensor) else copy.deepcopy(x)
-        for name, x in state.items()
-    }
-
-
 # ------------------------------------------------------------
 # AdaComm: how many steps to take alone, from the loss. Far from the minimum many; near it, few.
 #
@@ -208,56 +122,38 @@ def _cloned(state: dict) -> dict:
 #
 #     τ_l = ⌈ √( F(x_l)/F(x_0) ) · τ_0 ⌉        if that is below τ_{l−1}, else ⌈ γ·τ_{l−1} ⌉
 #
-# γ takes over where the loss stands still. With a learning rate that falls, √( (η_0/η_l)^k · F(x_l)/F(x_0) ): k = 3 is
-# what the bound on the error says, k = 1 what is stable; there τ may grow again when the rate has fallen. F is the mean
-# over the ranks of the loss of the first step after an average: of parameters that all ranks share. It is agreed by one
-# message of 16 bytes, so that all ranks choose the same τ. Source: Wang and Joshi 2019, "Adaptive Communication
-# Strategies to Achieve the Best Error-Runtime Trade-off in Local-Update SGD", section 4.
+# γ takes over where the loss stands still. F is the mean over the ranks of the loss of the first step after an average:
+# of parameters that all ranks share. It is agreed by one message of 16 bytes, so that all ranks choose the same τ.
+# Source: Wang and Joshi 2019, "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
+# Local-Update SGD", section 4, for a rate that does not change, and intervals in steps.
 
 
 class Interval(NamedTuple):
-    """step: of the run, at which it began.  loss: F there.  rate: η.  period: τ."""
+    """step: of the run, at which it began.  loss: F there.  period: τ."""
 
     step: int
     loss: float
-    rate: float
     period: int
 
 
 class AdaComm:
     """H for a `LocalSGD`, which asks it at the first step after each average.
 
-    tau_0: the first τ.  steps: of an interval at least, it ends with the average after them; or seconds, as in the
-    paper, of the rank that has seen most of them (8 bytes an average).  gamma: γ.  rate_power: k, 0 for a fixed rate;
-    the rate is that of the first group.  intervals: all until now, to look at. On meta tensors F stays F(x_0).
-    Raises ValueError for values out of range, and unless one of steps and seconds is given.
+    tau_0: the first τ.  steps: of an interval at least; it ends with the average after them.  gamma: γ.
+    intervals: all until now, to look at. On meta tensors F stays F(x_0).
+    Raises ValueError for values out of range.
     """
 
-    def __init__(
-        self,
-        tau_0: int,
-        steps: int | None = None,
-        seconds: float | None = None,
-        gamma: float = 0.5,
-        rate_power: float = 0,
-    ):
-        if (steps is None) == (seconds is None):
+    def __init__(self, tau_0: int, steps: int, gamma: float = 0.5):
+        if tau_0 < 1 or steps < 1 or not 0 < gamma < 1:
             raise ValueError(
-                f"an interval lasts steps or seconds, one of them: {steps} and {seconds} were given"
-            )
-        if tau_0 < 1 or not 0 < gamma < 1 or (steps or seconds) <= 0:
-            raise ValueError(
-                f"tau_0 is at least 1, gamma between 0 and 1 and an interval above 0, not {tau_0}, "
-                f"{gamma} and {steps or seconds}"
+                f"tau_0 and the steps of an interval are at least 1 and gamma between 0 and 1, not {tau_0}, "
+                f"{steps} and {gamma}"
             )
         self.tau_0 = tau_0
         self.steps = steps
-        self.seconds = seconds
         self.gamma = gamma
-        self.rate_power = rate_power
         self.intervals: list[Interval] = []
-        self._began = 0.0  # of this interval, on this rank's clock
-        self._over = True
 
     @property
     def period(self) -> int:
@@ -265,23 +161,22 @@ class AdaComm:
         return self.intervals[-1].period if self.intervals else self.tau_0
 
     def begin(
-        self, comm: Comm, step: int, loss: Tensor | float | None, weight: float | None, rate: float
+        self, comm: Comm, step: int, loss: Tensor | float | None, weight: float | None
     ) -> None:
         """The first step after an average: the next interval, if the last one is over. loss: this rank's.
 
         weight: of this rank's loss, None where all weigh alike. ValueError without a loss, and for one that is
         negative or not finite on average (or 0, if it is the first).
         """
-        if not self._over:
+        if self.intervals and step - self.intervals[-1].step < self.steps:
             return
-        found = self._agreed(comm, loss, weight)
-        first = self.intervals[0].loss if self.intervals else found
-        if not (0 < first < math.inf and 0 <= found < math.inf):
+        agreed = self._agreed(comm, loss, weight)
+        first = self.intervals[0].loss if self.intervals else agreed
+        if not (0 < first < math.inf and 0 <= agreed < math.inf):
             raise ValueError(
-                f"AdaComm divides losses above 0, not {found} by the first one, {first}"
+                f"AdaComm divides losses above 0, not {agreed} by the first one, {first}"
             )
-        self.intervals.append(Interval(step, found, rate, self._choose(found / first, rate)))
-        self._began, self._over = comm.now(), False
+        self.intervals.append(Interval(step, agreed, self._choose(agreed / first)))
 
     def _agreed(self, comm: Comm, loss: Tensor | float | None, weight: float | None) -> float:
         """The mean loss of all ranks."""
@@ -296,39 +191,14 @@ class AdaComm:
         total, weights = all_reduce_(comm, mine).unbind()
         return decide(total / weights, on_meta=1.0)
 
-    def _choose(self, ratio: float, rate: float) -> int:
+    def _choose(self, ratio: float) -> int:
+        """The period at a loss of `ratio` times the first."""
         if not self.intervals:
             return self.tau_0
-        before, first = self.intervals[-1], self.intervals[0]
-        growth = (first.rate / rate) ** self.rate_power if self.rate_power else 1.0
-        period = max(1, math.ceil(math.sqrt(growth * ratio) * self.tau_0))
-        fallen = bool(self.rate_power) and rate < before.rate
-        return (
-            period
-            if period < before.period or fallen
-            else max(1, math.ceil(self.gamma * before.period))
-        )
-
-    def averaged(self, comm: Comm, step: int) -> None:
-        """An average after so many steps of the run: is the interval over?"""
-        if self.seconds is None:
-            self._over = step - self.intervals[-1].step >= self.steps
-        else:
-            # a clock has values everywhere
-            device = "cpu" if comm.device.type == "meta" else comm.device
-            most = torch.tensor(comm.now() - self._began, dtype=torch.float64, device=device)
-            self._over = decide(all_reduce_(comm, most, "max"), on_meta=False) >= self.seconds
-
-    def state(self, now: float) -> dict:
-        return {
-            "intervals": [list(i) for i in self.intervals],
-            "elapsed": now - self._began,
-            "over": self._over,
-        }
-
-    def load(self, state: dict, now: float) -> None:
-        self.intervals = [Interval(*i) for i in state["intervals"]]
-        self._began, self._over = now - state["elapsed"], state["over"]
+        period = max(1, math.ceil(math.sqrt(ratio) * self.tau_0))
+        if period < self.period:
+            return period
+        return max(1, math.ceil(self.gamma * self.period))
 
 
 # ------------------------------------------------------------
@@ -341,11 +211,11 @@ class AdaComm:
 #
 # The larger H, the further the ranks go apart: with H = 1 and a step that is linear in the gradient (SGD, with or without
 # weight decay and Nesterov, its momentum kept or averaged; not Adam, not clipping) it is data parallelism, to rounding.
-# Post-local SGD takes the first `start` steps, where parameters move fast, as data parallelism, then goes local.
+# Post-local SGD takes the first `start` steps, where parameters move fast, with H = 1, then goes local.
 #
 # Cost of H steps, by rings: 2(n−1)α + 2(n−1)/n·Nβ instead of H times that. Invariant: after an average the parameters of
 # all ranks are equal bit for bit. Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little", algorithm 1;
-# Lin et al. 2020, "Don't Use Large Mini-Batches, Use Local SGD", section 3 (post-local); Wang et al. 2020 (`SlowMomentum`).
+# Lin et al. 2020, "Don't Use Large Mini-Batches, Use Local SGD", section 3 (post-local).
 
 
 class LocalSGD(Optimizer):
@@ -355,31 +225,29 @@ class LocalSGD(Optimizer):
         loss(model(x), y).backward()                    # x: this rank's part of the batch
         optimizer.step()
 
-    Post-local: data parallelism up to the switch (without `model`, parameters are averaged in each of those steps):
+    Post-local: with `start=100` the first 100 steps average after each. Where the step is not linear in the gradient,
+    average the gradients, too, and all ranks take the step of data parallelism:
 
-        optimizer = LocalSGD(optimizer, comm, H=8, start=100, model=DataParallel(module, comm))
-        with optimizer.local():                         # no_sync() after the switch, nothing before
-            loss(model(x), y).backward()
-        optimizer.step()
+        if optimizer.steps < 100:
+            average_gradients(comm, model)
 
     H: steps of a period, or an `AdaComm`, which wants `step(loss=…)`.  states: "keep", "reset" or "average", what
-    becomes of momentum at an average (see above); before the switch it is never reset.  slow_momentum, slow_rate: β
-    and α of `SlowMomentum`, after the switch.  buffers: averaged with the parameters, in floating point (running
-    statistics); those that are not given stay each rank's own.
+    becomes of momentum at an average (see above); before the switch it is never reset.  slow_momentum: β of SlowMo,
+    after the switch.
     weight: set it before `step()`, on all ranks, to the number of samples behind this step's gradients, where ranks
     differ: an average weighs each rank by its sum since the last one, and a rank with 0 takes no step.
-    bucket_bytes, algorithm: of the all-reduces.
 
-    At the start all ranks get rank 0's parameters and buffers. Parameters that are frozen all through a period are not
-    sent; the others are, with or without a gradient. For fp16 parameters put it inside: `Masters(params, lambda groups:
-    LocalSGD(SGD(groups), comm, H))` averages the masters. All ranks step equally often: a LossScaler needs its `comm`.
+    At the start all ranks get rank 0's parameters. Parameters that are frozen all through a period are not sent; the
+    others are, with or without a gradient. Buffers stay each rank's own; `average_parameters` takes them, too. For fp16
+    parameters put it inside: `Masters(params, lambda groups: LocalSGD(SGD(groups), comm, H))` averages the masters. All
+    ranks step equally often: a LossScaler needs its `comm`.
     Parameters differ between averages: call `average()` on all ranks before they are compared, evaluated or saved for
     another use. To go on bit for bit, every rank saves its own model and `state_dict()`, and loads both after LocalSGD
     is made.
     Made again over the same parameters and ranks, it replaces the older one, also where that is `optimizer`. It goes
-    with SyncBatchNorm, with a DataParallel as its `model`, and around an OffloadedOptimizer; over ranks that are on
-    another axis of a mesh than theirs, with a DataParallel, or with the shards of FullySharded (parallel/claims.py).
-    Raises ValueError for values out of range, another device than the Comm's, and a buffer of integers.
+    with SyncBatchNorm, and around an OffloadedOptimizer; over ranks that are on another axis of a mesh than theirs, with
+    a DataParallel, or with the shards of FullySharded (parallel/reducer.py).
+    Raises ValueError for values out of range, and parameters on another device than the Comm's.
     """
 
     def __init__(
@@ -388,70 +256,49 @@ class LocalSGD(Optimizer):
         comm: Comm,
         H: int | AdaComm,
         start: int = 0,
-        model: DataParallel | None = None,
         states: str = "keep",
         slow_momentum: float = 0.0,
-        slow_rate: float = 1.0,
-        buffers: Iterable[Tensor] = (),
-        bucket_bytes: int = 25 << 20,
-        algorithm: str | None = None,
     ):
-        if (isinstance(H, int) and H < 1) or start < 0:
-            raise ValueError(
-                f"a period has H >= 1 steps and starts after 0 or more, not {H} after {start}"
-            )
+        instance(optimizer, Optimizer, "LocalSGD(optimizer, comm, H) wraps an optimizer")
+        if not isinstance(H, AdaComm):
+            whole(H, "a period has H steps, at least 1", 1)
+        whole(start, "periods start after at least 0 steps", 0)
         if states not in STATES:
             raise ValueError(f"states is one of {', '.join(map(repr, STATES))}, not {states!r}")
-        assign([], [], bucket_bytes, bucket_bytes)  # raises for a size that cannot be
+        if not 0 <= slow_momentum < 1:
+            raise ValueError(f"a slow momentum is from 0 to below 1, not {slow_momentum}")
         if isinstance(optimizer, LocalSGD) and same_group(optimizer.comm, comm):
             optimizer = optimizer.optimizer  # `optimizer = LocalSGD(optimizer, comm, H)`, run again
-        if model is not None and not same_group(model.comm, comm):
-            raise ValueError(
-                f"the model averages gradients over {model.comm.size} ranks, LocalSGD parameters over "
-                f"{comm.size}: both need the same ranks"
-            )
         self.optimizer = optimizer
         self.comm = comm
         self.start = start
-        self.model = model
         self.states = states
-        self.bucket_bytes = bucket_bytes
-        self.algorithm = algorithm
+        self.slow_momentum = slow_momentum
         self.weight = None
-        self.buffers = list(buffers)
+        self.adaptive = H if isinstance(H, AdaComm) else None
         self._H = H
-        self._slow = SlowMomentum(slow_momentum, slow_rate)
-        self._fresh = Fresh(optimizer)
+        self._first_states = (
+            copy.deepcopy(optimizer.state_dict()["state"]) if states == "reset" else {}
+        )
         self.steps = self.since = 0  # in all, and since the last average
-        self._weight = 0.0
-        self._moved = {}
-        self._entered = False
-        params = self._params()
-        self._check(params)
+        self._samples = 0.0  # since the last average
+        self._moved: dict[Tensor, None] = {}  # what was stepped since then
+        self._slow: dict[Tensor, list[Tensor]] = {}  # anchor and momentum of each parameter
         self._claim = Claim(self, "LocalSGD", comm)
-        self._claim.take(params, given=(optimizer, model))
-        broadcast_(comm, [*params, *self.buffers])
+        self._begin_alike(self._params())
 
-    def _check(self, params: list[Tensor]) -> None:
-        for x in (*params, *self.buffers):
-            if x.device.type != self.comm.device.type:
+    def _begin_alike(self, params: list[Tensor]) -> None:
+        for p in params:
+            if p.device.type != self.comm.device.type:
                 raise ValueError(
-                    f"{tuple(x.shape)} is on {x.device}, this Comm passes tensors on {self.comm.device}"
+                    f"{tuple(p.shape)} is on {p.device}, this Comm passes tensors on {self.comm.device}"
                 )
-        for x in self.buffers:
-            if not x.is_floating_point():
-                raise ValueError(
-                    f"a buffer of {x.dtype} has no average: give those in floating point"
-                )
+        self._claim.take(params, given=[self.optimizer])
+        broadcast_(self.comm, params)
 
     param_groups = property(lambda self: self.optimizer.param_groups)
     state = property(lambda self: self.optimizer.state)
     defaults = property(lambda self: self.optimizer.defaults)
-
-    def __repr__(self) -> str:
-        return (
-            f"LocalSGD({self.optimizer!r}, H={self.H}, start={self.start}, states={self.states!r})"
-        )
 
     def _params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -459,56 +306,32 @@ class LocalSGD(Optimizer):
     @property
     def H(self) -> int:
         """Steps of a period now: 1 before the switch."""
-        return (
-            1
-            if self.steps < self.start
-            else self._H.period
-            if isinstance(self._H, AdaComm)
-            else self._H
-        )
-
-    @property
-    def dense(self) -> bool:
-        """Whether the next step is data parallel: before the switch, with a `model`."""
-        return self.model is not None and self.steps < self.start
-
-    def local(self) -> AbstractContextManager:
-        """For forward and backward: after the switch `model` averages no gradients, and sends no buffers."""
-        self._claim.check()
-        self._entered = True
-        return nullcontext() if self.model is None or self.dense else self.model.no_sync()
+        if self.steps < self.start:
+            return 1
+        return self._H if self.adaptive is None else self.adaptive.period
 
     def step(
         self, closure: Callable[[], Any] | None = None, *, loss: Tensor | float | None = None
     ) -> Any:
-        """Step, and average if the period is over. loss: this rank's, for AdaComm; or the closure's result.
-
-        Raises RuntimeError after the switch if `local()` was not called since the last step.
-        """
+        """Step, and average if the period is over. loss: this rank's, for AdaComm; or the closure's result."""
         self._claim.check()
-        if self.model is not None and not self.dense and not self._entered:
-            raise RuntimeError(
-                f"step {self.steps} is local, but its gradients were averaged: "
-                "run forward and backward inside `with optimizer.local():`"
-            )
-        self._entered = False
-        # masters need none
-        params, result = [p for p in self._params() if p.requires_grad or p.grad is not None], None
-        if self.since == 0 and self.steps >= self.start:
-            self._slow.start(params)
-        if self.dense or self.weight != 0:
+        begins = self.since == 0 and self.steps >= self.start
+        # masters need no gradient
+        params = [p for p in self._params() if p.requires_grad or p.grad is not None]
+        if begins and self.slow_momentum:
+            for p in params:
+                if p not in self._slow:
+                    self._slow[p] = [p.detach().clone(), torch.zeros_like(p)]
+        result = None
+        if self.weight != 0:
             result = self.optimizer.step() if closure is None else self.optimizer.step(closure)
-        if self.dense:
-            self.steps += 1
-            return result
-        if self.since == 0 and self.steps >= self.start and isinstance(self._H, AdaComm):
-            found = result if loss is None else loss
-            self._H.begin(
-                self.comm, self.steps, found, self.weight, float(self.param_groups[0]["lr"])
-            )
+        if begins and self.adaptive is not None:
+            loss = result if loss is None else loss
+            self.adaptive.begin(self.comm, self.steps, loss, self.weight)
         period = self.H
-        self.steps, self.since = self.steps + 1, self.since + 1
-        self._weight += self.weight or 0.0
+        self.steps += 1
+        self.since += 1
+        self._samples += self.weight or 0.0
         self._moved |= dict.fromkeys(params)
         if self.since >= period:
             self.average()
@@ -524,20 +347,28 @@ class LocalSGD(Optimizer):
         if hasattr(self.optimizer, "finish"):
             self.optimizer.finish()
         params = [p for p in self._params() if p in self._moved]
-        states = averaged(self.optimizer, params) if self.states == "average" else []
-        weight = None if self.weight is None else self._weight
-        average_(
-            self.comm, [*params, *self.buffers, *states], weight, self.bucket_bytes, self.algorithm
-        )
+        states = averaged_states(self.optimizer, params) if self.states == "average" else []
+        # nothing beside one sample; where nobody has any, all weigh alike
+        weight = None if self.weight is None else max(self._samples, 1e-300)
+        average_(self.comm, [*params, *states], weight)
         if self.steps > self.start:  # the period was a local one
-            self._slow.step(self.optimizer, params)
-            if self.states == "reset":
-                self._fresh.restore(self.optimizer)
+            self._end_local(params)
         self.since = 0
-        self._weight = 0.0
+        self._samples = 0.0
         self._moved = {}
-        if isinstance(self._H, AdaComm) and self._H.intervals:
-            self._H.averaged(self.comm, self.steps)
+
+    def _end_local(self, params: list[Tensor]) -> None:
+        """Move on with slow momentum, and forget the fast one where it is reset."""
+        rates = {p: float(group["lr"]) for group in self.param_groups for p in group["params"]}
+        for p in params if self.slow_momentum else ():
+            slow_step_(p, *self._slow[p], self.slow_momentum, rates[p])
+        if self.states == "reset":
+            for state in self.state.values():
+                for x in state.values():
+                    if isinstance(x, Tensor):
+                        x.zero_()  # it may be a view of memory that the optimizer will use again
+            fresh = self.optimizer.state_dict() | {"state": copy.deepcopy(self._first_states)}
+            self.optimizer.load_state_dict(fresh)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
@@ -546,9 +377,7 @@ class LocalSGD(Optimizer):
         """A group more, on all ranks, which get rank 0's."""
         self._claim.check()
         self.optimizer.add_param_group(param_group)
-        self._check(self.param_groups[-1]["params"])
-        self._claim.take(self.param_groups[-1]["params"], given=(self.optimizer, self.model))
-        broadcast_(self.comm, self.param_groups[-1]["params"])
+        self._begin_alike(self.param_groups[-1]["params"])
 
     def state_dict(self) -> dict[str, Any]:
         """The wrapped optimizer's, which can load it, and "local_sgd": this rank's own, as its parameters are."""
@@ -556,12 +385,13 @@ class LocalSGD(Optimizer):
         own = {
             "steps": self.steps,
             "since": self.since,
-            "weight": self._weight,
-            "slow": self._slow.state(params),
+            "samples": self._samples,
+            "slow": {i: self._slow[p] for i, p in enumerate(params) if p in self._slow},
             "moved": [i for i, p in enumerate(params) if p in self._moved],
+            "intervals": []
+            if self.adaptive is None
+            else [list(i) for i in self.adaptive.intervals],
         }
-        if isinstance(self._H, AdaComm):
-            own["adaptive"] = self._H.state(self.comm.now())
         return self.optimizer.state_dict() | {"local_sgd": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -572,63 +402,11 @@ class LocalSGD(Optimizer):
             return
         self.steps = own["steps"]
         self.since = own["since"]
-        self._weight = own["weight"]
+        self._samples = own["samples"]
         self._moved = dict.fromkeys(params[i] for i in own["moved"])
-        self._slow.load(own["slow"], params)
-        if isinstance(self._H, AdaComm) and "adaptive" in own:
-            self._H.load(own["adaptive"], self.comm.now())
-
-
-# ------------------------------------------------------------
-# What Local SGD sends, and how long that takes, as formulas. Nothing here is taken from a run.
-#
-#     a period of H steps     bytes of all ranks         seconds, by rings
-#     data parallel           H · 2(n−1)(Ψ + P)s         H · (T + 2(n−1)α + 2(n−1)/n·(Ψ + P)sβ)
-#     Local SGD               2(n−1)Ψs                   H · T + 2(n−1)α + 2(n−1)/n·Ψsβ
-#
-# Ψ numbers of s bytes in P tensors, T seconds a step without messages; data parallelism sends a flag with each tensor.
-# So a step costs 1/H of data parallelism's, a little less for the flags. Averaged states count as `copies` of Ψ.
-# Post-local SGD is the first row up to the switch and the second one after it. AdaComm sends 16 bytes a rank and hop
-# more for each interval, and 8 for each average if its intervals are seconds; weights cost 8 bytes an average.
-
-
-def average_bytes(params: int, n: int, itemsize: int = 4, copies: int = 1) -> int:
-    """Of one average on `n` ranks, all ranks together. copies: 1, and 1 for each state that is averaged too."""
-    return 2 * (n - 1) * params * itemsize * copies
-
-
-def run_bytes(
-    steps: int,
-    H: int,
-    params: int,
-    n: int,
-    itemsize: int = 4,
-    start: int = 0,
-    tensors: int = 0,
-    copies: int = 1,
-) -> int:
-    """Of `steps` steps, all ranks together, the first `start` of them data parallel with `tensors` gradients.
-
-    After the last average there may be up to H − 1 steps that nobody hears of.
-    """
-    dense = min(steps, start)
-    each = average_bytes(params, n, itemsize, copies)
-    return dense * average_bytes(params + tensors, n, itemsize) + (steps - dense) // H * each
-
-
-def run_seconds(
-    steps: int,
-    H: int,
-    step: float,
-    params: int,
-    n: int,
-    alpha: float,
-    beta: float,
-    itemsize: int = 4,
-    buckets: int = 1,
-) -> float:
-    """Of `steps` steps of `step` seconds each without messages, over links of α and β, in equal `buckets`, by rings."""
-    nbytes = params * itemsize // buckets
-    return steps * step + steps // H * buckets * verbs.seconds(
-        "all_reduce", "ring", n, nbytes, alpha, beta
-    )
+        self._slow = {
+            params[i]: [x.detach().clone().to(params[i]) for x in pair]
+            for i, pair in own["slow"].items()
+        }
+        if self.adaptive is not None:
+            self.adaptive.intervals = [Interval(*i) for i in own["intervals"]]

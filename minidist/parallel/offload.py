@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arguments import choice, floating, whole
 from ..comm.base import Comm, Host
-from .claims import Claim
+from .reducer import Claim, check_dense, check_devices
 from .zero import options
 
 # ------------------------------------------------------------
@@ -104,11 +105,7 @@ class Hosted:
 
     def take(self, p: Tensor, grad: Tensor) -> None:
         """The gradient of `p` comes down, and is added to one that is here already, in the masters' dtype."""
-        if grad.layout is not torch.strided:
-            raise ValueError(
-                f"the gradient of a parameter of shape {tuple(p.shape)} is {grad.layout}: "
-                "only dense ones are offloaded"
-            )
+        check_dense(grad, f"a parameter of shape {tuple(p.shape)}")
         new, before = self._coming(grad), self.gradients.get(p)
         if before is not None:
             self._arrive()
@@ -118,9 +115,9 @@ class Hosted:
 
     def taken(self) -> tuple[dict[Tensor, Tensor], list]:
         """All gradients, and what is to be waited for before they are read; the next ones may come meanwhile."""
-        found = self.gradients, self.arriving
+        gradients = self.gradients, self.arriving
         self.gradients, self.arriving = {}, []
-        return found
+        return gradients
 
     @torch.no_grad()
     def update(
@@ -191,7 +188,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     and the other way round. To shard as well: ShardedOptimizer(params, partial(OffloadedOptimizer,
     optimizer_class=Adam, comm=comm), comm): each rank's host then steps its shard only, and `finish` is its, too.
     Made again over the same parameters, it replaces the older one. It goes with SyncBatchNorm, with DataParallel (not
-    with in_backward), over the parameters() of FullySharded, and inside a LocalSGD (parallel/claims.py).
+    with in_backward), over the parameters() of FullySharded, and inside a LocalSGD (parallel/reducer.py).
     Raises ValueError for an unknown mode, warmup < 0, a parameter elsewhere than on the Comm's device, a master_dtype
     without fractions, a sparse gradient.
     """
@@ -207,19 +204,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         in_backward: bool = False,
         **kwargs,
     ):
-        if mode not in MODES:
-            raise ValueError(f"the modes are {' and '.join(map(repr, MODES))}, not {mode!r}")
-        if warmup < 0:
-            raise ValueError(f"a warm-up has at least 0 steps, not {warmup}")
-        if master_dtype is not None and not master_dtype.is_floating_point:
-            raise ValueError(f"the host's copies have a floating dtype, not {master_dtype}")
+        choice(mode, "mode", MODES)
+        whole(warmup, "a warm-up has at least 0 steps", 0)
+        floating(master_dtype, "the host's copies have a floating dtype")
         super().__init__(params, {})
-        for p in self._params():
-            if p.device.type != comm.device.type:
-                raise ValueError(
-                    f"a parameter of shape {tuple(p.shape)} is on {p.device}, this Comm's device is "
-                    f"{comm.device}: move it there first"
-                )
+        check_devices(comm, ((f"parameter {i}", p) for i, p in enumerate(self._params())))
         self._claim = Claim(
             self, "OffloadedOptimizer", None, self._unwatch, " with in_backward=True" * in_backward
         )

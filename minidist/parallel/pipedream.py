@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from ..arguments import function
 from ..comm.base import Comm
 from .pipeline import Pipeline, Plan
 from .schedules import Action, Lists, Schedule, Shape, pipedream, pipedream_2bw
@@ -82,12 +83,12 @@ class Versions:
     @property
     def nbytes(self) -> int:
         """Memory of all versions held, the module's own among them; shared memory counts once."""
-        found = {
+        sizes = {
             t.untyped_storage()._cdata: t.nbytes
             for tensors in self._tensors.values()
             for t in tensors.values()
         }
-        return sum(found.values())
+        return sum(sizes.values())
 
     def done(self, version: int) -> None:
         """One use of a version is over; an old one goes with its last use."""
@@ -180,7 +181,8 @@ class PipeDream(Pipeline):
         self.rule, self.group = "first" if vertical else "newest", None
         self.versions = (Overwritten if wrong_no_stash else Versions)(module)
         trained = list(self.versions.parameters.values())
-        self.optimizer = optimizer(trained) if trained else None
+        make = function(optimizer, "optimizer is a function that makes one of parameters")
+        self.optimizer = make(trained) if trained else None
         self.staleness: list[int] = []
 
     def run(self, batches: Sequence[tuple]) -> list[Tensor] | None:
@@ -215,12 +217,11 @@ class PipeDream(Pipeline):
 
     def update(self, action: Action) -> None:
         """U: the gradients gathered since the last one, to the newest weights."""
-        start = self.comm.now()
         for micro in self._waiting:
             self.staleness[micro] = self.versions.newest - self._used[micro]
         self._waiting = []
-        self.versions.advance(self._optimize)
-        self.spans.append((action, start, self.comm.now()))
+        with self._timed(action):
+            self.versions.advance(self._optimize)
 
     def module(self, action: Action) -> Callable:
         """This stage with the weights of a version."""

@@ -2,7 +2,7 @@
 
     pipeline = Pipeline(part, comm, one_f_one_b, loss_fn)      # `part`: this stage's module
     for x, y in batches:
-        pipeline.step(M, x, y)                                 # x counts on the first stage, y on the last
+        pipeline.step(M, x, y)                                 # x is read on the first stage only, y on the last
         optimizer.step(); optimizer.zero_grad()
 
     stage 0   F0 ─┬─▶ F1 ─┬─▶ …      B0 ◀┐        activations go to the next part of the model, gradients to the one
@@ -26,7 +26,8 @@ import json
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from ..arguments import function
 from ..collectives import all_gather_json, all_reduce_, broadcast_
 from ..comm.base import Comm, Recv, Send, Work, describe
 from ..train.remat import Replay, restoring
@@ -258,12 +260,12 @@ class Messages:
         if self._new:
             self._layouts = {}
         self._posted: dict[Item, tuple[list[Tensor], Work | None]] = {}
-        self._sent: list[tuple[Item, list[Work]]] = []
+        self._sent: list[tuple[Item, Work]] = []
         self._here: dict[Item, list[Tensor]] = {}
         self._to_come = {edge: deque() for edge in self.channels}
         for item in sorted(plan.used, key=plan.made.get):
             if self.shape.goes_to(item) == self.stage:
-                self._to_come[item.what, item.part].append(item)
+                self._to_come[item.edge].append(item)
         for edge in self.channels:
             self._post_ahead(edge)
         return samples
@@ -294,50 +296,48 @@ class Messages:
 
     def end(self) -> None:
         """Wait for the sends that nobody has answered; now all layouts of this kind are known."""
-        for work in self._announced + [work for _, works in self._sent for work in works]:
+        for work in [*self._announced, *(work for _, work in self._sent)]:
             work.wait()
         self._kind = self._coming_kind
 
     def send(self, item: Item, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> None:
         """Send an item on its way. wanted: which of its tensors want a gradient back."""
         self._know(item, layouts_of(tensors, wanted))
-        channel = self.channels.get((item.what, item.part))
+        channel = self.channels.get(item.edge)
         if channel is None:
             pairs = zip(tensors, wanted, strict=True)
             self._here[item] = [x.detach().requires_grad_(w) for x, w in pairs]
             return
-        works, peer = [], 1 - channel.rank
-        label = self._label(item)
+        peer, label = 1 - channel.rank, self._label(item)
         if self._new and item.what == "a":
-            works.append(tell(channel, self._layouts[item], peer, f"layout {label}"))
+            told = tell(channel, self._layouts[item], peer, f"layout {label}")
+            self._sent.append((item, told))
         if tensors:
-            works.append(channel.batch([Send(x.detach(), peer, label) for x in tensors]))
-        self._sent.append((item, works))
+            sent = channel.batch([Send(x.detach(), peer, label) for x in tensors])
+            self._sent.append((item, sent))
         if item.what == "a":  # what will come back looks alike
             gradient = Item("g", item.micro, item.part + 1)
             back = [x._replace(wanted=False) for x in self._layouts[item] if x.wanted]
             self._know(gradient, back)
-            self._post_ahead(("g", item.part + 1))
+            self._post_ahead(gradient.edge)
 
     def receive(self, item: Item) -> list[Tensor]:
         """Wait for an item. Then sends that are over for sure let go of their memory."""
-        edge = item.what, item.part
-        if edge not in self.channels:
+        if item.edge not in self.channels:
             return self._here.pop(item)
         while item not in self._posted:
-            self._post(edge)
+            self._post(item.edge)
         tensors, work = self._posted.pop(item)
         if work is not None:
             work.wait()
-        self._post_ahead(edge)
+        self._post_ahead(item.edge)
         source, made = self.shape.stage(item.part), self._plan.made[item]
         waiting, self._sent = self._sent, []
-        for sent, works in waiting:
+        for sent, work in waiting:
             if self.shape.goes_to(sent) == source and self._plan.used[sent] <= made:
-                for work in works:
-                    work.wait()
+                work.wait()
             else:
-                self._sent.append((sent, works))
+                self._sent.append((sent, work))
         return tensors
 
     def _post(self, edge: tuple[str, int]) -> None:
@@ -354,7 +354,7 @@ class Messages:
     def _post_ahead(self, edge: tuple[str, int]) -> None:
         """Have one receive posted on an edge, if it is known what will come."""
         queue = self._to_come[edge]
-        posted = any((item.what, item.part) == edge for item in self._posted)
+        posted = any(item.edge == edge for item in self._posted)
         if queue and not posted and queue[0] in self._layouts:
             self._post(edge)
 
@@ -362,7 +362,9 @@ class Messages:
         """What an item looks like. ValueError where it was something else in an earlier step of this kind."""
         known = self._layouts.setdefault(item, layouts)
         if layouts != known:
-            now, before = (", ".join(map(str, some)) or "no tensor" for some in (layouts, known))
+            now, before = (
+                ", ".join(map(str, described)) or "no tensor" for described in (layouts, known)
+            )
             raise ValueError(
                 f"{self._label(item)} gave {now}, but {before} when a batch of these shapes came first: "
                 "call forget() on every rank if the model has changed"
@@ -426,10 +428,12 @@ class Activations:
         ends, grads = self._start(grads)
         wanted = [x for x in self.inputs if x.requires_grad]
         self._halves = Halves(ends, wanted)
-        found = self._halves.input(grads)
+        of_inputs = self._halves.input(grads)
         self.inputs, self._ends = (), []
         self._again = None
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+        return [
+            torch.zeros_like(x) if g is None else g for x, g in zip(wanted, of_inputs, strict=True)
+        ]
 
     def backward_weight(self) -> None:
         """The weights' gradients only, after `backward_input`."""
@@ -469,14 +473,16 @@ class Ties:
         self._before: list[Tensor | None] = []
         everyone = all_gather_json(comm, {name: describe(p) for name, p in tied.items()})
         for name in sorted({name for names in everyone for name in names}):
-            looks = {rank: names[name] for rank, names in enumerate(everyone) if name in names}
-            first = min(looks)
-            for rank, look in looks.items():
-                if look != looks[first]:
+            descriptions = {
+                rank: names[name] for rank, names in enumerate(everyone) if name in names
+            }
+            first = min(descriptions)
+            for rank, description in descriptions.items():
+                if description != descriptions[first]:
                     raise ValueError(
-                        f"{name} is tied, but {looks[first]} on rank {first} and {look} on rank {rank}"
+                        f"{name} is tied, but {descriptions[first]} on rank {first} and {description} on rank {rank}"
                     )
-            group = comm.split([0 if rank in looks else None for rank in range(comm.size)])
+            group = comm.split([0 if rank in descriptions else None for rank in range(comm.size)])
             if group is not None:
                 self._groups.append((tied[name], group))
                 broadcast_(group, tied[name].detach())
@@ -515,7 +521,8 @@ class Pipeline:
 
     chunks: its module, or the list of its v modules; part c·S + stage of the model is chunk c (place="V": down the
     stages and up again, see `schedules`). A module takes what the one before returns: a tensor, or several.
-    schedule(stage, S, M): its list of actions. Checked before it first runs, with the lists of all stages.
+    schedule(stage, S, M): its list of actions. Checked before it first runs, with the lists of all stages. One that
+    takes more arguments is given them by `functools.partial(interleaved, v=4)`.
     loss_fn(output, target): the mean loss of a micro-batch; needed on the stage of the last part.
     recompute: keep only inputs, and run each forward again in backward.
     tied: {name: parameter} of those that other stages hold, too, under the same name.
@@ -537,7 +544,9 @@ class Pipeline:
     ):
         self.chunks = [chunks] if isinstance(chunks, nn.Module) else list(chunks)
         self.comm = comm
-        self.schedule = schedule
+        self.schedule = function(
+            schedule, "a schedule is a function schedule(stage, S, M), such as schedules.gpipe"
+        )
         self.loss_fn = loss_fn
         self.recompute = recompute
         self.stage = comm.rank
@@ -581,13 +590,12 @@ class Pipeline:
             inputs = self.inputs[micro]
         else:
             inputs = self.messages.receive(Item("a", micro, part - 1))
-        start = self.comm.now()
         again = self.chunks[action.chunk] if self.recompute else None
-        passed = Activations(self._run(action), inputs, again)
+        with self._timed(action):
+            passed = Activations(self._run(action), inputs, again)
         self.activations[action[1:]] = passed
         self.peak = max(self.peak, len(self.activations))
         outputs, passed.outputs = passed.outputs, ()
-        self.spans.append((action, start, self.comm.now()))
         if part == self.shape.last:
             self.losses[micro] = outputs[0].detach()
         else:
@@ -604,9 +612,8 @@ class Pipeline:
 
     def weight(self, action: Action) -> None:
         """W: the weights' gradients that I has left. No message."""
-        start = self.comm.now()
-        self.activations.pop(action[1:]).backward_weight()
-        self.spans.append((action, start, self.comm.now()))
+        with self._timed(action):
+            self.activations.pop(action[1:]).backward_weight()
 
     def update(self, action: Action) -> None:
         """U: the optimizer's step. Here the caller does it, after the pipeline's."""
@@ -620,11 +627,17 @@ class Pipeline:
             grads = [torch.full_like(self.losses[micro], self.share(micro))] * sum(passed.wanted)
         else:
             grads = self.messages.receive(Item("g", micro, part + 1))
-        start = self.comm.now()
-        found = half(passed, grads)
-        self.spans.append((action, start, self.comm.now()))
+        with self._timed(action):
+            of_inputs = half(passed, grads)
         if part:
-            self.messages.send(Item("g", micro, part), found, [False] * len(found))
+            self.messages.send(Item("g", micro, part), of_inputs, [False] * len(of_inputs))
+
+    @contextmanager
+    def _timed(self, action: Action) -> Iterator[None]:
+        """What an action computes, without its messages."""
+        start = self.comm.now()
+        yield
+        self.spans.append((action, start, self.comm.now()))
 
     def module(self, action: Action) -> Callable:
         """What computes this action's forward."""
@@ -646,10 +659,8 @@ class Pipeline:
     def _plan(self, M: int) -> Plan:
         """The lists for M micro-batches, checked the first time."""
         if M not in self._plans:
-            every, shape = (
-                lists(self.schedule, self.comm.size, M),
-                self.shape._replace(M=M).checked(),
-            )
+            shape = self.shape._replace(M=M).checked()
+            every = lists(self.schedule, shape.S, M)
             self.check(every, shape)
             self._plans[M] = plan(every, shape)
         return self._plans[M]
@@ -771,7 +782,7 @@ def by_time(model: nn.Sequential, x: Tensor | tuple[Tensor, ...]) -> list[float]
 
 def _seconds(model: nn.Sequential, x: tuple[Tensor, ...]) -> list[float]:
     """Seconds of each layer, once."""
-    found = []
+    seconds = []
     for layer in model:
         x = tuple(y.detach().requires_grad_(y.is_floating_point()) for y in x)
         start = _now(x)
@@ -780,9 +791,9 @@ def _seconds(model: nn.Sequential, x: tuple[Tensor, ...]) -> list[float]:
         leaves = [leaf for leaf in (*x, *layer.parameters()) if leaf.requires_grad]
         if ends:
             torch.autograd.grad(ends, leaves, [torch.ones_like(y) for y in ends], allow_unused=True)
-        found.append(_now(out) - start)
+        seconds.append(_now(out) - start)
         x = out
-    return found
+    return seconds
 
 
 def _now(tensors: Sequence[Tensor]) -> float:

@@ -9,14 +9,17 @@ all before it are complete. What no backward reached is completed at the end. Af
 buckets are laid out anew, in the order in which rank 0's gradients became ready.
 
 Time with compute T and one all-reduce of c seconds a bucket, b of them: T + c at best, T/b + bc where the
-wire is slower (see `overlap`). Source: Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 4.2.
+wire is slower. Source: Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 4.2.
+
+In this file: flat buckets; which gradients are averages already (`Averages`); jobs beside the computation (`Lane`); the
+`Reducer`; which wrapper works on a parameter (`Claim`).
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import torch
@@ -25,6 +28,7 @@ from torch import Tensor
 from ..arguments import whole
 from ..collectives import all_reduce_, broadcast_
 from ..comm.base import Comm, Work
+from ..split import bounds
 
 # ------------------------------------------------------------
 # Flat buckets: P small gradients travel as b messages, each long enough to be worth its latency.
@@ -57,36 +61,49 @@ def assign(
     # by dtype: the bucket, and the bytes that still fit
     filling: dict[Hashable, tuple[list[int], int]] = {}
     for i, (size, kind) in enumerate(zip(nbytes, kinds, strict=True)):
-        bucket, room = filling.get(kind, ([], -1))
-        if size > room:
-            room = bucket_bytes if kind in filling else min(first_bucket_bytes, bucket_bytes)
+        bucket, free = filling.get(kind, ([], -1))
+        if size > free:
+            free = bucket_bytes if kind in filling else min(first_bucket_bytes, bucket_bytes)
             bucket = []
             buckets.append(bucket)
         bucket.append(i)
-        filling[kind] = bucket, room - size
+        filling[kind] = bucket, free - size
     return sorted(buckets, key=lambda bucket: bucket[-1])
 
 
-class Bucket:
-    """Room for the gradients of `params` (one dtype), and their flags, in one flat `buffer`.
+class Layout:
+    """Where tensors lie in a flat buffer of `total` elements, one after the other, each in the order of its memory.
 
-    In a backward: `put` each gradient, `seal` once all are there, `reduce`, `hand_out`.
+    cuts: (first, end) of each tensor.  strides: those that autograd would give the tensor's gradient.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        self.shapes = [x.shape for x in tensors]
+        self.strides = [torch.empty_like(x, device="meta").stride() for x in tensors]
+        self.cuts = bounds([x.numel() for x in tensors])
+        self.total = sum(x.numel() for x in tensors)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Each tensor's place in a buffer, in the tensor's shape."""
+        places = zip(self.shapes, self.strides, self.cuts, strict=True)
+        return [flat.as_strided(shape, strides, first) for shape, strides, (first, _) in places]
+
+
+class Bucket:
+    """The gradients of `params` (one dtype), and their flags, in one flat `buffer`.
+
+    In a backward: `put` each gradient, `mark_present` once all are there, `reduce`, `hand_out`.
     """
 
     def __init__(self, params: Sequence[Tensor]):
         self.params = list(params)
-        total = sum(p.numel() for p in params)
-        self.buffer = self.params[0].new_empty(total + len(self.params))
-        self.grads, self.flags = self.buffer[:total], self.buffer[total:]
-        # of this backward; also those whose gradient may never come
+        layout = Layout(self.params)
+        self.buffer = self.params[0].new_empty(layout.total + len(self.params))
+        self.grads, self.flags = self.buffer[: layout.total], self.buffer[layout.total :]
+        # not `put` yet in this backward; some may never get a gradient
         self.missing: set[Tensor] = set()
-        self._absent: list[int] = []  # positions of the gradients that this rank does not have
-        self._views: dict[Tensor, Tensor] = {}
-        first = 0
-        for p in self.params:  # each view with the strides that autograd would give the gradient
-            strides = torch.empty_like(p, device="meta").stride()
-            self._views[p] = self.buffer.as_strided(p.shape, strides, first)
-            first += p.numel()
+        self._absent: list[int] = []  # positions of the parameters without a gradient on this rank
+        self._views = dict(zip(self.params, layout.views(self.buffer), strict=True))
 
     @torch.no_grad()
     def put(self, p: Tensor, factor: float) -> None:
@@ -106,8 +123,8 @@ class Bucket:
             p.grad = view
         self.missing.discard(p)
 
-    def seal(self) -> None:
-        """All gradients are there: say which of them this rank really has."""
+    def mark_present(self) -> None:
+        """All gradients are there: set the flags of those that this rank really has."""
         self._absent = [i for i, p in enumerate(self.params) if p.grad is None]
         self.flags.fill_(1)
         if self._absent:
@@ -134,8 +151,8 @@ class Bucket:
 
 
 # ------------------------------------------------------------
-# Which gradients are averages already. An all-reduce may take an average for a gradient: equal gradients are their own
-# average. A gradient that is averaged at its owner alone, or by a lossy compression, must be told from one that is not: if
+# Which gradients are averages already. An all-reduce can treat an average as one more gradient: equal gradients are their
+# own average. A gradient that is averaged at its owner alone, or by a lossy compression, must be told from one that is not: if
 # the next backward added its increment there, the next average would take the old one for one rank's part of n. So it is set
 # aside before the increment comes, and added after:
 #
@@ -177,7 +194,7 @@ class Averages:
 
 
 # ------------------------------------------------------------
-# What several techniques do beside the computation, or say to each other.
+# What several techniques do beside the computation.
 
 
 class Done(Work):
@@ -203,7 +220,8 @@ class Lane:
         self.last: Work = Done()
 
     def run(self, job: Callable, *args, after: Work | None = None) -> Work:
-        """`job(comm, *args)`, once `after` is done. Not if an earlier one went wrong: then ranks are no longer in step."""
+        """`job(comm, *args)`, after the earlier jobs and `after`. If one of them raised it does not run: ranks are out of
+        step."""
         if not self.beside:
             return Done(job(self.comm, *args))
         self.last = self.comm.stream(_in_turn, [self.last, after or self.last, job, *args])
@@ -211,7 +229,8 @@ class Lane:
 
 
 def _in_turn(comm: Comm, todo: list):
-    """A lane keeps its arguments until its next job, so the list is emptied: they may be a block's gradients."""
+    """On the lane: wait for the job before and for `after`, then do this one. `todo` is emptied, because a lane keeps its
+    arguments until its next job, and they may be a block's gradients."""
     last, after, job, *args = todo
     todo.clear()
     last.wait()
@@ -224,15 +243,16 @@ def _in_turn(comm: Comm, todo: list):
 
 
 def share(comm: Comm, weight: float | None) -> Tensor | float:
-    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), a message of 8 bytes."""
+    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), an all-reduce of 8 bytes."""
     if weight is None:
         return 1 / comm.size
     check_weight(comm, weight)
-    mine = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
-    return mine / all_reduce_(comm, mine.clone())
+    own = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
+    return own / all_reduce_(comm, own.clone())
 
 
 def check_weight(comm: Comm, weight: float | None) -> None:
+    """Raise ValueError for a weight that is no number of samples."""
     if weight is not None and not weight >= 0:
         raise ValueError(
             f"rank {comm.rank} has a weight of {weight}: a number of samples is at least 0"
@@ -295,8 +315,8 @@ class Reducer:
         self.buckets: list[Bucket] = []
         self._names: dict[Tensor, str] = {}  # of the parameters that the buckets are for
         self._bucket_of: dict[Tensor, Bucket] = {}
-        self._order: list[Tensor] | None = None  # a new one, from the next backward on
-        self._agreed = False  # whether the buckets lie in the order of use
+        self._order: list[Tensor] | None = None  # rank 0's, for the next layout; None: it stays
+        self._agreed = False  # whether rank 0's order has been asked for
         self._works: list[Work] = []
         self._backward: int | None = None  # the number of the backward that began
         self._hooks: dict[Tensor, tuple] = {}
@@ -315,28 +335,19 @@ class Reducer:
                 handle.remove()
         self._hooks = {}
 
-    @contextmanager
-    def no_sync(self):
-        """A `backward()` in here only accumulates; the next one outside averages the total."""
-        before, self.in_backward = self.in_backward, False
-        try:
-            yield
-        finally:
-            self.in_backward = before
-
     def average(self) -> None:
         """What the end of a backward does: average what is not averaged yet of the gradients that every rank holds.
 
-        Called twice it changes nothing more: equal gradients are their own average. So a gradient
-        that was averaged, and then accumulated into, comes out right.
+        Calling it twice is harmless: the average of equal gradients is that gradient. So a gradient that was averaged
+        and then accumulated into comes out right, too.
         """
         if not self.active:
             self.begin()
         self.finish()
 
     def _before(self, p: Tensor, increment: Tensor) -> None:
-        """Finish a backward before the next adds to buckets that are being sent: around this one (reentrant
-        checkpointing), or one that raised."""
+        """Before an increment is added to `p.grad`. If another backward is open still (the one around this, in
+        reentrant checkpointing, or one that raised) finish it: this one would add to buckets that are being sent."""
         if self.active and _backward_now() != self._backward:
             self.average()
         if self.averages is not None:
@@ -373,7 +384,8 @@ class Reducer:
         self._started = 0
         self._works = []
         self._lane = Lane(self.comm, self.overlap)
-        # Without weights one pass scales a gradient and moves it; else the sum of the weights is still on its way.
+        # Without weights `put` scales by 1/n as it moves a gradient. With weights their sum is still on its way: `put`
+        # multiplies by 1, by 0 for a weight of 0, and the bucket's `reduce` by the share.
         self._factor = 1 / self.comm.size if self.weight is None else float(self.weight > 0)
         self._share = None if self.weight is None else self._run(share, self.weight)
 
@@ -395,7 +407,7 @@ class Reducer:
         return self._works[-1]
 
     def ready(self, p: Tensor) -> None:
-        """The gradient of `p` is there. The last one of a bucket starts the all-reduce."""
+        """The gradient of `p` is there: start to reduce every bucket that is complete, and all before it."""
         self._put(p)
         self._ready.append(p)
         early = self.overlap and self.first is None
@@ -405,11 +417,7 @@ class Reducer:
             self._start()
 
     def _put(self, p: Tensor) -> None:
-        if p.grad is not None and p.grad.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {self._names[p]} is sparse: this all-reduce is for dense ones "
-                "(sparse=False)"
-            )
+        check_dense(p.grad, self._names[p])
         self._bucket_of[p].put(p, self._factor)
 
     def _start(self) -> None:
@@ -418,7 +426,7 @@ class Reducer:
         if self.in_flight is not None and len(self._works) >= self.in_flight:
             with suppress(Exception):  # `finish` raises it
                 self._works[-self.in_flight].wait()
-        bucket.seal()
+        bucket.mark_present()
         self._run(bucket.reduce, self._share, self.algorithm)
 
     def finish(self) -> None:
@@ -472,3 +480,256 @@ def _from_rank_0(comm: Comm, numbers: list[int]) -> list[int]:
 def _backward_now() -> int:
     """A number for the backward that runs in this thread, -1 outside. Autograd has no public name for it."""
     return torch._C._current_graph_task_id()
+
+
+class Averaging:
+    """`weight` and `no_sync` of what has a `_reducer` (a Reducer; in FullySharded a Schedule) and a `_claim`."""
+
+    @property
+    def weight(self) -> float | None:
+        """The number of samples behind this rank's gradients, where ranks differ; set it before the backward."""
+        return self._reducer.weight
+
+    @weight.setter
+    def weight(self, weight: float | None) -> None:
+        self._reducer.weight = weight
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A `backward()` in here only accumulates; the next one outside averages the total.
+
+        For k micro-batches of equal size divide each loss by k, and leave the last one outside.
+        """
+        self._claim.check()
+        before, self._reducer.in_backward = self._reducer.in_backward, False
+        try:
+            yield
+        finally:
+            self._reducer.in_backward = before
+
+
+def check_dense(grad: Tensor | None, name: str) -> None:
+    """Raise ValueError for a sparse gradient."""
+    if grad is not None and grad.layout != torch.strided:
+        raise ValueError(
+            f"the gradient of {name} is sparse: a flat buffer takes dense ones (sparse=False)"
+        )
+
+
+def check_devices(comm: Comm, named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ValueError for a parameter on another device than the Comm's."""
+    for name, p in named:
+        if p.device.type != comm.device.type:
+            raise ValueError(
+                f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the model first"
+            )
+
+
+# ------------------------------------------------------------
+# Who works on a parameter: each wrapper leaves a claim on its parameters, and whoever comes next finds it there.
+#
+# A notebook's cell runs again, and `DataParallel(net, comm)` hooks a second time into the parameters that the first one
+# hooks into: each would average what the other has averaged, 1.5, then 0.75. So:
+#
+#     p ◀── DataParallel   then DataParallel, the same ranks       replaces it: the older one lets go, and says so if used
+#                          then DataParallel, other ranks          ValueError
+#                          then ShardedOptimizer                   ValueError, with what to do instead
+#                          then OffloadedOptimizer                 goes together: `GO_TOGETHER` lists all that do
+#
+# Claims lie on the parameters, not in a table of the module: they live as long as these, and a copy of a parameter (by
+# deepcopy, or in another process) has none. Two Comms of the same ranks are one group.
+
+# Each entry is "older, newer". Over the same ranks, each does what it does alone:
+GO_TOGETHER = {
+    "DataParallel, OffloadedOptimizer",
+    "OffloadedOptimizer, DataParallel",
+    "FullySharded, OffloadedOptimizer",
+}
+# The newer one is made by the older one, as the optimizer of the part that it steps:
+INSIDE = {"ShardedOptimizer, OffloadedOptimizer"}
+# The newer one was given the older one to work with:
+GIVEN = {"OffloadedOptimizer, LocalSGD"}
+# Over two groups which have this rank alone in common, such as two axes of a mesh:
+CROSSING = {"DataParallel, LocalSGD", "LocalSGD, DataParallel", "FullySharded, LocalSGD"}
+
+_HYBRID = (
+    "for copies of the shards on other ranks there is FullySharded(module, comm, replicas=other)"
+)
+# What to do instead, by the kinds in the order of the alphabet.
+INSTEAD = {
+    "DataParallel, DataParallel": "average over all these ranks at once, by one DataParallel",
+    "ShardedOptimizer, ShardedOptimizer": "shard over one group of ranks, by one ShardedOptimizer",
+    "FullySharded, FullySharded": _HYBRID,
+    "LocalSGD, LocalSGD": "average over one group of ranks, by one LocalSGD",
+    "DataParallel, ShardedOptimizer": "the optimizer averages the gradients itself, so leave out the DataParallel",
+    "DataParallel, FullySharded": "FullySharded averages the gradients itself, so leave out the DataParallel; "
+    + _HYBRID,
+    "DataParallel, OffloadedOptimizer": "with in_backward=True gradients leave the device before they can be averaged: "
+    "take in_backward=False",
+    "DataParallel, LocalSGD": "LocalSGD averages parameters instead of gradients: leave out the "
+    "DataParallel",
+    "FullySharded, ShardedOptimizer": "FullySharded shards the optimizer's states, too: give its parameters() to a "
+    "plain optimizer",
+    "OffloadedOptimizer, ShardedOptimizer": "to shard what is offloaded, put it inside, with in_backward=False: "
+    "ShardedOptimizer(params, partial(OffloadedOptimizer, optimizer_class=…, comm=comm), comm)",
+    "LocalSGD, ShardedOptimizer": "a ShardedOptimizer averages the gradients of each step, so that no step is local: "
+    "take one of the two",
+    "FullySharded, OffloadedOptimizer": "shard first: OffloadedOptimizer(FullySharded(module, comm).parameters(), …)",
+    "FullySharded, LocalSGD": "LocalSGD averages whole parameters over its ranks, and here each of them has other "
+    "pieces: take one of the two, or shard first, and give LocalSGD the ranks that have the same pieces",
+    "LocalSGD, OffloadedOptimizer": "offload first, and wrap that: LocalSGD(OffloadedOptimizer(params, …), comm, H)",
+}
+
+
+class Claims(list):
+    """The claims on one parameter. They do not travel with a copy of it."""
+
+    def __deepcopy__(self, memo) -> Claims:
+        return Claims()
+
+    def __reduce__(self):
+        return Claims, ()
+
+
+class Claim:
+    """The claim of `holder`, a `kind`, over the ranks of `comm` (None: it sends nothing).
+
+    let_go: called when a newer one replaces it, to take its hooks away.  making: set it while the holder makes what it
+    steps the parameters with, which may then claim them, too (`INSIDE`).  detail: a word or two for error messages.
+    """
+
+    def __init__(
+        self,
+        holder,
+        kind: str,
+        comm: Comm | None,
+        let_go: Callable[[], None] = lambda: None,
+        detail: str = "",
+    ):
+        self.holder = holder
+        self.kind = kind
+        self.comm = comm
+        self.detail = detail
+        self.params: dict[Tensor, None] = {}
+        self._masters: dict[Tensor, None] = {}
+        self._inside: Claim | None = None  # the claim of the holder which made this one
+        self.making = self.replaced = False
+        self._let_go = let_go
+
+    def take(self, params: Iterable[Tensor], given: Iterable = ()) -> None:
+        """Claim these parameters, also in addition to those before; older claims of the same kind are replaced.
+
+        given: what the holder was handed over to work with (`GIVEN`). Raises ValueError, before anything has changed,
+        where somebody else's claim does not go together with this one.
+        """
+        params = self.params | dict.fromkeys(params)
+        replaced = self.verify(params, given)
+        for claim in claims_of(params):
+            if claim.making and claim is not self:
+                self._inside = claim
+        for claim in replaced:
+            claim.leave()
+            claim.replaced = True
+            claim._let_go()
+        self._write(params)
+        self.params = params
+
+    def verify(self, params: Iterable[Tensor], given: Iterable = ()) -> list[Claim]:
+        """The claims that this one would replace. Raises ValueError as `take` does, and changes nothing."""
+        params = dict.fromkeys(params)
+        older = [claim for claim in claims_of(params) if claim is not self]
+        replaced = [claim for claim in older if self._replaces(claim, params)]
+        replaced += [claim for claim in older if claim._inside in replaced]
+        for claim in older:
+            if claim not in replaced and not self._goes_with(claim, given):
+                self._refuse(claim, params)
+        return replaced
+
+    def take_masters(self, masters: Iterable[Tensor]) -> None:
+        """Claim the copies that are stepped instead of the parameters."""
+        masters = dict.fromkeys(masters)
+        for claim in claims_of(masters):
+            if claim is not self:
+                self._refuse(claim, masters)
+        self._write(masters)
+        self._masters |= masters
+
+    def _write(self, params: Iterable[Tensor]) -> None:
+        for p in params:
+            claims = p.__dict__.setdefault("_claims", Claims())
+            if self not in claims:
+                claims.append(self)
+
+    def leave(self) -> None:
+        """Take the claim off its parameters."""
+        for p in self.params | self._masters:
+            if self in p.__dict__.get("_claims", ()):
+                p.__dict__["_claims"].remove(self)
+        self.params, self._masters = {}, {}
+
+    def __reduce__(self):
+        raise TypeError(
+            f"a {self.kind} belongs to its parameters and ranks, and cannot be copied: copy the module "
+            "before it is wrapped, or the module inside, and wrap the copy"
+        )
+
+    def check(self) -> None:
+        """RuntimeError if a newer one has come."""
+        if self.replaced:
+            raise RuntimeError(
+                f"this {self.kind} was replaced by a newer one over the same parameters, and has let go "
+                "of them: use the newer one"
+            )
+
+    def _again(self, older: Claim) -> bool:
+        return older.kind == self.kind and same_group(older.comm, self.comm)
+
+    def _replaces(self, older: Claim, params: dict[Tensor, None]) -> bool:
+        return self._again(older) and older.params.keys() <= params.keys()
+
+    def _goes_with(self, older: Claim, given: Iterable) -> bool:
+        pair = f"{older.kind}, {self.kind}"
+        if pair in GIVEN and any(holder is older.holder for holder in given):
+            return True
+        if pair in GO_TOGETHER:
+            return not (older.detail or self.detail) or older.kind == "FullySharded"
+        if pair in INSIDE:
+            return older.making and not self.detail
+        if pair in CROSSING and members(older.comm) and members(self.comm):
+            return len({*members(older.comm)} & {*members(self.comm)}) == 1
+        return False
+
+    def _refuse(self, older: Claim, params: dict[Tensor, None]) -> None:
+        common = len(older.params.keys() & params.keys())
+        if self._again(older):
+            raise ValueError(
+                f"{common} of the {len(older.params)} parameters of {older} were given to a newer one "
+                "over the same ranks, which would replace only a part of it: make one "
+                f"{self.kind} of all of them"
+            )
+        raise ValueError(
+            f"{common} of these {len(params)} parameters are those of {older} already, and cannot be those "
+            f"of {self}, too: {INSTEAD[', '.join(sorted([older.kind, self.kind]))]} "
+            "(a copy.deepcopy of a module is nobody's)"
+        )
+
+    def __str__(self) -> str:
+        words = f"{'an' if self.kind[0] in 'AEIOU' else 'a'} {self.kind}{self.detail}"
+        if self.comm is not None:
+            words += f" over {self.comm.size} ranks"
+        return f"{words} {list(members(self.comm))}" if members(self.comm) else words
+
+
+def claims_of(params: Iterable[Tensor]) -> list[Claim]:
+    """All claims on these parameters, each once, in the order in which they were made."""
+    return list(dict.fromkeys(claim for p in params for claim in p.__dict__.get("_claims", ())))
+
+
+def members(comm: Comm | None) -> tuple[int, ...] | None:
+    """The ranks of `comm` as the whole run numbers them; None where it does not say."""
+    return getattr(comm, "members", None)
+
+
+def same_group(a: Comm | None, b: Comm | None) -> bool:
+    """Whether two Comms are of the same ranks. Those that do not say of which are the same only if they are one."""
+    return a is b or (members(a) is not None and members(a) == members(b))

@@ -64,13 +64,13 @@ class Action(NamedTuple):
     @classmethod
     def parse(cls, word: str) -> Action:
         """`Action.parse("F3.1") == Action("F", 3, 1)`. ValueError for a word that is no action."""
-        found = WORD.fullmatch(word)
-        if not found:
+        match = WORD.fullmatch(word)
+        if not match:
             raise ValueError(
                 f"{word!r} is no action: write one of {', '.join(KINDS)}, then the micro-batch, as in F3,"
                 " or F3.1 with its chunk"
             )
-        return cls(found[1], int(found[2]), int(found[3] or 0))
+        return cls(match[1], int(match[2]), int(match[3] or 0))
 
 
 Schedule = Callable[[int, int, int], list[Action]]
@@ -87,7 +87,7 @@ def lists(schedule: Schedule, S: int, M: int) -> list[list[Action]]:
     return [schedule(stage, S, M) for stage in range(S)]
 
 
-def kept(actions: Sequence[Action], rest: float = 1.0) -> list[float]:
+def activations_kept(actions: Sequence[Action], rest: float = 1.0) -> list[float]:
     """The micro-batches whose activations a stage keeps after each action of its list, each chunk counted by itself.
 
     rest: the share of them that stays between I and W (in a transformer layer 32h of 34h + 5as bytes a token, says
@@ -99,7 +99,7 @@ def kept(actions: Sequence[Action], rest: float = 1.0) -> list[float]:
 
 def in_flight(actions: Sequence[Action]) -> int:
     """The most forwards of a list whose backward (all of it) has not been done: activations kept at the peak."""
-    return int(max(kept(actions), default=0))
+    return int(max(activations_kept(actions), default=0))
 
 
 # ------------------------------------------------------------
@@ -113,6 +113,11 @@ class Item(NamedTuple):
     what: str
     micro: int
     part: int
+
+    @property
+    def edge(self) -> tuple[str, int]:
+        """Where it goes along: what is sent, and the part that sends it."""
+        return self.what, self.part
 
 
 class Shape(NamedTuple):
@@ -219,7 +224,8 @@ def gpipe(stage: int, S: int, M: int) -> list[Action]:
 
 def one_f_one_b(stage: int, S: int, M: int) -> list[Action]:
     """A backward runs as soon as it can: S − 1 − stage forwards to warm up, then one forward and one backward in turn,
-    then the backwards that are left. The first gradient passes all later stages, which takes as many forwards."""
+    then the backwards that are left. The first gradient comes back only after each of the S − 1 − stage later stages
+    has run a forward, and as many forwards of its own fill the wait."""
     check_stage(stage, S, M)
     warm = min(M, S - 1 - stage)
     actions = [Action("F", m) for m in range(warm)]

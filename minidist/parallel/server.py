@@ -3,8 +3,6 @@
 step              one server, synchronous, twenty lines
 ParameterServer   several servers, three modes; `train` on every rank gives a `Report` with every `Update`
 Partition         which server holds what
-sync_seconds, async_seconds, wire_bytes    what a round costs, as formulas
-most_stale        how stale a gradient can be under a bound
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from torch.optim import Optimizer
 from ..collectives import all_gather_, broadcast_
 from ..comm.base import ANY, Comm, PeerLost, Recv, Send, Work
 from ..split import bounds, uneven
-from .zero import best_fit
 
 # ------------------------------------------------------------
 # The parameter server in twenty lines: rank 0 holds the parameters, all others compute gradients.
@@ -70,9 +67,7 @@ def step(comm: Comm, module: nn.Module, optimizer: Optimizer, backward: Callable
 #
 # bound 0 is lock-step, None asynchronous. A worker that has ended or died has no clock: nobody waits for it.
 #
-# Between a worker's pull and its push another one adds at most 2·bound + 1 gradients: it was `bound` behind at worst, and
-# ends up `bound` + 1 ahead, having begun its last step `bound` ahead. So a gradient misses at most (n−1)(2·bound + 1)
-# others. Source: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server",
+# A gradient misses at most (n−1)(2·bound + 1) updates of others. Source: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server",
 # sections 2 and 3.
 
 
@@ -105,91 +100,6 @@ class Clocks:
         return self.bound is None or self.ahead(worker) <= self.bound
 
 
-def most_stale(n: int, bound: int) -> int:
-    """Updates of others that a gradient of one of n workers misses at most, under a bound."""
-    return (n - 1) * (2 * bound + 1)
-
-
-# ------------------------------------------------------------
-# What a step costs with n workers and s servers, N bytes of parameters, on links of α seconds and β seconds a byte.
-#
-# A step takes every worker's gradients into the servers and as many parameters out: n·N/s bytes each way on a server's
-# wire, the bottleneck where there are fewer servers than workers. C: seconds of computing.
-#
-#     synchronous, a step alone           C + 2α + 2n·N/s·β
-#     one step of many                    C + 2α + min(2n, n + 2s − 1)·N/s·β       one server: (n + 1)Nβ
-#     asynchronous, one server            an update every 2α + Nβ, or (C + 3α + 2Nβ)/n where that is longer
-#     ring all-reduce                     C + 2(n−1)α + 2(n−1)/n·Nβ                collectives/ring.py: 2Nβ at most
-#
-# In a run the answers leave one after the other, so workers begin one after the other, and their pushes come in while
-# the last answers go out: wires carry both ways at once. Asynchronous: a server hears a header, then takes the gradients,
-# then hears the next. Exact on links all alike, where s divides n. Sources: Li et al. 2014, section 2.2; Hockney 1994 for
-# links; Patarasuk and Yuan 2009 for the ring.
-
-
-ANSWER_HEADER = 16  # bytes: two numbers
-
-
-def push_header(pieces: int) -> int:
-    """Bytes: two numbers, and one for each piece that the server holds."""
-    return 8 * (2 + pieces)
-
-
-def sync_seconds(
-    n: int,
-    s: int,
-    nbytes: float,
-    alpha: float,
-    beta: float,
-    compute: float = 0.0,
-    pieces: int = 0,
-    alone: bool = False,
-) -> float:
-    """From one synchronous step to the next, in a long run; alone: of a step that all workers begin together.
-
-    pieces: of each server, for the bytes of headers; 0 counts none.
-    Raises ValueError unless 1 ≤ s ≤ n.
-    """
-    _check_ranks(n, s)
-    into, out = _bytes(nbytes / s, pieces)
-    both = n * (into + out) if alone else min(n * (into + out), n * into + (2 * s - 1) * out)
-    return compute + 2 * alpha + both * beta
-
-
-def async_seconds(
-    n: int, nbytes: float, alpha: float, beta: float, compute: float = 0.0, pieces: int = 0
-) -> float:
-    """Between two updates by n like workers, once they take turns at one server. Its own step takes no time here.
-
-    Arguments and errors: as above.
-    """
-    _check_ranks(n, 1)
-    into, out = _bytes(nbytes, pieces)
-    turn = 2 * alpha + into * beta
-    return max(turn, (turn + compute + alpha + out * beta) / n)
-
-
-def wire_bytes(
-    n: int, s: int, nbytes: float, steps: int = 1, pieces: int = 0
-) -> tuple[float, float]:
-    """What passes the wire of each server in `steps` steps of n workers: (bytes in, bytes out). Errors: as above."""
-    _check_ranks(n, s)
-    into, out = _bytes(nbytes / s, pieces)
-    return steps * n * into, steps * n * out
-
-
-def _bytes(part: float, pieces: int) -> tuple[float, float]:
-    """Of a push to one server, and of its answer."""
-    return (part + push_header(pieces), part + ANSWER_HEADER) if pieces else (part, part)
-
-
-def _check_ranks(n: int, s: int) -> None:
-    if not 1 <= s <= n:
-        raise ValueError(
-            f"the formulas are for 1 server or more, and as many workers at least: not {n} for {s}"
-        )
-
-
 # ------------------------------------------------------------
 # Which server holds what: the parameters one after the other, cut evenly, also through the midst of one.
 #
@@ -198,69 +108,40 @@ def _check_ranks(n: int, s: int) -> None:
 #
 # A server's wire carries as many bytes as it holds, for every worker. Whole parameters would be out of balance: one
 # matrix of a small network, or the embedding of a large one, is more than a server's share. An optimizer that treats each
-# number by itself (SGD, Adam and nearly all of torch.optim) does the same to a piece as to the whole. One that looks at
-# rows or norms needs whole=True: whole parameters, balanced by bytes as well as they can be (see zero/layout.py).
+# number by itself (SGD, Adam and nearly all of torch.optim) does the same to a piece as to the whole; one that looks at
+# rows or norms does not.
 #
 # Source: Li et al. 2014, section 4.3 (ranges of keys). Invariant: all ranks find the same partition.
 
 
 class Piece(NamedTuple):
-    """Elements `first` … `end` − 1 of parameter number `param`, which lie from element `start` on in chunk `chunk`."""
+    """Elements `first` … `end` − 1 of parameter number `param`."""
 
     param: int
     first: int
     end: int
-    chunk: int
-    start: int
-
-
-class _Kind(NamedTuple):
-    """The parameters of one dtype, in the order of their buffer: their numbers, (first, end) there of each, and of each
-    server's chunk."""
-
-    params: list[int]
-    places: list[tuple[int, int]]
-    chunks: list[tuple[int, int]]
 
 
 class Partition:
-    """`params` over `servers`. Their values are not kept here. whole: do not cut.
+    """`params` over `servers`. Their values are not kept here.
 
-    Raises ValueError for less than one server.
+    pieces[server]: what it holds, in order, one dtype after the other.
     """
 
-    def __init__(self, params: Sequence[Tensor], servers: int, whole: bool = False):
-        if servers < 1:
-            raise ValueError(f"parameters are held by at least 1 server, not {servers}")
-        self.params, self.servers = list(params), servers
-        self._owners = best_fit([p.nbytes for p in self.params], [0] * servers) if whole else None
-        self._kinds = [self._kind(dtype) for dtype in dict.fromkeys(p.dtype for p in self.params)]
-        self.pieces = [self._pieces(server) for server in range(servers)]
-
-    def _kind(self, dtype: torch.dtype) -> _Kind:
-        numbers = [i for i, p in enumerate(self.params) if p.dtype == dtype]
-        size = lambda i: self.params[i].numel()
-        if self._owners is None:
-            lengths = uneven(sum(map(size, numbers)), self.servers)
-        else:
-            owners = self._owners
-            numbers.sort(key=lambda i: owners[i])
-            lengths = [
-                sum(size(i) for i in numbers if owners[i] == server)
-                for server in range(self.servers)
-            ]
-        return _Kind(numbers, bounds([size(i) for i in numbers]), bounds(lengths))
-
-    def _pieces(self, server: int) -> list[Piece]:
-        found = []
-        chunks = [kind for kind in self._kinds if len(range(*kind.chunks[server]))]
-        for chunk, kind in enumerate(chunks):
-            begin, stop = kind.chunks[server]
-            for param, (first, end) in zip(kind.params, kind.places, strict=True):
-                low, high = max(first, begin), min(end, stop)
-                if low < high:
-                    found.append(Piece(param, low - first, high - first, chunk, low - begin))
-        return found
+    def __init__(self, params: Sequence[Tensor], servers: int):
+        self.params = list(params)
+        dtypes = dict.fromkeys(p.dtype for p in self.params)
+        self._groups = [[i for i, p in enumerate(self.params) if p.dtype == d] for d in dtypes]
+        self._lengths: list[list[int]] = []  # of each dtype's chunks
+        self.pieces: list[list[Piece]] = [[] for _ in range(servers)]
+        for group in self._groups:
+            sizes = [self.params[i].numel() for i in group]
+            self._lengths.append(uneven(sum(sizes), servers))
+            for pieces, (begin, stop) in zip(self.pieces, bounds(self._lengths[-1]), strict=True):
+                for i, (first, end) in zip(group, bounds(sizes), strict=True):
+                    low, high = max(first, begin), min(end, stop)
+                    if low < high:
+                        pieces.append(Piece(i, low - first, high - first))
 
     @property
     def nbytes(self) -> list[int]:
@@ -277,19 +158,19 @@ class Partition:
             torch.zeros_like(p) if t is None else t.detach()
             for t, p in zip(tensors, self.params, strict=True)
         ]
-        return [torch.cat([filled[i].reshape(-1) for i in kind.params]) for kind in self._kinds]
+        return [torch.cat([filled[i].reshape(-1) for i in group]) for group in self._groups]
 
     def spread(self, flats: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
         """The way back, into tensors shaped as the parameters."""
-        for kind, flat in zip(self._kinds, flats, strict=True):
-            for i, (first, end) in zip(kind.params, kind.places, strict=True):
-                tensors[i].detach().copy_(flat[first:end].view(tensors[i].shape))
+        for group, flat in zip(self._groups, flats, strict=True):
+            parts = flat.split([self.params[i].numel() for i in group])
+            for i, part in zip(group, parts, strict=True):
+                tensors[i].detach().copy_(part.view(tensors[i].shape))
 
     def by_server(self, flats: Sequence[Tensor]) -> list[list[Tensor]]:
         """For each flat tensor the servers' parts of it, as views; some may be empty."""
         return [
-            [flat[first:end] for first, end in kind.chunks]
-            for kind, flat in zip(self._kinds, flats, strict=True)
+            list(flat.split(lengths)) for flat, lengths in zip(flats, self._lengths, strict=True)
         ]
 
     def chunks(self, flats: Sequence[Tensor], server: int) -> list[Tensor]:
@@ -308,29 +189,31 @@ Factory = Callable[[list[nn.Parameter]], Optimizer]
 class Shard:
     """Server number `server`'s part of `partition`, with the values that its parameters have now.
 
-    optimizer(pieces): any of torch.optim. A whole parameter's piece has its shape, others are flat.
-    buffers: a flat tensor for each dtype; they always hold the newest values.  version: number of steps taken.
+    optimizer(pieces): of flat nn.Parameters.  buffers: a flat tensor for each dtype; they always hold the newest values.
+    version: number of steps taken.
     """
 
     def __init__(self, partition: Partition, server: int, optimizer: Factory):
-        self._places, self._shapes = partition.pieces[server], [p.shape for p in partition.params]
-        self.buffers = [
-            chunk.clone() for chunk in partition.chunks(partition.flatten(partition.params), server)
+        held = partition.chunks(partition.flatten(partition.params), server)
+        self.buffers = [chunk.clone() for chunk in held]
+        self._sizes: list[list[int]] = [
+            [
+                piece.end - piece.first
+                for piece in partition.pieces[server]
+                if partition.params[piece.param].dtype == buffer.dtype
+            ]
+            for buffer in self.buffers
         ]
         self.pieces = [nn.Parameter(view) for view in self.views(self.buffers)]
         self.optimizer = optimizer(self.pieces) if self.pieces else None
         self.version = 0
 
-    def _view(self, flats: Sequence[Tensor], piece: Piece) -> Tensor:
-        size, shape = piece.end - piece.first, self._shapes[piece.param]
-        part = flats[piece.chunk][piece.start : piece.start + size]
-        return part.view(shape) if size == shape.numel() else part
-
     def views(self, flats: Sequence[Tensor]) -> list[Tensor]:
         """The pieces of tensors that lie as the buffers do."""
-        return [self._view(flats, piece) for piece in self._places]
+        split = [flat.split(sizes) for flat, sizes in zip(flats, self._sizes, strict=True)]
+        return [view for views in split for view in views]
 
-    def room(self) -> list[Tensor]:
+    def gradient_buffers(self) -> list[Tensor]:
         """Buffers to receive gradients in."""
         return [torch.empty_like(buffer) for buffer in self.buffers]
 
@@ -391,14 +274,6 @@ class Channel(NamedTuple):
         return None if None in both else Channel(*both)
 
 
-class _Answer(NamedTuple):
-    """What a server will say: its header (the number of a lost rank or −1, its updates so far), then parameters."""
-
-    header: Tensor
-    heard: Work
-    parameters: Work
-
-
 class Worker:
     """Worker number `index`. channels[s]: those of server s.
 
@@ -410,14 +285,9 @@ class Worker:
         self.channels = channels
         self.index = index
         self.versions = [0] * len(channels)
-        self._answers: dict[int, _Answer] = {}
-        self._room = partition.flatten(partition.params)
-
-    @property
-    def _order(self) -> list[int]:
-        """The servers, each worker beginning with another one."""
-        servers = len(self.channels)
-        return [(self.index + k) % servers for k in range(servers)]
+        # by server: the header of its answer (the number of a lost rank or −1, its updates so far), and two Works
+        self._answers: dict[int, tuple[Tensor, Work, Work]] = {}
+        self._pulled = partition.flatten(partition.params)
 
     @torch.no_grad()
     def push(self, weight: float | None = None, last: bool = False) -> None:
@@ -431,37 +301,28 @@ class Worker:
             raise ValueError(
                 f"worker {self.index} pushes before it has pulled {len(self._answers)} servers' answers"
             )
-        params = self.partition.params
-        flats = self.partition.flatten([p.grad for p in params])
+        grads = [p.grad for p in self.partition.params]
+        flats = self.partition.flatten(grads)
         for flat in flats if weight is not None else ():
             if weight:
                 flat.mul_(weight)
             else:
                 flat.zero_()  # the mean loss of no samples is nan
-        for server in self._order:
-            channel = self.channels[server]
-            there = [
-                params[piece.param].grad is not None for piece in self.partition.pieces[server]
-            ]
-            said = header(channel.pushes, [last, 1 if weight is None else weight, *there])
+        servers = len(self.channels)
+        for server in ((self.index + k) % servers for k in range(servers)):
+            pushes, answers = self.channels[server]
+            answer, room = header(answers, [0, 0]), self.partition.chunks(self._pulled, server)
+            heard = answers.irecv(answer, SERVER, "answer")
+            arrived = answers.batch([Recv(part, SERVER, "parameters") for part in room])
+            self._answers[server] = answer, heard, arrived
+            there = [grads[piece.param] is not None for piece in self.partition.pieces[server]]
+            said = header(pushes, [last, 1 if weight is None else weight, *there])
             parts = self.partition.chunks(flats, server)
-            self._answers[server] = self._ask(channel.answers, server)
-            leaving = channel.pushes.batch(
-                [Send(said, SERVER, "push"), *(Send(g, SERVER, "gradients") for g in parts)]
-            )
+            sends = [Send(said, SERVER, "push"), *(Send(g, SERVER, "gradients") for g in parts)]
             try:
-                leaving.wait()
+                pushes.batch(sends).wait()
             except PeerLost as lost:
-                raise dead_server(server, len(self.channels), lost) from lost
-
-    def _ask(self, answers: Comm, server: int) -> _Answer:
-        """Make room for a server's answer."""
-        said, room = header(answers, [0, 0]), self.partition.chunks(self._room, server)
-        return _Answer(
-            said,
-            answers.irecv(said, SERVER, "answer"),
-            answers.batch([Recv(part, SERVER, "parameters") for part in room]),
-        )
+                raise dead_server(server, servers, lost) from lost
 
     def pull(self) -> None:
         """Wait for the answers to the last push, and put the parameters into the model. Without a push: nothing.
@@ -469,13 +330,12 @@ class Worker:
         Raises PeerLost naming a server that is dead, or the worker whose death ends a synchronous run.
         """
         refused = None
-        for server in [server for server in self._order if server in self._answers]:
-            answer = self._answers[server]
+        for server, (answer, heard, arrived) in self._answers.items():
             try:
-                answer.heard.wait()
-                lost, version = map(int, answer.header.tolist())
+                heard.wait()
+                lost, version = map(int, answer.tolist())
                 if lost < 0:
-                    answer.parameters.wait()
+                    arrived.wait()
                     self.versions[server] = version
                 else:
                     refused = PeerLost(
@@ -486,7 +346,7 @@ class Worker:
         if refused is not None:
             raise refused
         if self._answers:
-            self.partition.spread(self._room, self.partition.params)
+            self.partition.spread(self._pulled, self.partition.params)
         self._answers = {}
 
 
@@ -498,8 +358,8 @@ class Worker:
 #
 # A worker's last push is answered by `close`, when all have ended and the servers have exchanged their parts.
 #
-# Seconds: see `sync_seconds` and `async_seconds`. Sources: Li et al. 2014, sections 3.2 and 3.4; Dean et al. 2012,
-# "Large Scale Distributed Deep Networks", section 4.1; Ho et al. 2013 for the bound.
+# Sources: Li et al. 2014, sections 3.2 and 3.4; Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1;
+# Ho et al. 2013 for the bound.
 
 
 class Update(NamedTuple):
@@ -516,13 +376,6 @@ class Update(NamedTuple):
     ahead: int
 
 
-class _Push(NamedTuple):
-    last: bool
-    weight: float
-    there: list[float]
-    gradients: list[Tensor]
-
-
 class Server:
     """Server number `number`, which holds `shard`. channel: its own.  first: rank of worker 0 in the
     whole Comm.  clocks: of the workers that train.
@@ -532,16 +385,15 @@ class Server:
 
     def __init__(self, shard: Shard, channel: Channel, clocks: Clocks, first: int, number: int):
         self.shard = shard
-        self.channel = channel
+        self.pushes, self.answers = channel
         self.clocks = clocks
         self.first = first
         self.number = number
-        self.workers = channel.pushes.size - 1
+        self.workers = self.pushes.size - 1
         self.updates: list[Update] = []
         self.lost: dict[int, str] = {}
         self._has = [0] * self.workers  # which version of the parameters
-        self._waiting: list[int] = []  # those who have pushed and want to go on
-        self._ended: list[int] = []
+        self._waiting: dict[int, bool] = {}  # who has pushed, and whether for the last time
         self._sending: dict[int, Work] = {}
 
     def run(self, synchronous: bool) -> None:
@@ -557,100 +409,84 @@ class Server:
 
     def _round(self) -> None:
         """A synchronous step: the mean of all workers' gradients, added in rank order; all are answered."""
-        rooms = [(self._header(), self.shard.room()) for _ in range(self.workers)]
-        receives = [
-            op
-            for worker, (said, gradients) in enumerate(rooms)
-            for op in (Recv(said, worker + 1, "push"), *_into(gradients, worker))
-        ]
+        headers = [self._header() for _ in range(self.workers)]
+        gradients = [self.shard.gradient_buffers() for _ in range(self.workers)]
+        receives = []
+        for worker in range(self.workers):
+            receives.append(Recv(headers[worker], worker + 1, "push"))
+            receives += [Recv(g, worker + 1, "gradients") for g in gradients[worker]]
         try:
-            self.channel.pushes.batch(receives).wait()
+            self.pushes.batch(receives).wait()
         except PeerLost as lost:
             raise self._broken(lost) from lost
         self._settle()  # who pushes has the last answer
-        pushes, version = [_read(said, gradients) for said, gradients in rooms], self.shard.version
-        self.shard.step(
-            _mean(pushes),
-            [max(there) for there in zip(*(push.there for push in pushes), strict=True)],
-        )
-        for worker, push in enumerate(pushes):
-            self._note(worker, version, push.last)
-        if self._ended and self._waiting:
+        last, weights, *there = zip(*(said.tolist() for said in headers), strict=True)
+        version = self.shard.version
+        self.shard.step(mean_(gradients, sum(weights)), [max(flags) for flags in there])
+        for worker in range(self.workers):
+            self._note(worker, version, last[worker])
+        if any(last) and not all(last):
             raise ValueError(
-                f"worker {self._ended[0]} ends after {self.shard.version} steps, worker "
-                f"{self._waiting[0]} goes on: synchronous workers take equally many"
+                f"worker {last.index(1)} ends after {self.shard.version} steps, worker "
+                f"{last.index(0)} goes on: synchronous workers take equally many"
             )
-        # servers begin apart
-        for worker in sorted(self._waiting, key=lambda w: (w - self.number) % self.workers):
-            self._answer(worker, self.shard.buffers)
+        if not any(last):
+            for k in range(self.workers):
+                worker = (self.number + k) % self.workers  # servers begin apart
+                self._answer(worker, self.shard.buffers)
 
     def _turn(self) -> None:
         """An asynchronous step: one push, whoever's is first; then those who may go on are answered."""
-        said, gradients = self._header(), self.shard.room()
+        said, gradients = self._header(), self.shard.gradient_buffers()
         try:
-            heard = self.channel.pushes.irecv(said, ANY, "push")
+            heard = self.pushes.irecv(said, ANY, "push")
             heard.wait()
-            worker = heard.source - 1
-            self.channel.pushes.batch(_into(gradients, worker)).wait()
+            self.pushes.batch([Recv(g, heard.source, "gradients") for g in gradients]).wait()
         except PeerLost as lost:
             self._forget(lost.rank - 1, lost.why)
         else:
-            push, version = _read(said, gradients), self.shard.version
-            self.shard.step(push.gradients, push.there)
-            self._note(worker, version, push.last)
-        for worker in [worker for worker in self._waiting if self.clocks.may_go(worker)]:
+            last, _, *there = said.tolist()
+            version = self.shard.version
+            self.shard.step(gradients, there)
+            self._note(heard.source - 1, version, last)
+        going = [worker for worker, last in self._waiting.items() if not last]
+        for worker in [worker for worker in going if self.clocks.may_go(worker)]:
             # the next step waits for no answer
             self._answer(worker, [buffer.clone() for buffer in self.shard.buffers])
 
     def close(self) -> None:
         """Answer the last pushes with what the buffers hold."""
-        for worker in list(self._ended):
+        for worker in list(self._waiting):
             self._answer(worker, self.shard.buffers)
         self._settle()
 
     def refuse(self, rank: int) -> None:
         """Tell the workers that wait that it cannot go on without `rank`."""
-        answers = self.channel.answers
-        for worker in [*self._waiting, *self._ended]:
+        for worker in self._waiting:
             with suppress(PeerLost):
-                answers.send(header(answers, [rank, self.shard.version]), worker + 1, "answer")
+                said = header(self.answers, [rank, self.shard.version])
+                self.answers.send(said, worker + 1, "answer")
 
     def _header(self) -> Tensor:
-        return header(self.channel.pushes, [0] * (2 + len(self.shard.pieces)))
+        return header(self.pushes, [0] * (2 + len(self.shard.pieces)))
 
-    def _note(self, worker: int, version: int, last: bool) -> None:
+    def _note(self, worker: int, version: int, last: float) -> None:
         """A push of `worker` has been added to that version."""
-        ahead = self.clocks.ahead(worker)
-        self.updates.append(
-            Update(
-                self.channel.pushes.now(),
-                self.first + worker,
-                self.clocks.tick(worker),
-                version - self._has[worker],
-                ahead,
-            )
-        )
-        (self._ended if last else self._waiting).append(worker)
+        now, ahead = self.pushes.now(), self.clocks.ahead(worker)
+        step, stale = self.clocks.tick(worker), version - self._has[worker]
+        self.updates.append(Update(now, self.first + worker, step, stale, ahead))
+        self._waiting[worker] = bool(last)
         if last:
             self.clocks.stop(worker)
 
     def _answer(self, worker: int, buffers: list[Tensor]) -> None:
         """Send the parameters. They must stay as they are until it is done."""
         self._settle(worker)
-        self._drop(worker)
+        self._waiting.pop(worker, None)
         self._has[worker] = self.shard.version
-        said = header(self.channel.answers, [-1, self.shard.version])
-        sends = [
-            Send(said, worker + 1, "answer"),
-            *(Send(x, worker + 1, "parameters") for x in buffers),
-        ]
-        self._sending[worker] = self.channel.answers.batch(sends)
-
-    def _drop(self, worker: int) -> None:
-        """It waits no longer."""
-        for waiting in (self._waiting, self._ended):
-            if worker in waiting:
-                waiting.remove(worker)
+        said = header(self.answers, [-1, self.shard.version])
+        parameters = [Send(x, worker + 1, "parameters") for x in buffers]
+        self._sending[worker] = self.answers.batch([Send(said, worker + 1, "answer"), *parameters])
 
     def _settle(self, *workers: int) -> None:
         """Wait until the last answers to these (all) workers have left."""
@@ -665,13 +501,13 @@ class Server:
         """Go on without a dead worker: what it has pushed stays, its clock holds nobody up."""
         self.lost.setdefault(self.first + worker, why)
         self.clocks.stop(worker)
-        self._drop(worker)
+        self._waiting.pop(worker, None)
         self._settle(worker)
 
     def _broken(self, lost: PeerLost) -> PeerLost:
         """A synchronous step waits for all, and one is dead: the others, whose push has come, are told."""
         worker = lost.rank - 1
-        self._waiting = [other for other in range(self.workers) if other != worker]
+        self._waiting = {other: False for other in range(self.workers) if other != worker}
         self.refuse(self.first + worker)
         return PeerLost(
             self.first + worker,
@@ -680,26 +516,17 @@ class Server:
         )
 
 
-def _into(gradients: list[Tensor], worker: int) -> list[Recv]:
-    return [Recv(gradient, worker + 1, "gradients") for gradient in gradients]
-
-
-def _read(said: Tensor, gradients: list[Tensor]) -> _Push:
-    last, weight, *there = said.tolist()
-    return _Push(bool(last), weight, there, gradients)
-
-
-def _mean(pushes: list[_Push]) -> list[Tensor]:
+def mean_(gradients: list[list[Tensor]], weight: float) -> list[Tensor]:
     """(g1 + g2 + … + gn)/Σw of gradients that come multiplied with their weights w, in the memory of the first."""
-    total, weight = pushes[0].gradients, sum(push.weight for push in pushes)
     if not weight > 0:
         raise ValueError(
-            f"the weights of {len(pushes)} workers add up to {weight}: nobody has any samples"
+            f"the weights of {len(gradients)} workers add up to {weight}: nobody has any samples"
         )
-    for push in pushes[1:]:
-        for sum_, gradient in zip(total, push.gradients, strict=True):
-            sum_.add_(gradient)
-    return [sum_.div_(weight) for sum_ in total]
+    for total, *others in zip(*gradients, strict=True):
+        for gradient in others:
+            total.add_(gradient)
+        total.div_(weight)
+    return gradients[0]
 
 
 # ------------------------------------------------------------
@@ -716,7 +543,7 @@ def _mean(pushes: list[_Push]) -> list[Tensor]:
 # Synchronous: the same bits as one rank that adds the n gradients in rank order, and divides. A slow worker stops all in
 # "sync", nobody in "async", and in "ssp" those who run ahead of it. A worker may die (runners' on_failure="continue"):
 # that ends "sync", by PeerLost; the others go on, in "ssp" without its clock. A dead server ends any run, by PeerLost.
-# Sources: Li et al. 2014; Dean et al. 2012, section 4.1; Ho et al. 2013. Cost: see `sync_seconds` and `async_seconds`.
+# Sources: Li et al. 2014; Dean et al. 2012, section 4.1; Ho et al. 2013.
 
 
 class Report(NamedTuple):
@@ -744,8 +571,8 @@ class ParameterServer:
 
         report = server.train(batches, step)        # on all ranks; a server does not look at them
 
-    optimizer(pieces): any of torch.optim, over a list of nn.Parameter; on servers.  mode, bound: see above.
-    whole: do not cut parameters (an optimizer that looks at rows or norms); servers then hold what fits best.
+    optimizer(pieces): over a list of flat nn.Parameters, on servers; of torch.optim any that treats each number by
+    itself.  mode, bound: see above.
     worker: this rank's number among the `workers`, None on a server.  server: its number, None on a worker.
     weight: where workers' batches differ in size `step` sets it, on all of them, for a weighted mean ("sync" only).
     All ranks start with rank 0's parameters and buffers; buffers then are each worker's own.
@@ -762,7 +589,6 @@ class ParameterServer:
         servers: int = 1,
         mode: str = "sync",
         bound: int | None = None,
-        whole: bool = False,
     ):
         _check_servers(module, comm, servers, mode, bound)
         self.module = module
@@ -775,8 +601,8 @@ class ParameterServer:
         self.weight: float | None = None
         broadcast_(comm, [*module.parameters(), *module.buffers()])
         self.params = [p for p in module.parameters() if p.requires_grad]
-        self.partition = Partition(self.params, servers, whole)
-        channels = [Channel.of(comm, one, servers) for one in range(servers)]
+        self.partition = Partition(self.params, servers)
+        channels = [Channel.of(comm, server, servers) for server in range(servers)]
         self._among = comm.split([0 if r < servers else None for r in range(comm.size)])
         if self.server is None:
             self._worker = Worker(self.partition, channels, self.worker)
@@ -816,10 +642,9 @@ class ParameterServer:
     def _serve(self) -> None:
         self._server.run(self.mode == "sync")
         flats = self.partition.flatten(self.params)
-        for mine, buffer in zip(
-            self.partition.chunks(flats, self.server), self.shard.buffers, strict=True
-        ):
-            mine.copy_(buffer)
+        held = self.partition.chunks(flats, self.server)
+        for chunk, buffer in zip(held, self.shard.buffers, strict=True):
+            chunk.copy_(buffer)
         try:
             for chunks in self.partition.by_server(flats):
                 all_gather_(self._among, chunks)

@@ -29,8 +29,8 @@ from .schedules import (
     Item,
     Lists,
     Shape,
+    activations_kept,
     check_stage,
-    kept,
     lists,
     shape_of,
     zb_h1,
@@ -147,8 +147,8 @@ def simulate(
     Raises ValueError for times of the wrong number, and for lists that cannot run to their end: `validate` says why.
     """
     shape = shape_of(lists, place)
-    given = {"forward": forward, "input": input, "weight": weight, "update": update}
-    times = {name[0].upper(): _by_stage(t, shape.S, name) for name, t in given.items()}
+    durations = {"forward": forward, "input": input, "weight": weight, "update": update}
+    times = {name[0].upper(): _by_stage(t, shape.S, name) for name, t in durations.items()}
     both = [i + w for i, w in zip(times["I"], times["W"], strict=True)]
     times["B"] = both if backward is None else _by_stage(backward, shape.S, "backward")
     clock = Clock(shape, times, comm)
@@ -187,7 +187,7 @@ def _by_stage(times: Times, S: int, name: str) -> list[float]:
 def grid(lists: Lists, place: str = "loop") -> str:
     """A schedule as text: a row for each stage, a column for each slot of time. F, I, W and U take one, B two.
 
-    stage 0  F0 F1 .  .  B0 ── F2 .  B1 ── …        an action that takes two slots goes on as ──
+    stage 0  F0 F1 .  .  B0 ── F2 B1 ── …           an action that takes two slots goes on as ──
     stage 1  .  F0 B0 ── F1 B1 ── F2 …              .   the stage waits
     """
     run = simulate(lists, update=1.0, place=place)
@@ -250,17 +250,17 @@ def search(
             f"a stage keeps at least 1 micro-batch, not {limit}, and of it a share of 0 to 1 until its W, "
             f"not {rest}"
         )
-    given = {"forward": forward, "input": input, "weight": weight}
-    times = {name[0].upper(): _by_stage(t, S, name) for name, t in given.items()}
-    found = []
+    durations = {"forward": forward, "input": input, "weight": weight}
+    times = {name[0].upper(): _by_stage(t, S, name) for name, t in durations.items()}
+    candidates = []
     for patient, eager in product((True, False), repeat=2):
         clock = Clock(shape, times, comm)
         clock.run(_chooser(clock, limit * (1 + 1e-9), rest, patient, eager))
-        found.append([[span.action for span in row] for row in clock.spans])
+        candidates.append([[span.action for span in row] for row in clock.spans])
     for by_hand in (lists(zb_h1, S, M), lists(zb_h2, S, M)):
-        if max(max(kept(actions, rest)) for actions in by_hand) <= limit:
-            found.append(by_hand)
-    return min(found, key=lambda actions: simulate(actions, **given, comm=comm).cost)
+        if max(max(activations_kept(actions, rest)) for actions in by_hand) <= limit:
+            candidates.append(by_hand)
+    return min(candidates, key=lambda actions: simulate(actions, **durations, comm=comm).cost)
 
 
 def _chooser(

@@ -2,19 +2,21 @@
 
 copy_to, reduce_from, scatter_to, gather_from         between whole and split data; each with its conjugate
 gather_sequence, reduce_scatter_sequence              the same where the sequence is split
+conjugate                                             any such pair: a forward, and its transpose in backward
 ColumnLinear, RowLinear                               a linear layer by its outputs, by its inputs
-TensorMLP, TensorAttention, TensorLayer               the parts of models.gpt; RowFirstMLP for comparison
-shard, unshard, parameter                             weights taken apart, and put together
+tensor_parallel_                                      a serial transformer's blocks, split; RowFirstMLP for comparison
+shard, unshard                                        weights taken apart, and put together
 seed_group_, split_random                             random numbers: alike on all ranks, or each rank's own
 TensorDropout, SequenceNorm                           dropout and layer norm around the split layers
-block_bytes, row_first_bytes, layer_bytes             what they send, as formulas
+
+What they send, as formulas: `study.predict.tensor_layer_bytes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +26,16 @@ from torch.autograd.function import once_differentiable
 
 from ..collectives import all_gather, all_reduce_, reduce_scatter
 from ..comm.base import Comm, describe
-from ..cut import Cut, cuts, join
-from ..models import MLP, Attention, Dropout, LayerNorm, TransformerLayer, initial_
-from ..split import bounds, checked_sizes, uneven
+from ..models import (
+    MLP,
+    Attention,
+    Dropout,
+    LayerNorm,
+    Linear,
+    TransformerLayer,
+    materialize_,
+)
+from ..split import Cut, checked_sizes, cuts, join, uneven
 
 # ------------------------------------------------------------
 # The operators between split and whole: each is an autograd function, and its backward is another one of them.
@@ -42,105 +51,77 @@ from ..split import bounds, checked_sizes, uneven
 #     gather_sequence            split: all-gather          reduce-scatter               (n−1)/n·N and (n−1)/n·N
 #     reduce_scatter_sequence    partial: reduce-scatter    all-gather                   (n−1)/n·N and (n−1)/n·N
 #
+# Each is a linear map, and so are all collectives that move or add. A differentiable all-reduce, where every rank has a
+# loss of its own, is the pair of two sums; a broadcast goes with the sum at its root, an all-to-all with the all-to-all
+# that sends everything back: `conjugate` makes an operator of any two functions.
+#
 # Invariant: a backward is the transpose of its forward, ⟨A·x, y⟩ = ⟨x, Aᵀ·y⟩; what is whole counts once. Sources:
 # Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2.2, for the last pair, there g and ḡ.
 
 
-class _Copy(Function):
-    @staticmethod
-    def forward(ctx, comm: Comm, *xs: Tensor):
-        ctx.comm = comm
-        return tuple(x.view_as(x) for x in xs)
+class Conjugate(Function):
+    """See `conjugate`."""
 
     @staticmethod
-    def backward(ctx, *grads: Tensor):
-        return None, *_Reduce.apply(ctx.comm, *grads)
-
-
-class _Reduce(Function):
-    @staticmethod
-    def forward(ctx, comm: Comm, *xs: Tensor):
-        ctx.comm = comm
-        # Copies: what others hold must not change under them, and an incoming gradient may have several readers.
-        return tuple(
-            all_reduce_(comm, [x.clone(memory_format=torch.contiguous_format) for x in xs])
-        )
+    def forward(ctx, there: Callable, back: Callable, args: tuple, *xs: Tensor):
+        ctx.pair = back, there, args
+        return tuple(there(xs, *args))
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
-        return None, *_Copy.apply(ctx.comm, *grads)
+        return None, None, None, *Conjugate.apply(*ctx.pair, *grads)
 
 
-class _Scatter(Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, comm: Comm, dim: int, sizes: list[int] | None):
-        sizes = _sizes(x, comm, dim, sizes)
-        ctx.call = comm, dim, sizes
-        first, end = bounds(sizes)[comm.rank]
-        # the whole can be freed
-        return x.narrow(dim, first, end - first).clone(memory_format=torch.contiguous_format)
+def conjugate(x: Tensor | list[Tensor], there: Callable, back: Callable, *args):
+    """`there` of a tensor or of a list; its gradient goes through `back`, and the gradient of that through `there`.
 
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        return _Gather.apply(grad, *ctx.call), None, None, None
+    there, back: functions of a list of tensors and `args` that return a list, each the transpose of the other.
+    """
+    several = isinstance(x, list | tuple)
+    ys = Conjugate.apply(there, back, args, *(x if several else [x]))
+    return list(ys) if several else ys[0]
 
 
-class _Gather(Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, comm: Comm, dim: int, sizes: list[int] | None):
-        ctx.call = comm, dim, sizes
-        return gather_rows(comm, x, dim, sizes)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        return _Scatter.apply(grad, *ctx.call), None, None, None
+def same(xs: list[Tensor], comm: Comm) -> list[Tensor]:
+    """Whole tensors as they are."""
+    return [x.view_as(x) for x in xs]
 
 
-class _GatherPartial(_Gather):
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        return _ReduceScatter.apply(grad, *ctx.call), None, None, None
+def summed(xs: list[Tensor], comm: Comm) -> list[Tensor]:
+    """Sums over the ranks, in one all-reduce for each dtype, of copies: others may hold the operands."""
+    return all_reduce_(comm, [x.clone(memory_format=torch.contiguous_format) for x in xs])
 
 
-class _ReduceScatter(Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, comm: Comm, dim: int, sizes: list[int] | None):
-        sizes = _sizes(x, comm, dim, sizes)
-        ctx.call = comm, dim, sizes
-        return reduce_scatter_rows(comm, x, dim, sizes)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        return _GatherPartial.apply(grad, *ctx.call), None, None, None
+def own_part(xs: list[Tensor], comm: Comm, dim: int, sizes: list[int] | None) -> list[Tensor]:
+    """This rank's parts along `dim`, as copies: the wholes can be freed."""
+    parts = [Cut(dim, checked_sizes(sizes, x.shape[dim], comm.size)).part(x, comm.rank) for x in xs]
+    return [part.clone(memory_format=torch.contiguous_format) for part in parts]
 
 
-def _sizes(x: Tensor, comm: Comm, dim: int, sizes: list[int] | None) -> list[int]:
-    """The parts of `x` along `dim`; ValueError if they do not fit."""
-    return checked_sizes(sizes, x.shape[dim], comm.size)
+def gathered(
+    xs: list[Tensor], comm: Comm, dim: int, sizes: list[int] | None = None
+) -> list[Tensor]:
+    """All ranks' parts along `dim`, in rank order."""
+    rows = [all_gather(comm, x.movedim(dim, 0).contiguous(), sizes) for x in xs]
+    return [x.movedim(0, dim).contiguous() for x in rows]
 
 
-def gather_rows(comm: Comm, x: Tensor, dim: int, sizes: list[int] | None = None) -> Tensor:
-    """All ranks' parts along `dim`, in rank order; no autograd."""
-    return all_gather(comm, x.movedim(dim, 0).contiguous(), sizes).movedim(0, dim).contiguous()
-
-
-def reduce_scatter_rows(comm: Comm, x: Tensor, dim: int, sizes: list[int] | None = None) -> Tensor:
-    """This rank's part along `dim` of the sum over the ranks; no autograd."""
-    return (
-        reduce_scatter(comm, x.movedim(dim, 0).contiguous(), sizes=sizes)
-        .movedim(0, dim)
-        .contiguous()
-    )
+def reduce_scattered(
+    xs: list[Tensor], comm: Comm, dim: int, sizes: list[int] | None = None
+) -> list[Tensor]:
+    """This rank's parts along `dim` of the sums over the ranks."""
+    rows = [reduce_scatter(comm, x.movedim(dim, 0).contiguous(), sizes=sizes) for x in xs]
+    return [x.movedim(0, dim).contiguous() for x in rows]
 
 
 def copy_to(x: Tensor | list[Tensor], comm: Comm):
     """f, before the parts of a split layer read `x`, which is whole: (…) → (…), without a message.
 
     Backward all-reduces: a rank's gradient is what its part of the layer says, the whole gradient is their sum.
-    A list's gradients travel in one message. Of parameters that all ranks hold, but use on parts of the data,
-    it makes the gradients whole.
+    A list's gradients travel in one all-reduce for each dtype. So also for parameters that every rank holds, and uses on
+    its own part of the data (SequenceNorm): backward makes their gradients whole.
     """
-    return list(_Copy.apply(comm, *x)) if isinstance(x, list | tuple) else _Copy.apply(comm, x)[0]
+    return conjugate(x, same, summed, comm)
 
 
 def reduce_from(x: Tensor | list[Tensor], comm: Comm):
@@ -148,9 +129,7 @@ def reduce_from(x: Tensor | list[Tensor], comm: Comm):
 
     Backward hands the gradient on, without a message: every rank's summand has the gradient of the sum.
     """
-    return (
-        list(_Reduce.apply(comm, *x)) if isinstance(x, list | tuple) else _Reduce.apply(comm, x)[0]
-    )
+    return conjugate(x, summed, same, comm)
 
 
 def scatter_to(x: Tensor, comm: Comm, dim: int = -1, sizes: list[int] | None = None) -> Tensor:
@@ -158,7 +137,7 @@ def scatter_to(x: Tensor, comm: Comm, dim: int = -1, sizes: list[int] | None = N
 
     Backward all-gathers. Raises ValueError where n does not divide F and `sizes` does not say who gets what.
     """
-    return _Scatter.apply(x, comm, dim, sizes)
+    return conjugate(x, own_part, gathered, comm, dim, sizes)
 
 
 def gather_from(x: Tensor, comm: Comm, dim: int = -1, sizes: list[int] | None = None) -> Tensor:
@@ -167,7 +146,7 @@ def gather_from(x: Tensor, comm: Comm, dim: int = -1, sizes: list[int] | None = 
     Backward takes this rank's part of the gradient, without a message: what follows is done alike on every rank,
     so its gradient is whole already. Where what follows is split, too, take `gather_sequence`.
     """
-    return _Gather.apply(x, comm, dim, sizes)
+    return conjugate(x, gathered, own_part, comm, dim, sizes)
 
 
 def gather_sequence(x: Tensor, comm: Comm, dim: int = -2, sizes: list[int] | None = None) -> Tensor:
@@ -175,7 +154,7 @@ def gather_sequence(x: Tensor, comm: Comm, dim: int = -2, sizes: list[int] | Non
 
     Forward all-gathers. Backward reduce-scatters: each rank's gradient is partial, as in `copy_to`.
     """
-    return _GatherPartial.apply(x, comm, dim, sizes)
+    return conjugate(x, gathered, reduce_scattered, comm, dim, sizes)
 
 
 def reduce_scatter_sequence(
@@ -185,7 +164,7 @@ def reduce_scatter_sequence(
 
     Backward all-gathers. Raises ValueError where n does not divide T and `sizes` does not say who gets what.
     """
-    return _ReduceScatter.apply(x, comm, dim, sizes)
+    return conjugate(x, reduce_scattered, gathered, comm, dim, sizes)
 
 
 # ------------------------------------------------------------
@@ -198,25 +177,8 @@ def reduce_scatter_sequence(
 #     serial.load_state_dict(unshard(layer, comm))                        put together
 #
 # Seeds belong to names: a whole parameter's initial value is `initial(seed, name, shape)`, and a rank cuts its part
-# out of it, block by block. So for every n the model starts equal to the serial one, without a message.
-
-
-def parameter(
-    shape: tuple[int, ...],
-    cut: Cut | None,
-    comm: Comm,
-    seed: int,
-    name: str,
-    dtype: torch.dtype | None = None,
-    device=None,
-) -> nn.Parameter:
-    """This rank's part of a parameter whose whole has this shape, with its initial value. `cut` None: all of it."""
-    mine = shape if cut is None else cut.shape(shape, cut.sizes[comm.rank])
-    made = torch.empty(mine, dtype=dtype, device=comm.device if device is None else device)
-    if cut is None:
-        return nn.Parameter(initial_(made, seed, name))
-    first, _ = bounds(cut.sizes)[comm.rank]
-    return nn.Parameter(initial_(made, seed, name, cut.dim, first, shape[cut.dim]))
+# out of it, block by block (`models.materialize_`). So for every n the model starts equal to the serial one, without a
+# message.
 
 
 def shard(
@@ -227,23 +189,21 @@ def shard(
     Raises ValueError for a name that is missing or too much, and for a shape that is not that of the whole.
     """
     whole = state.state_dict() if isinstance(state, nn.Module) else state
-    mine, how = like.state_dict(), cuts(like)
-    if whole.keys() != mine.keys():
-        missing, unknown = sorted(mine.keys() - whole.keys()), sorted(whole.keys() - mine.keys())
+    own, how = like.state_dict(), cuts(like)
+    parts = {}
+    if whole.keys() != own.keys():
+        missing, unknown = sorted(own.keys() - whole.keys()), sorted(whole.keys() - own.keys())
         raise ValueError(f"the two models differ: missing {missing}, unknown {unknown}")
-    for name, part in mine.items():
-        cut = how.get(name)
-        expected = (
-            tuple(part.shape) if cut is None else cut.shape(tuple(part.shape), sum(cut.sizes))
-        )
-        if tuple(whole[name].shape) != expected:
+    for name, x in whole.items():
+        cut, expected = how.get(name), tuple(own[name].shape)
+        if cut is not None:
+            expected = cut.shape(expected, sum(cut.sizes))
+        if tuple(x.shape) != expected:
             raise ValueError(
-                f"the whole of {name} has shape {expected} here, but {describe(whole[name])} was given"
+                f"the whole of {name} has shape {expected} here, but {describe(x)} was given"
             )
-    return {
-        name: (how[name].part(x, comm.rank) if name in how else x).clone()
-        for name, x in whole.items()
-    }
+        parts[name] = (x if cut is None else cut.part(x, comm.rank)).clone()
+    return parts
 
 
 @torch.no_grad()
@@ -276,7 +236,7 @@ def unshard(module: nn.Module, comm: Comm) -> dict[str, Tensor]:
 # random.py`).
 
 
-_SEEDED = "random numbers of the group"
+_SEEDED = "seed_group_ was called"
 
 
 def seed_group_(comm: Comm, seed: int) -> None:
@@ -286,12 +246,7 @@ def seed_group_(comm: Comm, seed: int) -> None:
     """
     for random in _generators(comm):
         random.manual_seed(seed)
-    comm.keep(_SEEDED, lambda: seed)
-
-
-def same_random(comm: Comm) -> None:
-    """Raises ValueError unless `seed_group_` was called: then ranks would drop different parts of the same data."""
-    comm.keep(_SEEDED, _not_seeded)
+    comm.keep(_SEEDED, lambda: seed)  # a mark only, for `TensorDropout.drawing`
 
 
 def _not_seeded():
@@ -305,23 +260,23 @@ def _not_seeded():
 def split_random(comm: Comm) -> Iterator[None]:
     """In here each rank draws its own random numbers; afterwards all go on as if one number had been drawn."""
     drawn = int(torch.randint(2**62, ()))
-    kept = [(random, random.get_state()) for random in _generators(comm)]
+    states = [(random, random.get_state()) for random in _generators(comm)]
     try:
-        for random, _ in kept:
+        for random, _ in states:
             random.manual_seed((drawn * 1_000_003 + comm.rank) % 2**63)
         yield
     finally:
-        for random, state in kept:
+        for random, state in states:
             random.set_state(state)
 
 
 def _generators(comm: Comm) -> list[torch.Generator]:
     """PyTorch's default ones of the CPU and of the Comm's device."""
-    found = [torch.default_generator]
+    generators = [torch.default_generator]
     if comm.device.type == "cuda":
         torch.cuda.init()
-        found.append(torch.cuda.default_generators[comm.device.index or 0])
-    return found
+        generators.append(torch.cuda.default_generators[comm.device.index or 0])
+    return generators
 
 
 # ------------------------------------------------------------
@@ -338,12 +293,15 @@ def _generators(comm: Comm) -> list[torch.Generator]:
 # this is, overlapped as there.
 
 
-class _Linear(Function):
+class GatheredLinear(Function):
+    """See `linear_on_gathered`."""
+
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, comm: Comm) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, comm: Comm) -> Tensor:
         ctx.comm = comm
         ctx.save_for_backward(x, weight)
-        return F.linear(gather_rows(comm, x, -2), weight, bias)
+        [whole] = gathered([x], comm, -2)
+        return F.linear(whole, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -351,21 +309,20 @@ class _Linear(Function):
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias, _ = ctx.needs_input_grad
         again = ctx.comm.stream(all_gather, x.movedim(-2, 0).contiguous()) if of_weight else None
-        # (…, T/n, inputs)
-        mine = reduce_scatter_rows(ctx.comm, grad @ weight.to(grad.dtype), -2) if of_x else None
+        dx = dweight = None
+        if of_x:
+            [dx] = reduce_scattered([grad @ weight.to(grad.dtype)], ctx.comm, -2)
         flat = grad.flatten(0, -2)  # (B·T, outputs/n)
-        for_weight = flat.t() @ _flat(again.wait()).to(grad.dtype) if of_weight else None
-        return mine, for_weight, flat.sum(0) if of_bias else None, None
+        if (
+            of_weight
+        ):  # what was gathered is (T, …, inputs): to (…, T, inputs), then to (…·T, inputs)
+            dweight = flat.t() @ again.wait().movedim(0, -2).flatten(0, -2).to(grad.dtype)
+        return dx, dweight, flat.sum(0) if of_bias else None, None
 
 
-def _flat(rows: Tensor) -> Tensor:
-    """(T, …, inputs), as rows are gathered, to (…·T, inputs)."""
-    return rows.movedim(0, -2).flatten(0, -2)
-
-
-def linear_on_gathered(x: Tensor, weight: Tensor, bias: Tensor | None, comm: Comm) -> Tensor:
+def linear_on_gathered(x: Tensor, weight: Tensor, bias: Tensor, comm: Comm) -> Tensor:
     """`F.linear(gather_sequence(x, comm), weight, bias)`, (…, T/n, inputs) → (…, T, outputs/n), keeping `x` alone."""
-    return _Linear.apply(x, weight, bias, comm)
+    return GatheredLinear.apply(x, weight, bias, comm)
 
 
 # ------------------------------------------------------------
@@ -382,15 +339,28 @@ def linear_on_gathered(x: Tensor, weight: Tensor, bias: Tensor | None, comm: Com
 # in f's place and a reduce-scatter in g's, which are its two halves. Source: Shoeybi et al. 2019, section 3.
 
 
-class ColumnLinear(nn.Module):
+def materialize_part_(
+    module: nn.Module,
+    comm: Comm,
+    seed: int,
+    name: str,
+    device: str | torch.device | None = None,
+    whole: Mapping[str, Tensor] | None = None,
+) -> nn.Module:
+    """Give a module on "meta" this rank's part of its initial values, or of `whole`, on the Comm's device."""
+    place = comm.device if device is None else device
+    return materialize_(module, seed, partial(join, name), whole, comm.rank, device=place)
+
+
+class ColumnLinear(Linear):
     """A linear layer of which every rank computes some outputs: (…, inputs) whole → (…, outputs/n) split.
 
-    inputs, outputs: of the whole layer.  gather_output: put the outputs together, (…, outputs) on every rank.
+    inputs, outputs: of the whole layer.
+    sizes: outputs of each rank; as equal as can be unless given, also where n does not divide them.
     sequence: the input is split along its second last dimension, (…, T/n, inputs); n must divide T. regather: then
         keep that part for backward, and gather it once more there, instead of keeping the whole.
-    sizes: outputs of each rank; as equal as can be unless given, also where n does not divide them.
     seed, name: the whole weight starts as `initial(seed, name + ".weight", …)`, whatever n is; the bias alike.
-    dtype, device: as for nn.Linear; the Comm's device. `weight` (outputs/n, inputs), `bias` (outputs/n): this rank's.
+    dtype: as for nn.Linear. device: None is the Comm's. `weight` (outputs/n, inputs), `bias` (outputs/n): this rank's.
     Raises ValueError for sizes that do not add up to `outputs`, and for regather without sequence.
     """
 
@@ -399,50 +369,40 @@ class ColumnLinear(nn.Module):
         inputs: int,
         outputs: int,
         comm: Comm,
-        bias: bool = True,
-        gather_output: bool = False,
-        sequence: bool = False,
         sizes: list[int] | None = None,
+        sequence: bool = False,
+        regather: bool = False,
         seed: int = 0,
         name: str = "",
         dtype: torch.dtype | None = None,
-        device=None,
-        regather: bool = False,
+        device: str | torch.device | None = None,
     ):
-        super().__init__()
         if regather and not sequence:
             raise ValueError(
-                f"what is not split is not gathered: sequence={sequence}, regather={regather}"
+                f"regather=True gathers the sequence in backward, so it needs sequence=True, not {sequence}"
             )
         cut = Cut(0, checked_sizes(sizes or uneven(outputs, comm.size), outputs, comm.size))
-        whole = {"weight": (outputs, inputs)} | ({"bias": (outputs,)} if bias else {})
-        self.bias, self.cuts = None, dict.fromkeys(whole, cut)
-        for key, shape in whole.items():
-            setattr(self, key, parameter(shape, cut, comm, seed, join(name, key), dtype, device))
+        super().__init__(inputs, cut.sizes[comm.rank], dtype=dtype, device="meta")
         self.comm = comm
-        self.gather_output = gather_output
+        self.cuts = {"weight": cut, "bias": cut}
         self.sequence = sequence
-        self.sizes = cut.sizes
         self.regather = regather
+        materialize_part_(self, comm, seed, name, device)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.regather:
-            y = linear_on_gathered(x, self.weight, self.bias, self.comm)  # (…, T, outputs/n)
-        else:
-            # (…, inputs)
-            x = gather_sequence(x, self.comm) if self.sequence else copy_to(x, self.comm)
-            y = F.linear(x, self.weight, self.bias)  # (…, outputs/n)
-        return gather_from(y, self.comm, -1, self.sizes) if self.gather_output else y
+            return linear_on_gathered(x, self.weight, self.bias, self.comm)
+        x = gather_sequence(x, self.comm) if self.sequence else copy_to(x, self.comm)
+        return F.linear(x, self.weight, self.bias)  # (…, outputs/n)
 
 
-class RowLinear(nn.Module):
+class RowLinear(Linear):
     """A linear layer of which every rank reads some inputs: (…, inputs/n) split → (…, outputs) whole.
 
-    inputs, outputs: of the whole layer.  input_is_split: False if every rank has all inputs; then it takes its own.
-    sequence: leave the output split along its second last dimension, (…, T/n, outputs); n must divide T.
     sizes: inputs of each rank; as equal as can be unless given, also where n does not divide them.
-    seed, name, dtype, device, errors: as for ColumnLinear. `weight` (outputs, inputs/n) is this rank's; `bias`
-    (outputs) whole on every rank, the same, and added once.
+    sequence: leave the output split along its second last dimension, (…, T/n, outputs); n must divide T.
+    All else, and errors: as for ColumnLinear. `weight` (outputs, inputs/n) is this rank's; `bias` (outputs) whole on
+    every rank, the same, and added once.
     """
 
     def __init__(
@@ -450,44 +410,28 @@ class RowLinear(nn.Module):
         inputs: int,
         outputs: int,
         comm: Comm,
-        bias: bool = True,
-        input_is_split: bool = True,
-        sequence: bool = False,
         sizes: list[int] | None = None,
+        sequence: bool = False,
         seed: int = 0,
         name: str = "",
         dtype: torch.dtype | None = None,
-        device=None,
+        device: str | torch.device | None = None,
     ):
-        super().__init__()
         cut = Cut(1, checked_sizes(sizes or uneven(inputs, comm.size), inputs, comm.size))
-        self.weight = parameter(
-            (outputs, inputs), cut, comm, seed, join(name, "weight"), dtype, device
-        )
-        self.bias = (
-            parameter((outputs,), None, comm, seed, join(name, "bias"), dtype, device)
-            if bias
-            else None
-        )
+        super().__init__(cut.sizes[comm.rank], outputs, dtype=dtype, device="meta")
         self.comm = comm
-        self.input_is_split = input_is_split
+        self.cuts = {"weight": cut}
         self.sequence = sequence
-        self.cuts, self.sizes = {"weight": cut}, cut.sizes
+        materialize_part_(self, comm, seed, name, device)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x if self.input_is_split else scatter_to(x, self.comm, -1, self.sizes)  # (…, inputs/n)
-        partial = F.linear(x, self.weight)  # (…, outputs)
-        y = (
-            reduce_scatter_sequence(partial, self.comm)
-            if self.sequence
-            else reduce_from(partial, self.comm)
-        )
-        # autocast may have lowered y
-        return y if self.bias is None else y + self._bias().to(y.dtype)
-
-    def _bias(self) -> Tensor:
-        # With a part of the sequence here, its gradient is a part, too.
-        return copy_to(self.bias, self.comm) if self.sequence else self.bias
+        y, bias = F.linear(x, self.weight), self.bias  # a summand of (…, outputs)
+        if self.sequence:
+            y = reduce_scatter_sequence(y, self.comm)
+            bias = copy_to(bias, self.comm)  # it is added to some tokens only: so is its gradient
+        else:
+            y = reduce_from(y, self.comm)
+        return y + bias.to(y.dtype)  # autocast may have lowered y
 
 
 # ------------------------------------------------------------
@@ -504,9 +448,10 @@ class RowLinear(nn.Module):
 
 
 class TensorDropout(Dropout):
-    """Sets a part p to zero. split: the data is split, so each rank draws its own numbers; else all draw the same.
+    """Dropout with probability p. split: the data is split, so each rank draws its own numbers; else all draw the same.
 
-    Raises ValueError in training with p > 0 unless `seed_group_` was called.
+    Raises ValueError in training with p > 0 unless `seed_group_` was called: ranks would drop different parts of the
+    same data.
     """
 
     def __init__(self, p: float, comm: Comm, split: bool = False):
@@ -514,22 +459,22 @@ class TensorDropout(Dropout):
         self.comm, self.split = comm, split
 
     def forward(self, x: Tensor) -> Tensor:
-        with self.numbers():
-            return super().forward(x)
+        return self.drawing(super().forward, x)
 
-    def numbers(self):
-        """A context that draws the right random numbers, where it draws any."""
+    def drawing(self, function: Callable, *args):
+        """`function(*args)`, which drops elements, with the random numbers that its data need: see `split`."""
         if not (self.training and self.p):
-            return nullcontext()
-        same_random(self.comm)
-        return split_random(self.comm) if self.split else nullcontext()
+            return function(*args)
+        self.comm.keep(_SEEDED, _not_seeded)  # raises unless seed_group_ has left its mark
+        with split_random(self.comm) if self.split else nullcontext():
+            return function(*args)
 
 
 class SequenceNorm(LayerNorm):
     """Layer norm on a part of the sequence, (…, T/n, H): the gradients of weight and bias are those of all tokens."""
 
-    def __init__(self, hidden: int, comm: Comm, dtype=None, device=None):
-        super().__init__(hidden, dtype=dtype, device=comm.device if device is None else device)
+    def __init__(self, hidden: int, comm: Comm, **like):
+        super().__init__(hidden, **dict(device=comm.device) | like)
         self.comm = comm
 
     def forward(self, x: Tensor) -> Tensor:
@@ -538,7 +483,8 @@ class SequenceNorm(LayerNorm):
 
 
 # ------------------------------------------------------------
-# A transformer's layer split over n ranks: the serial model's own code, with other linear layers in it.
+# A transformer's layer split over n ranks: the serial model's own code, with other linear layers, dropouts and norms in it.
+# The model's code knows nothing of it: `split_` replaces its parts.
 #
 #     x ─┬─ norm ─ f ─ qkv (columns: whole heads) ─ attention ─ proj (rows) ─ g ─┬─ norm ─ f ─ fc ─ gelu ─ proj ─ g ─┬─
 #        └───────────────────────────────────────────────────────────────────────┴───────────────────────────────────┴─
@@ -546,188 +492,8 @@ class SequenceNorm(LayerNorm):
 #
 # A block has one all-reduce forward and one backward, a layer two and two. sequence=True keeps what is whole above as
 # parts of the sequence, (B, T/n, H): f becomes an all-gather and g a reduce-scatter, the same bytes, and what the norms
-# and dropouts keep is divided by n. Formulas: see `layer_bytes`. Sources: Shoeybi et al. 2019, "Megatron-LM",
-# section 3; Korthikanti et al. 2022, section 4.2.2.
-
-
-class TensorMLP(MLP):
-    """The MLP of a transformer: fc by columns, proj by rows; GELU between them works on F/n features of this rank.
-
-    (B, T, H) → (B, T, H), whole; with sequence=True (B, T/n, H). One all-reduce forward (g), one backward (f).
-    The F features are split as evenly as can be, also where n does not divide them. Arguments as for `TensorLayer`.
-    """
-
-    def __init__(
-        self,
-        hidden: int,
-        comm: Comm,
-        dropout: float = 0.0,
-        gelu: str = "tanh",
-        sequence: bool = False,
-        seed: int = 0,
-        name: str = "",
-        regather: bool = False,
-        ffn: int | None = None,
-        gated: bool = False,
-        **like,
-    ):
-        nn.Module.__init__(self)  # not the serial layer's weights, only its forward
-        self.widen(hidden, gelu, ffn, gated)
-        dealt = uneven(self.ffn, comm.size)  # features of each rank
-        split = dict(sequence=sequence, seed=seed, **like)
-        self.fc = ColumnLinear(
-            hidden,
-            self.rows * self.ffn,
-            comm,
-            sizes=[self.rows * k for k in dealt],
-            name=join(name, "fc"),
-            regather=regather,
-            **split,
-        )
-        self.proj = RowLinear(self.ffn, hidden, comm, sizes=dealt, name=join(name, "proj"), **split)
-        self.dropout = TensorDropout(dropout, comm, split=sequence)
-
-
-class RowFirstMLP(MLP):
-    """The other way, to compare: fc by rows, so its results must be summed before GELU, which is not linear.
-
-    Two all-reduces forward, the first of them 4H wide, and an all-gather for each backward: 15/4 of the bytes of
-    TensorMLP. GELU is done on all 4H features by every rank.
-    """
-
-    def __init__(
-        self,
-        hidden: int,
-        comm: Comm,
-        dropout: float = 0.0,
-        gelu: str = "tanh",
-        seed: int = 0,
-        name: str = "",
-        **like,
-    ):
-        nn.Module.__init__(self)
-        self.widen(hidden, gelu, None, False)
-        split = dict(input_is_split=False, seed=seed, **like)
-        self.fc = RowLinear(hidden, self.ffn, comm, name=join(name, "fc"), **split)
-        self.proj = RowLinear(self.ffn, hidden, comm, name=join(name, "proj"), **split)
-        self.dropout = TensorDropout(dropout, comm)
-
-
-class TensorAttention(Attention):
-    """Causal attention split by heads: each rank's heads attend on their own, without a message.
-
-    (B, T, H) → (B, T, H), whole; with sequence=True (B, T/n, H). qkv is cut by columns, proj by rows. What is dealt
-    out are groups: a head of keys and values with its queries, `kv_heads` of them (all heads unless given), as evenly
-    as can be; a rank beyond the last has none, and adds zeros. Arguments as for `TensorLayer`.
-    """
-
-    def __init__(
-        self,
-        hidden: int,
-        heads: int,
-        comm: Comm,
-        kv_heads: int | None = None,
-        dropout: float = 0.0,
-        attention: str = "sdpa",
-        sequence: bool = False,
-        seed: int = 0,
-        name: str = "",
-        regather: bool = False,
-        rotary: bool = False,
-        **like,
-    ):
-        nn.Module.__init__(self)
-        self.deal(hidden, heads, attention, kv_heads, rotary)
-        dealt = uneven(self.groups, comm.size)  # groups of each rank
-        split = dict(sequence=sequence, seed=seed, **like)
-        self.qkv = ColumnLinear(
-            hidden,
-            self.groups * self.rows,
-            comm,
-            sizes=[k * self.rows for k in dealt],
-            name=join(name, "qkv"),
-            regather=regather,
-            **split,
-        )
-        self.proj = RowLinear(
-            hidden,
-            hidden,
-            comm,
-            sizes=[k * self.queries * self.size for k in dealt],
-            name=join(name, "proj"),
-            **split,
-        )
-        self.groups = dealt[comm.rank]
-        self.weights_dropout = TensorDropout(dropout, comm, split=True)
-        self.dropout = TensorDropout(dropout, comm, split=sequence)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, a/n, T, H/a)
-        with self.weights_dropout.numbers():  # the fused operator draws them itself
-            return super().attend(q, k, v)
-
-
-class TensorLayer(TransformerLayer):
-    """`models.TransformerLayer` on the ranks of `comm`: (B, T, H) → (B, T, H), the same on every rank.
-
-    hidden, heads, kv_heads, dropout, attention, gelu, ffn, gated, rotary: of the whole layer, as there.
-    sequence: data between the blocks is split, (B, T/n, H) → (B, T/n, H); ValueError where n does not divide T.
-        Before the first layer `scatter_to(x, comm, 1)`, after the last `gather_from(x, comm, 1)`.
-    regather: with sequence, keep nothing whole for backward, for an all-gather more in the backward of each block.
-    seed, name: of the initial values, which are those of the serial model with this seed and name ("" alone,
-        "layers.0" in a GPT).  dtype, device: as there; the Comm's device.
-    Heads and features need not be multiples of n. Parameters have the serial names: see `shard`, `unshard`.
-    With dropout call `seed_group_(comm, seed)` first. Raises ValueError as TransformerLayer does.
-    """
-
-    def __init__(
-        self,
-        hidden: int,
-        heads: int,
-        comm: Comm,
-        kv_heads: int | None = None,
-        dropout: float = 0.0,
-        attention: str = "sdpa",
-        gelu: str = "tanh",
-        sequence: bool = False,
-        seed: int = 0,
-        name: str = "",
-        regather: bool = False,
-        dtype: torch.dtype | None = None,
-        device: str | None = None,
-        ffn: int | None = None,
-        gated: bool = False,
-        rotary: bool = False,
-    ):
-        nn.Module.__init__(self)
-        like = dict(dtype=dtype, device=comm.device if device is None else device)
-        split = dict(sequence=sequence, seed=seed, regather=regather, **like)
-        norms = [
-            SequenceNorm(hidden, comm, **like) if sequence else LayerNorm(hidden, **like)
-            for _ in range(2)
-        ]
-        self.norm_1 = norms[0]
-        self.attention = TensorAttention(
-            hidden,
-            heads,
-            comm,
-            kv_heads,
-            dropout,
-            attention,
-            name=join(name, "attention"),
-            rotary=rotary,
-            **split,
-        )
-        self.norm_2 = norms[1]
-        self.mlp = TensorMLP(
-            hidden, comm, dropout, gelu, name=join(name, "mlp"), ffn=ffn, gated=gated, **split
-        )
-
-
-# ------------------------------------------------------------
-# What the blocks of a transformer send, as formulas: bytes of all ranks together, by rings.
-#
-# N = B·T·H numbers are the data between blocks. Of N, an all-reduce sends 2(n−1)·N over all ranks, an all-gather or a
-# reduce-scatter (n−1)·N; a rank sends an n-th of that.
+# and dropouts keep is divided by n. Sources: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022,
+# section 4.2.2. With N = B·T·H numbers between blocks, a rank sends an n-th of this, by rings:
 #
 #     block                        forward               backward
 #     MLP, attention               all-reduce            all-reduce                                4(n−1)N
@@ -735,54 +501,102 @@ class TensorLayer(TransformerLayer):
 #     with regather                the same              an all-gather more                        5(n−1)N + 2(n−1)H
 #     norm, with sequence                                all-reduce of 2H numbers                  4(n−1)H
 #     MLP, rows first              all-reduce 4N + N     all-gather 4N + N                         15(n−1)N
-#
-# Per layer and token that is 8(n−1)H numbers, whatever T and the number of heads; nothing depends on how many
-# parameters there are. The gradient of the input is among it: the first layer of all sends less where nothing before it
-# learns. Source: Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section 4.2.2.
 
 
-class Traffic(NamedTuple):
-    """Bytes that all ranks of the group together send, in forward and in backward."""
-
-    forward: int
-    backward: int
-
-    @property
-    def total(self) -> int:
-        return self.forward + self.backward
-
-
-def block_bytes(
-    n: int,
-    batch: int,
-    tokens: int,
-    hidden: int,
-    itemsize: int,
+def tensor_parallel_(
+    module: nn.Module,
+    comm: Comm,
     sequence: bool = False,
     regather: bool = False,
-) -> Traffic:
-    """An MLP or an attention block on n ranks, with numbers of `itemsize` bytes."""
-    whole = batch * tokens * hidden * itemsize
-    backward = 2 * whole + sequence * 2 * hidden * itemsize + regather * whole
-    return Traffic((n - 1) * 2 * whole, (n - 1) * backward)
+    seed: int = 0,
+    name: str = "",
+) -> nn.Module:
+    """Split a serial TransformerLayer, Attention or MLP, or a module of them, over the ranks of `comm`, in place.
+
+        layer = tensor_parallel_(TransformerLayer(1024, 16, device="meta"), comm)
+
+    (B, T, H) → (B, T, H), the same on every rank. Heads (with kv_heads: heads of keys and values, each with its queries)
+    and features are dealt out as evenly as possible; with more ranks than heads the last ranks have none, and add zeros.
+    module: on the device "meta", each rank makes the initial values of its part; or with values, of which it keeps its
+        part. They have the serial names: see `shard`, `unshard`.
+    sequence: data between the blocks is split, (B, T/n, H) → (B, T/n, H); ValueError where n does not divide T.
+        Before the first layer `scatter_to(x, comm, 1)`, after the last `gather_from(x, comm, 1)`.
+    regather: with sequence, keep nothing whole for backward; it costs one more all-gather in the backward of each block.
+    seed, name: of the initial values, which are those of the serial model with this seed and name ("" alone,
+        "layers.0" in a GPT).
+    With dropout call `seed_group_(comm, seed)` first. Returns `module`.
+    """
+    if not any(isinstance(part, Attention | MLP) for part in module.modules()):
+        raise ValueError(f"a {type(module).__name__} has no attention and no MLP to split")
+    whole = {join(name, key): p for key, p in module.named_parameters()}
+    split_(module, comm, sequence, regather)
+    return materialize_part_(module, comm, seed, name, whole=whole)
 
 
-def row_first_bytes(n: int, batch: int, tokens: int, hidden: int, itemsize: int) -> Traffic:
-    """An MLP block whose first layer is split by rows, too."""
-    whole = batch * tokens * hidden * itemsize
-    return Traffic((n - 1) * 10 * whole, (n - 1) * 5 * whole)
+def split_(
+    module: nn.Module, comm: Comm, sequence: bool = False, regather: bool = False
+) -> nn.Module:
+    """Replace the linear layers, dropouts and norms of a transformer's blocks by split ones, still without values."""
+    for part in list(module.modules()):
+        if isinstance(part, TransformerLayer) and sequence:
+            like = dict(dtype=part.norm_1.weight.dtype, device="meta")
+            part.norm_1 = SequenceNorm(part.norm_1.normalized_shape, comm, **like)
+            part.norm_2 = SequenceNorm(part.norm_2.normalized_shape, comm, **like)
+        elif isinstance(part, Attention):
+            heads = uneven(part.groups, comm.size)
+            _split_block_(part, "qkv", heads, comm, sequence, regather)
+            part.groups = heads[comm.rank]
+            part.weights_dropout = TensorDropout(part.weights_dropout.p, comm, split=True)
+            # the fused operator draws its numbers itself
+            part.attend = partial(part.weights_dropout.drawing, part.attend)
+        elif isinstance(part, MLP):
+            _split_block_(part, "fc", uneven(part.ffn, comm.size), comm, sequence, regather)
+    return module
 
 
-def layer_bytes(
-    n: int,
-    batch: int,
-    tokens: int,
-    hidden: int,
-    itemsize: int,
-    sequence: bool = False,
-    regather: bool = False,
-) -> Traffic:
-    """A transformer layer: two blocks, and two norms."""
-    block = block_bytes(n, batch, tokens, hidden, itemsize, sequence, regather)
-    norms = sequence * 2 * 4 * hidden * itemsize
-    return Traffic(2 * block.forward, 2 * block.backward + (n - 1) * norms)
+def _split_block_(
+    block: nn.Module, first: str, units: list[int], comm: Comm, sequence: bool, regather: bool
+) -> None:
+    """Split a block's two linear layers, `first` by columns and `proj` by rows.
+
+    units: how many each rank has of what stands between them, heads or features, of which none depends on another.
+    """
+    if isinstance(block.proj, RowLinear):
+        raise ValueError(f"this {type(block).__name__} is split already")
+    columns, rows = getattr(block, first), block.proj
+    like = dict(sequence=sequence, dtype=rows.weight.dtype, device="meta")
+    outputs, inputs = columns.out_features // sum(units), rows.in_features // sum(units)  # a unit's
+    column = ColumnLinear(
+        columns.in_features,
+        columns.out_features,
+        comm,
+        [k * outputs for k in units],
+        regather=regather,
+        **like,
+    )
+    setattr(block, first, column)
+    block.proj = RowLinear(
+        rows.in_features, rows.out_features, comm, [k * inputs for k in units], **like
+    )
+    block.dropout = TensorDropout(block.dropout.p, comm, split=sequence)
+
+
+class RowFirstMLP(MLP):
+    """The other way, to compare: fc by rows, so its results must be summed before GELU, which is not linear.
+
+    Two all-reduces forward, the first of them 4H wide, and in backward an all-gather for each: 15/4 of the bytes of
+    columns first. GELU is done on all 4H features by every rank.
+    """
+
+    def __init__(self, hidden: int, comm: Comm, dtype: torch.dtype | None = None):
+        super().__init__(hidden, device="meta")
+        self.comm = comm
+        self.fc = RowLinear(hidden, self.ffn, comm, name="fc", dtype=dtype)
+        self.proj = RowLinear(self.ffn, hidden, comm, name="proj", dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.act(self._rows(self.fc, x))
+        return self._rows(self.proj, features)
+
+    def _rows(self, linear: RowLinear, x: Tensor) -> Tensor:
+        return linear(scatter_to(x, self.comm, -1, linear.cuts["weight"].sizes))

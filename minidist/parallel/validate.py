@@ -2,17 +2,17 @@
 
 1  all work is there, once, in an order that a stage can follow
 2  it ends: nobody waits for each other in a circle
-3  what is kept stays within a limit
-4  each backward uses the weights that its forward used (of lists with updates)
+3  each backward uses the weights that its forward used (of lists with updates)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..arguments import choice
-from .schedules import KINDS, Action, Item, Lists, Shape, kept
+from .schedules import KINDS, Action, Item, Lists, Shape
 
 NOUNS = {
     "F": "forward",
@@ -24,6 +24,10 @@ NOUNS = {
     "g": "gradient",
 }
 RULES = ("newest", "first", "2bw")
+# By which kinds the work of an action may have been done before: a whole backward is both halves.
+SAME_WORK = {"F": "F", "B": "BIW", "I": "IB", "W": "WB", "U": "U"}
+# One of which kinds must come before it, on its own stage.
+NEEDED = {"F": "", "B": "F", "I": "F", "W": "I", "U": "BW"}
 
 
 class ScheduleError(ValueError):
@@ -51,7 +55,6 @@ def validate(
     *,
     place: str = "loop",
     comm: str = "mailbox",
-    limit: float | None = None,
     stash: bool = True,
     rule: str = "newest",
     group: int | None = None,
@@ -61,7 +64,6 @@ def validate(
 
     S, M: stages and micro-batches; by default the lists', and their highest.  v: chunks a stage.  place: of the chunks.
     comm: how sends and receives queue up, "mailbox" (as in `pipeline`) or "stream", see `check_waits`.
-    limit: micro-batches (of a chunk) whose activations a stage may keep.
     stash, rule, group, most: of lists with updates, see `check_versions`.
     Raises ValueError where the question is wrong: another number of lists than stages, an unknown rule.
     """
@@ -72,8 +74,6 @@ def validate(
     shape = Shape(len(lists), M, v, place).checked()
     check_work(lists, shape)
     check_waits(lists, shape, comm)
-    if limit is not None:
-        check_memory(lists, limit)
     check_versions(lists, stash, rule, group, most)
 
 
@@ -84,8 +84,8 @@ def validate(
 
 def check_work(lists: Lists, shape: Shape) -> None:
     """Raise ScheduleError for the action that stands first in its list among those that are wrong, else return."""
-    found = [_first_wrong(stage, actions, shape) for stage, actions in enumerate(lists)]
-    wrong = [error for error in found if error is not None]
+    errors = [_first_wrong(stage, actions, shape) for stage, actions in enumerate(lists)]
+    wrong = [error for error in errors if error is not None]
     if wrong:
         raise min(wrong, key=lambda error: (error.position, error.stage))
 
@@ -93,7 +93,7 @@ def check_work(lists: Lists, shape: Shape) -> None:
 def _first_wrong(stage: int, actions: Sequence[Action], shape: Shape) -> ScheduleError | None:
     done: set[Action] = set()
     for position, action in enumerate(actions):
-        why = _unknown(action, shape) or _repeated(action, done) or _early(action, done, actions)
+        why = next(_mistakes(action, done, actions, shape), None)
         if why:
             return ScheduleError(stage, position, action, why)
         done.add(action)
@@ -108,36 +108,27 @@ def _first_wrong(stage: int, actions: Sequence[Action], shape: Shape) -> Schedul
     return None
 
 
-def _unknown(action: Action, shape: Shape) -> str | None:
+def _mistakes(
+    action: Action, done: set[Action], actions: Sequence[Action], shape: Shape
+) -> Iterator[str]:
+    """What is wrong with an action, as its own stage sees it; of several mistakes the first one counts."""
     kind, micro, chunk = action
     if kind not in KINDS:
-        return f"there is no kind {kind!r}, only {', '.join(KINDS)}"
+        yield f"there is no kind {kind!r}, only {', '.join(KINDS)}"
     if not 0 <= micro < shape.M:
-        return f"there is no micro-batch {micro}, only 0 to {shape.M - 1}"
+        yield f"there is no micro-batch {micro}, only 0 to {shape.M - 1}"
     if not 0 <= chunk < shape.v:
-        return f"there is no chunk {chunk}, only 0 to {shape.v - 1}"
-    return None
-
-
-def _repeated(action: Action, done: set[Action]) -> str | None:
-    """Whether the same work was done before: a whole backward is both halves."""
-    for kind in {"B": "BIW", "I": "IB", "W": "WB"}.get(action.kind, action.kind):
-        before = action._replace(kind=kind)
+        yield f"there is no chunk {chunk}, only 0 to {shape.v - 1}"
+    for other in SAME_WORK[kind]:
+        before = action._replace(kind=other)
         if before in done:
-            return f"this {NOUNS[action.kind]} was done before, by {before}"
-    return None
-
-
-def _early(action: Action, done: set[Action], actions: Sequence[Action]) -> str | None:
-    """Whether an action comes before what it needs of its own stage."""
-    kinds = {"B": "F", "I": "F", "W": "I", "U": "BW"}.get(action.kind, "")
-    needed = [action._replace(kind=kind) for kind in kinds]
-    if not needed or not done.isdisjoint(needed):
-        return None
-    for need in needed:
-        if need in actions:
-            return f"it needs {need}, which comes later in the list"
-    return f"it needs {needed[0]}, which is missing from the list"
+            yield f"this {NOUNS[kind]} was done before, by {before}"
+    needed = [action._replace(kind=other) for other in NEEDED[kind]]
+    if needed and done.isdisjoint(needed):
+        for need in needed:
+            if need in actions:
+                yield f"it needs {need}, which comes later in the list"
+        yield f"it needs {needed[0]}, which is missing from the list"
 
 
 # ------------------------------------------------------------
@@ -191,15 +182,15 @@ def check_waits(lists: Lists, shape: Shape, comm: str = "mailbox") -> None:
 
 def _operations(stage: int, actions: Sequence[Action], shape: Shape) -> list[Operation]:
     """A stage's sends and receives, the first one last."""
-    found = []
+    operations = []
     for position, action in enumerate(actions):
         for item in shape.far(stage, action):
-            found.append(Operation("receive", item, shape.stage(item.part), position))
+            operations.append(Operation("receive", item, shape.stage(item.part), position))
         item = shape.gives(stage, action)
         peer = shape.goes_to(item)
         if peer not in (None, stage):
-            found.append(Operation("send", item, peer, position))
-    return found[::-1]
+            operations.append(Operation("send", item, peer, position))
+    return operations[::-1]
 
 
 def _mixed_up(lists: Lists, a: Operation, b: Operation) -> ScheduleError:
@@ -235,16 +226,6 @@ def _circle(lists: Lists, stuck: list[Operation | None], stage: int) -> Schedule
     return ScheduleError(first, position, lists[first][position], why)
 
 
-def check_memory(lists: Lists, limit: float) -> None:
-    """Raise ScheduleError for the first forward that keeps more than `limit` micro-batches, see `schedules.kept`."""
-    rows = [kept(actions) for actions in lists]
-    for position in range(max(map(len, rows))):
-        for stage, row in enumerate(rows):
-            if position < len(row) and row[position] > limit:
-                why = f"with it {row[position]:g} are kept for backwards to come, and the limit is {limit:g}"
-                raise ScheduleError(stage, position, lists[stage][position], why)
-
-
 # ------------------------------------------------------------
 # Which weights a micro-batch meets: PipeDream updates after every backward and never waits for the pipeline to empty.
 #
@@ -261,10 +242,7 @@ def check_memory(lists: Lists, limit: float) -> None:
 
 def updates_before(actions: Sequence[Action]) -> list[int]:
     """For each position of a list, the version that is newest then; and behind the last one."""
-    counts = [0]
-    for action in actions:
-        counts.append(counts[-1] + (action.kind == "U"))
-    return counts
+    return list(accumulate((action.kind == "U" for action in actions), initial=0))
 
 
 def forward_versions(
@@ -306,18 +284,17 @@ def held(
     The newest, which the next update changes, and every version made that a forward or (with stashing) a backward
     still to come will use.
     """
-    rows = zip(lists, forward_versions(lists, rule, group), strict=True)
-    return [_held(actions, used, "FBIW" if stash else "F") for actions, used in rows]
-
-
-def _held(actions: Sequence[Action], used: dict[int, int], kinds: str) -> list[int]:
-    last_use = {used[a.micro]: i for i, a in enumerate(actions) if a.kind in kinds}
-    live, sizes = {0}, []
-    for position, newest in enumerate(updates_before(actions)[1:]):
-        live.add(newest)
-        live = {v for v in live if v == newest or last_use.get(v, -1) > position}
-        sizes.append(len(live))
-    return sizes
+    kinds = "FBIW" if stash else "F"
+    rows = []
+    for actions, used in zip(lists, forward_versions(lists, rule, group), strict=True):
+        last_use = {used[a.micro]: i for i, a in enumerate(actions) if a.kind in kinds}
+        live, sizes = {0}, []
+        for position, newest in enumerate(updates_before(actions)[1:]):
+            live.add(newest)
+            live = {v for v in live if v == newest or last_use.get(v, -1) > position}
+            sizes.append(len(live))
+        rows.append(sizes)
+    return rows
 
 
 def check_versions(

@@ -1,17 +1,29 @@
-"""A vocabulary split over ranks: the embedding, the projection tied to it, and the loss on split logits."""
+"""A vocabulary split over ranks: the embedding, the projection tied to it, and the loss on split logits.
+
+VocabEmbedding, ColumnEmbedding                       an embedding by its rows, by its columns
+vocab_cross_entropy, gathered_cross_entropy           the loss of logits that lie split; the naive way, to compare
+TensorEmbedding, TensorHead                           the ends of a GPT with them
+"""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..collectives import all_gather
 from ..comm.base import Comm, describe
-from ..cut import Cut, join
-from ..split import bounds, uneven
-from .tensor import copy_to, gather_from, parameter, reduce_from
+from ..models import Embedding, Head, SequenceEmbedding
+from ..split import Cut, bounds, uneven
+from .tensor import (
+    TensorDropout,
+    copy_to,
+    gather_from,
+    materialize_part_,
+    reduce_from,
+    scatter_to,
+)
 
 # ------------------------------------------------------------
 # Token numbers that come from a caller: whole, and of the vocabulary.
@@ -48,7 +60,7 @@ def check_tokens(tokens: Tensor, vocab: int, what: str, ignored: int | None = No
 # are those of one rank, at the start and after every step.
 
 
-class VocabEmbedding(nn.Module):
+class VocabEmbedding(Embedding):
     """`nn.Embedding(vocab, hidden)` split by rows: token numbers (…) to (…, H), the same on every rank.
 
     weight: this rank's rows, (V_r, H), V_r = `uneven(vocab, n)[rank]`, which n need not divide and which may be 0.
@@ -70,20 +82,14 @@ class VocabEmbedding(nn.Module):
         dtype: torch.dtype | None = None,
         device: str | torch.device | None = None,
     ):
-        super().__init__()
-        if vocab < 1 or hidden < 1:
-            raise ValueError(
-                f"an embedding has at least 1 row and 1 column, not {vocab} and {hidden}"
-            )
-        self.vocab = vocab
-        self.hidden = hidden
-        self.comm = comm
+        _check_table(vocab, hidden)
         cut = Cut(0, uneven(vocab, comm.size))
-        self.first, self.end = bounds(cut.sizes)[comm.rank]
-        self.weight = parameter(
-            (vocab, hidden), cut, comm, seed, join(name, "weight"), dtype, device
-        )
+        super().__init__(cut.sizes[comm.rank], hidden, dtype=dtype, device="meta")
+        self.vocab = vocab
+        self.comm = comm
         self.cuts = {"weight": cut}
+        self.first, self.end = bounds(cut.sizes)[comm.rank]
+        materialize_part_(self, comm, seed, name, device)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (…) → (…, H)
         check_tokens(tokens, self.vocab, "token")
@@ -92,7 +98,7 @@ class VocabEmbedding(nn.Module):
     def _own(self, tokens: Tensor) -> Tensor:
         """The rows that this rank holds, and zeros for the rest."""
         if self.first == self.end:  # the sum of no rows: zeros with a gradient, of no rows
-            return self.weight.sum(0).expand(*tokens.shape, self.hidden)
+            return self.weight.sum(0).expand(*tokens.shape, -1)
         elsewhere = (tokens < self.first) | (tokens >= self.end)
         rows = F.embedding((tokens - self.first).masked_fill(elsewhere, 0), self.weight)
         return rows.masked_fill(elsewhere[..., None], 0)  # not ·0, which keeps nan and inf of row 0
@@ -102,7 +108,48 @@ class VocabEmbedding(nn.Module):
         return F.linear(copy_to(x, self.comm), self.weight)
 
     def extra_repr(self) -> str:
-        return f"{self.vocab}, {self.hidden}, {len(self.weight)} rows from {self.first} on rank {self.comm.rank}"
+        rows, hidden = self.weight.shape
+        return f"{self.vocab}, {hidden}, {rows} rows from {self.first} on rank {self.comm.rank}"
+
+
+def _check_table(vocab: int, hidden: int) -> None:
+    if vocab < 1 or hidden < 1:
+        raise ValueError(f"an embedding has at least 1 row and 1 column, not {vocab} and {hidden}")
+
+
+# ------------------------------------------------------------
+# An embedding whose H columns lie on n ranks: each has H/n numbers of every token, and there is nothing to mask.
+#
+#     forward    look up, all-gather (…, H/n)       (n−1)/n·tokens·H numbers by a ring, half of what rows send;
+#                                                   backward: nothing
+#
+# Where H/n is what the next layer reads, not even that. But the logits of a projection tied to it are partial sums, V
+# numbers a token to be added: a GPT splits rows. PyTorch's DTensor has both (ColwiseParallel, RowwiseParallel).
+
+
+class ColumnEmbedding(Embedding):
+    """`nn.Embedding(vocab, hidden)` split by columns; n need not divide H. All else: as for VocabEmbedding."""
+
+    def __init__(
+        self,
+        vocab: int,
+        hidden: int,
+        comm: Comm,
+        seed: int = 0,
+        name: str = "tokens",
+        dtype: torch.dtype | None = None,
+    ):
+        _check_table(vocab, hidden)
+        cut = Cut(1, uneven(hidden, comm.size))
+        super().__init__(vocab, cut.sizes[comm.rank], dtype=dtype, device="meta")
+        self.comm = comm
+        self.cuts = {"weight": cut}
+        materialize_part_(self, comm, seed, name)
+
+    def forward(self, tokens: Tensor) -> Tensor:  # (…) → (…, H)
+        check_tokens(tokens, len(self.weight), "token")
+        own = F.embedding(tokens, self.weight)  # (…, H/n)
+        return gather_from(own, self.comm, -1, self.cuts["weight"].sizes)
 
 
 # ------------------------------------------------------------
@@ -152,33 +199,23 @@ def vocab_cross_entropy(
     flat = targets.reshape(-1).long()
     counted = flat != ignore_index
     losses = _Split.apply(part, flat, counted, comm, uneven(vocab, comm.size), label_smoothing)
-    return _reduced(losses.view(targets.shape), counted, reduction)
+    if reduction == "none":
+        return losses.view(targets.shape)
+    return losses.sum() / counted.sum() if reduction == "mean" else losses.sum()
 
 
 def gathered_cross_entropy(
-    logits_part: Tensor,
-    targets: Tensor,
-    comm: Comm,
-    vocab: int,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
+    logits_part: Tensor, targets: Tensor, comm: Comm, vocab: int, **options
 ) -> Tensor:
-    """The naive way, same arguments: every rank gathers all logits, (tokens, V) of them, and computes the same loss.
+    """The naive way, same options: every rank gathers all logits, (tokens, V) of them, and computes the same loss.
 
     A ring sends (V − V_next)·bytes of a logit for a token from every rank, about (n−1)/n·V. Backward sends nothing.
     """
-    _check(logits_part, targets, comm, vocab, reduction, label_smoothing, ignore_index)
+    _check(logits_part, targets, comm, vocab, **options)
     whole = gather_from(logits_part, comm, -1, uneven(vocab, comm.size)).reshape(-1, vocab)
     exact = whole.to(torch.promote_types(whole.dtype, torch.float32))
-    loss = F.cross_entropy(
-        exact,
-        targets.reshape(-1).long(),
-        reduction=reduction,
-        label_smoothing=label_smoothing,
-        ignore_index=ignore_index,
-    )
-    return loss.view(targets.shape) if reduction == "none" else loss
+    loss = F.cross_entropy(exact, targets.reshape(-1).long(), **options)
+    return loss.view(targets.shape) if loss.dim() else loss
 
 
 def _check(
@@ -186,9 +223,9 @@ def _check(
     targets: Tensor,
     comm: Comm,
     vocab: int,
-    reduction: str,
-    smoothing: float,
-    ignore_index: int,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
 ) -> None:
     own = uneven(vocab, comm.size)[comm.rank]
     if part.dim() < 1 or part.shape[-1] != own:
@@ -204,15 +241,9 @@ def _check(
         raise ValueError(
             f"reduction is one of {', '.join(map(repr, REDUCTIONS))}, not {reduction!r}"
         )
-    if not 0 <= smoothing <= 1:
-        raise ValueError(f"label_smoothing is between 0 and 1, not {smoothing}")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing is between 0 and 1, not {label_smoothing}")
     check_tokens(targets, vocab, "target", ignore_index)
-
-
-def _reduced(losses: Tensor, counted: Tensor, reduction: str) -> Tensor:
-    if reduction == "none":
-        return losses
-    return losses.sum() / counted.sum() if reduction == "mean" else losses.sum()
 
 
 class _Split(torch.autograd.Function):
@@ -283,11 +314,51 @@ def _numbers(part: Tensor, place: Tensor, here: Tensor, spread: bool) -> Tensor:
         return part.new_tensor([0, lowest, *[0] * (1 + spread)], dtype=exact)[:, None].expand(
             -1, tokens
         )
-    found = []
+    blocks = []
     for (x,) in _blocks(part):
         peak = x.amax(1).to(exact).clamp_min(lowest)
         shifted = x - peak[:, None]
         sums = [shifted.sum(1)] if spread else []
-        found.append(torch.stack([peak, shifted.exp_().sum(1), *sums]))
+        blocks.append(torch.stack([peak, shifted.exp_().sum(1), *sums]))
     hit = part.gather(1, place)[:, 0].to(exact).masked_fill(~here, 0)
-    return torch.cat([hit[None], torch.cat(found, 1)])
+    return torch.cat([hit[None], torch.cat(blocks, 1)])
+
+
+# ------------------------------------------------------------
+# The ends of a GPT on tensor ranks, made of the serial ones on the device "meta"; they get their values later.
+
+
+class VocabProjection(VocabEmbedding):
+    """The projection to the vocabulary, (…, H) → (…, V_r): this rank's part of the logits."""
+
+    forward = VocabEmbedding.project
+
+
+class TensorEmbedding(SequenceEmbedding):
+    """The first part: tokens (B, T) to (B, T, H), whole on every rank; with sequence=True its part, (B, T/n, H)."""
+
+    def __init__(self, part: SequenceEmbedding, comm: Comm, sequence: bool = False):
+        super().__init__(part)
+        weight = part.tokens.weight
+        self.tokens = VocabEmbedding(*weight.shape, comm, dtype=weight.dtype, device="meta")
+        self.dropout = TensorDropout(part.dropout.p, comm)
+        self.comm, self.sequence = comm, sequence
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = super().forward(tokens)
+        return scatter_to(x, self.comm, 1) if self.sequence else x
+
+
+class TensorHead(Head):
+    """The last part: (B, T, H), or (B, T/n, H), to this rank's part of the logits, (B, T, V_r)."""
+
+    def __init__(self, part: Head, comm: Comm, sequence: bool = False):
+        super().__init__(part)
+        kind = "tokens" if part.head is None else "head"  # its name in the serial model
+        weight = getattr(part, kind).weight
+        setattr(self, kind, VocabProjection(*weight.shape, comm, dtype=weight.dtype, device="meta"))
+        self.comm, self.sequence = comm, sequence
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = gather_from(x, self.comm, 1) if self.sequence else x
+        return (self.head or self.tokens)(self.norm(x))

@@ -1,8 +1,8 @@
 """ZeRO: what data parallelism keeps n times, kept once.
 
-n replicas hold the same parameters, the same gradients and the same optimizer states, and take the same step n times. An
-optimizer's step needs of a number its gradient and its states, and nothing of the others: so let each rank own 1/n of
-all numbers, keep what belongs to these, step these, and hand them to the others.
+n replicas hold the same parameters, the same gradients and the same optimizer states, and take the same step n times. To
+step one number an optimizer needs that number's gradient and states, and nothing of any other number. So each rank owns
+1/n of all numbers, keeps the gradients and states of those, steps them, and sends the results to the others.
 
     stage   owned by 1/n          backward                               step
     1       states                whole gradients stay                   gradients to their owners, step, all-gather
@@ -23,12 +23,10 @@ Sources: Rajbhandari et al. 2020, "ZeRO", sections 5 and 7; Zhao et al. 2023, "P
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -41,7 +39,7 @@ from torch.utils._pytree import (
     treespec_loads,
 )
 
-from ..arguments import whole
+from ..arguments import floating, function, instance, whole
 from ..collectives import (
     all_gather,
     all_gather_,
@@ -56,8 +54,18 @@ from ..comm.base import Comm, Host, Work
 from ..split import bounds, uneven
 from ..train.amp import Masters
 from ..train.norm import clip_
-from .claims import Claim, same_group
-from .reducer import Averages, Lane, Reducer, check_weight
+from .reducer import (
+    Averages,
+    Averaging,
+    Claim,
+    Lane,
+    Layout,
+    Reducer,
+    check_dense,
+    check_devices,
+    check_weight,
+    same_group,
+)
 
 # ------------------------------------------------------------
 # Who owns what: numbers lie in a flat buffer, which is cut into a chunk for each rank. There are two rules.
@@ -75,99 +83,102 @@ def best_fit(nbytes: Sequence[int], loads: Sequence[int]) -> list[int]:
     nbytes: their sizes.  loads: bytes that each rank owns already, zeros at first.  Of equally large parameters the
     first one goes first, of equally full ranks to the lowest.
     """
-    ranks = [(load, rank) for rank, load in enumerate(loads)]
-    heapq.heapify(ranks)
+    loads = list(loads)
     owners = [0] * len(nbytes)
     for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):
-        load, owners[i] = ranks[0]
-        heapq.heapreplace(ranks, (load + nbytes[i], owners[i]))
+        owners[i] = loads.index(min(loads))
+        loads[owners[i]] += nbytes[i]
     return owners
 
 
-class Layout:
-    """Where tensors lie in a flat buffer, one after the other, each in the order of its own memory.
+class Chunks(Layout):
+    """A flat buffer that is cut into a chunk for each rank.
 
-    sizes[r]: elements that rank r owns of the buffer.  first, end: those of this rank.
+    sizes[r]: elements of rank r's chunk.  owned[r]: where it begins and ends.  first, end: the same of this rank's.
     """
 
     def __init__(self, tensors: Sequence[Tensor], sizes: list[int], rank: int):
-        self.shapes = [x.shape for x in tensors]
-        self.strides = [gradient_strides(x) for x in tensors]
-        self.cuts = bounds([x.numel() for x in tensors])
+        super().__init__(tensors)
         self.sizes = sizes
-        self.total = sum(sizes)
-        self.first, self.end = bounds(sizes)[rank]
+        self.owned = bounds(sizes)
+        self.first, self.end = self.owned[rank]
 
-    @classmethod
-    def by_owner(cls, params: Sequence[Tensor], owner: dict[Tensor, int], comm: Comm):
-        """The parameters in the order of their owners, and their layout."""
-        sizes = [0] * comm.size
-        for p in params:
-            sizes[owner[p]] += p.numel()
-        ordered = sorted(params, key=owner.__getitem__)
-        return ordered, cls(ordered, sizes, comm.rank)
-
-    def views(self, flat: Tensor) -> list[Tensor]:
-        """Each tensor's place in a whole buffer, in the tensor's shape."""
-        return [
-            flat.as_strided(shape, strides, first)
-            for shape, strides, (first, _) in zip(self.shapes, self.strides, self.cuts, strict=True)
-        ]
+    def within(self, first: int, end: int) -> Iterator[tuple[int, slice, slice]]:
+        """(i, where in tensor i, where between the two) of each tensor with elements between these places."""
+        for i, (start, stop) in enumerate(self.cuts):
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                yield i, slice(low - start, high - start), slice(low - first, high - first)
 
     def parts(self, chunk: Tensor) -> list[Tensor]:
         """The elements of each tensor in this rank's chunk of a buffer: (k,), and k may be 0."""
-        within = lambda i: min(max(i, self.first), self.end) - self.first
-        return [chunk[within(first) : within(end)] for first, end in self.cuts]
+        parts = [chunk[:0] for _ in self.cuts]
+        for i, _, place in self.within(self.first, self.end):
+            parts[i] = chunk[place]
+        return parts
 
 
-def gradient_strides(p: Tensor) -> tuple[int, ...]:
-    """The strides that autograd gives the gradient of `p`: dense, in the order of its memory."""
-    return torch.empty_like(p, device="meta").stride()
+def by_owner(
+    params: Sequence[Tensor], owner: dict[Tensor, int], comm: Comm
+) -> tuple[list[Tensor], Chunks]:
+    """The parameters in the order of their owners, and their layout."""
+    sizes = [0] * comm.size
+    for p in params:
+        sizes[owner[p]] += p.numel()
+    ordered = sorted(params, key=owner.__getitem__)
+    return ordered, Chunks(ordered, sizes, comm.rank)
 
 
 # ------------------------------------------------------------
 # Gradients on their way to their owners, at any stage: packed into a flat buffer, times this rank's share of the average,
 # and summed there by a reduce-scatter. As each is packed, it is freed.
 #
-# A parameter may have no gradient here and one elsewhere: then it counts as zeros. Or none anywhere: then it keeps None,
-# and optimizers skip it, as in serial training. To tell the two apart nothing more is sent: a missing gradient travels as
-# −0.0, a zero of one that is there as 0.0, and by IEEE 754 a sum is −0.0 only if all its terms are. (They are mistaken only
-# if a rank owns nothing of the gradient but what underflows from below, on every rank.)
+# A parameter may have no gradient on this rank and one on another: then it counts as zeros. If no rank has one it keeps
+# None, and optimizers skip it, as in serial training. No extra message tells the two apart: a missing gradient is sent as
+# −0.0, a zero that is there as +0.0, and by IEEE 754 a sum is −0.0 only if all its terms are. (One mistake is possible: all
+# that a rank owns of a gradient is negative and underflows, on every rank.)
 
 
-@torch.no_grad()
-def pack(
-    layout: Layout, params: Sequence[Tensor], factor: float, names: Sequence[str]
-) -> tuple[Tensor, list[int]]:
-    """Move the gradients of `params`, times `factor`, into one flat buffer; and say which, by position, are missing.
+class Leaving:
+    """The gradients of `params`, taken from them, to be packed into a buffer of this layout.
 
-    factor: 0 makes zeros of whatever the gradient is, also of nan. Raises ValueError for a sparse gradient.
+    missing: the positions of those that this rank does not have.  flat: the others in the order of their memory, each
+    until the last of it has been packed.
     """
-    buffer = torch.empty(layout.total, dtype=params[0].dtype, device=params[0].device)
-    zero = buffer.new_zeros(())
-    missing = []
-    for i, (p, view) in enumerate(zip(params, layout.views(buffer), strict=True)):
-        grad, p.grad = p.grad, None
-        if grad is None:
-            missing.append(i)
-        elif grad.layout is not torch.strided:
-            raise ValueError(
-                f"the gradient of {names[i]} is {grad.layout}: a flat buffer takes dense ones "
-                "(sparse=False)"
-            )
-        scale_into(view, grad, factor, zero)
-        del grad
-    return buffer, missing
 
+    @torch.no_grad()
+    def __init__(self, layout: Chunks, params: Sequence[Tensor]):
+        self.layout = layout
+        self.like = params[0]
+        self.missing = [i for i, p in enumerate(params) if p.grad is None]
+        self.flat: list[Tensor | None] = []
+        for p, strides in zip(params, layout.strides, strict=True):
+            grad, p.grad = p.grad, None
+            if grad is not None:
+                if grad.stride() != strides:  # flat, it would be in another order
+                    grad = torch.empty_strided(
+                        p.shape, strides, dtype=p.dtype, device=p.device
+                    ).copy_(grad)
+                grad = grad.detach().as_strided((p.numel(),), (1,))
+            self.flat.append(grad)
 
-def scale_into(part: Tensor, grad: Tensor | None, factor: float, zero: Tensor) -> None:
-    """Write `factor` times the gradient into its part of a buffer; −0.0 where there is no gradient."""
-    if grad is None:
-        part.fill_(-0.0)
-    elif factor == 0:
-        part.zero_()
-    else:  # 0.0 + factor·(−0.0) is 0.0
-        torch.add(zero, grad.detach(), alpha=factor, out=part)
+    @torch.no_grad()
+    def pack(self, first: int, end: int, factor: float) -> Tensor:
+        """What lies between these places of the buffer, times `factor`; 0 makes zeros also of nan."""
+        chunk = self.like.new_empty(end - first)
+        zero = chunk.new_zeros(())
+        for i, place, where in self.layout.within(first, end):
+            flat = self.flat[i]
+            if flat is None:
+                chunk[where].fill_(-0.0)
+                continue
+            if factor == 0:
+                chunk[where].zero_()
+            else:  # 0.0 + factor·(−0.0) is 0.0
+                torch.add(zero, flat[place], alpha=factor, out=chunk[where])
+            if place.stop == len(flat):
+                self.flat[i] = None
+        return chunk
 
 
 def nowhere(part: Tensor) -> bool:
@@ -198,17 +209,11 @@ class OwnedBucket:
         averages: Averages,
         slice_bytes: int,
     ):
-        self.params, self.layout = Layout.by_owner(params, owner, comm)
+        self.params, self.layout = by_owner(params, owner, comm)
         self.missing: set[Tensor] = set()  # of this backward
-        self._own = {p for p in self.params if owner[p] == comm.rank}
+        self._own = [i for i, p in enumerate(self.params) if owner[p] == comm.rank]
         self._averages = averages
         self._slice = max(1, slice_bytes // self.params[0].element_size())
-        self._factor = 1.0
-        self._flat: list[
-            Tensor | None
-        ] = []  # the gradients in the order of their memory, until they have left
-        self._absent: set[Tensor] = set()  # those without a gradient on this rank
-        self._grads: dict[Tensor, Tensor] = {}  # of what this rank owns, to become averages
 
     def put(self, p: Tensor, factor: float) -> None:
         """The gradient of `p` is there, or will not come."""
@@ -216,71 +221,37 @@ class OwnedBucket:
         self._factor = factor
         self.missing.discard(p)
 
-    @torch.no_grad()
-    def seal(self) -> None:
-        """All gradients are there. What this rank owns stays in its place."""
-        self._absent = {p for p in self.params if p.grad is None}
-        for p, strides in zip(self.params, self.layout.strides, strict=True):
-            grad, p.grad = p.grad, None
-            if grad is not None and grad.stride() != strides:  # flat, it would be in another order
-                grad = torch.empty_strided(p.shape, strides, dtype=p.dtype, device=p.device).copy_(
-                    grad
-                )
-            self._flat.append(None if grad is None else flat_view(grad.detach()))
-            if p in self._own:
-                self._grads[p] = torch.empty_like(p) if grad is None else grad.detach()
+    def mark_present(self) -> None:
+        """All gradients are there: take them. Those that this rank owns stay in their place, to become averages."""
+        self._leaving = Leaving(self.layout, self.params)
+        self._sums = {i: self._leaving.flat[i] for i in self._own}
+        for i in self._own:
+            if self._sums[i] is None:
+                self._sums[i] = self.params[i].new_empty(self.params[i].numel())
 
     @torch.no_grad()
     def reduce(self, comm: Comm, share: Work | None, algorithm: str | None) -> None:
         """Sum each gradient at its owner, times this rank's share where `put` did not know it; drop the others."""
-        owned = bounds(self.layout.sizes)
         for at in range(0, max(self.layout.sizes), self._slice):
-            cuts = [(min(a + at, b), min(a + at + self._slice, b)) for a, b in owned]
-            chunks = [self._packed(first, end) for first, end in cuts]
+            cuts = [(min(a + at, b), min(a + at + self._slice, b)) for a, b in self.layout.owned]
+            chunks = [self._leaving.pack(first, end, self._factor) for first, end in cuts]
             if share is not None:
                 for chunk in chunks:
                     chunk.mul_(share.wait())
             reduce_scatter_(comm, chunks, algorithm=algorithm)
-            first, end = cuts[comm.rank]
-            for i, low, high in self._within(first, end):
-                start = self.layout.cuts[i][0]
-                average = flat_view(self._grads[self.params[i]])
-                average[low - start : high - start] = chunks[comm.rank][low - first : high - first]
-        self._flat = []
-
-    def _within(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """The parameters of which something lies between these places of the layout, and where it begins and ends."""
-        for i, (low, high) in enumerate(self.layout.cuts):
-            if max(low, first) < min(high, end):
-                yield i, max(low, first), min(high, end)
-
-    def _packed(self, first: int, end: int) -> Tensor:
-        """What lies between these places of the layout, times the factor. What has left as a whole is freed."""
-        chunk = self.params[0].new_empty(end - first)
-        zero = chunk.new_zeros(())
-        for i, low, high in self._within(first, end):
-            part = chunk[low - first : high - first]
-            start, stop = self.layout.cuts[i]
-            flat = self._flat[i]
-            grad = None if flat is None else flat[low - start : high - start]
-            scale_into(part, grad, self._factor, zero)
-            if high == stop:
-                self._flat[i] = None
-        return chunk
+            for i, place, where in self.layout.within(*cuts[comm.rank]):
+                self._sums[i][place] = chunks[comm.rank][where]
 
     def hand_out(self) -> None:
         """Give this rank the averages of what it owns."""
-        for p, grad in self._grads.items():
-            self._averages.give(p, None if p in self._absent and nowhere(grad) else grad)
-        self._grads = {}
+        for i, average in self._sums.items():
+            p, strides = self.params[i], self.layout.strides[i]
+            missing = i in self._leaving.missing and nowhere(average)
+            self._averages.give(p, None if missing else average.as_strided(p.shape, strides))
+        del self._sums
 
 
-def flat_view(x: Tensor) -> Tensor:
-    """The elements of a dense tensor in the order of its memory."""
-    return x.as_strided((x.numel(),), (1,))
-
-
-class ShardedOptimizer(torch.optim.Optimizer):
+class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     """`optimizer_class` over the ranks of `comm`, each of which steps the parameters that it owns.
 
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, comm, stage=2, lr=1e-3)
@@ -290,9 +261,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
     params, **kwargs: as of `optimizer_class`, with groups and names. Its step must look at one parameter at a time, as
     nearly all do; L-BFGS is refused.  stage: 1 or 2.  master_dtype: of a parameter with fewer bits its owner steps a
     copy in this dtype, by `train.amp.Masters`.  bucket_bytes, first_bucket_bytes: of the buckets in which gradients
-    travel; at stage 1 bucket_bytes of all owners' slices.  overlap: of stage 2, as in `DataParallel`.  algorithm: of the reduce-scatters and all-gathers.
+    travel; a bucket is reduced in rounds, at stage 2 of at most bucket_bytes for each owner. At stage 1 all gradients
+    are one bucket, and a round takes bucket_bytes/n for each owner, or 1/64 of all gradients if that is more.
+    overlap: of stage 2, as in `DataParallel`.
     weight: as in `DataParallel`, set before the backward; None: all ranks alike.  tied: parameters that other stages of
-    a pipeline hold, too. They are owned by the same rank of each stage's group, where these are given in the same order.
+    a pipeline hold, too. They are owned by the same rank of each stage's group, if every stage gives them in the same order.
 
     At the start all ranks get rank 0's parameters, which become views of a flat buffer: move the model to its device
     before. Change a learning rate in `param_groups`, on all ranks. Frozen parameters cost nothing; one that is unfrozen
@@ -304,7 +277,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Made again over the same parameters and ranks (to resume, or at another stage), it replaces the older one, whose
     state_dict can still be taken; gradients are dropped. It goes with SyncBatchNorm, and with an OffloadedOptimizer
-    inside; DataParallel, FullySharded and LocalSGD are refused (parallel/claims.py).
+    inside; DataParallel, FullySharded and LocalSGD are refused (parallel/reducer.py).
     Raises ValueError for another stage, a parameter on another device than the Comm's, or one replaced after the start.
     """
 
@@ -319,7 +292,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         bucket_bytes: int = 25 << 20,
         first_bucket_bytes: int = 1 << 20,
         overlap: bool = True,
-        algorithm: str | None = None,
         tied: Collection[Tensor] = (),
         **kwargs,
     ):
@@ -327,6 +299,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             raise ValueError(
                 f"a sharded optimizer has the stages 1 and 2 of ZeRO, not {stage}: 3 is FullySharded"
             )
+        function(optimizer_class, "optimizer_class makes an optimizer, as AdamW does")
         if isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.LBFGS):
             raise ValueError(
                 "L-BFGS looks at all parameters at once: its step cannot be cut into those of n owners"
@@ -338,7 +311,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
             )
         self.comm = comm
         self.stage = stage
-        self.algorithm = algorithm
         self._inner = None
         self._owner: dict[Tensor, int] = {}  # in the order in which they were placed
         self._loads = [0] * comm.size  # bytes owned by each rank
@@ -351,7 +323,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
             bucket_bytes=bucket_bytes if stage == 2 else sys.maxsize,
             first_bucket_bytes=first_bucket_bytes if stage == 2 else sys.maxsize,
             overlap=overlap and stage == 2,
-            algorithm=algorithm,
             bucket=self._bucket,
             averages=Averages(),
             in_backward=stage == 2,
@@ -384,16 +355,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _start(self, names: dict[Tensor, str], first: Collection[Tensor] = ()) -> None:
         """Rank 0's values for all of these parameters; an owner for those that train, `first` first."""
-        for p, name in names.items():
-            if p.device.type != self.comm.device.type:
-                raise ValueError(
-                    f"{name} is on {p.device}, this Comm passes tensors on {self.comm.device}: "
-                    "move the model first"
-                )
+        check_devices(self.comm, ((name, p) for p, name in names.items()))
         self._claim.take(names)
         broadcast_(self.comm, [p for p in names if not p.requires_grad])
-        for chosen in (True, False):
-            self._place([p for p in names if p.requires_grad and (p in first) is chosen])
+        self._place([p for p in names if p.requires_grad and p in first])
+        self._place_new()
+
+    def _place_new(self, also: Collection[Tensor] = ()) -> None:
+        """Place what trains and has no owner yet, such as a frozen one that was thawed, and those in `also`."""
+        unowned = [p for p in self.names() if p not in self._owner]
+        new = dict.fromkeys(p for p in unowned if p.requires_grad or p in also)
+        self._place(list(new))
+        if self._inner is not None:  # a new group is not there yet
+            for group, inner in zip(self.param_groups, self._inner.param_groups, strict=False):
+                inner["params"] += self._own(p for p in group["params"] if p in new)
         self._reducer.watch(self._owner)
 
     @torch.no_grad()
@@ -403,7 +378,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._owner[p] = owner
             self._loads[owner] += p.nbytes
         for alike in by_dtype(params):
-            ordered, layout = Layout.by_owner(alike, self._owner, self.comm)
+            ordered, layout = by_owner(alike, self._owner, self.comm)
             flat = alike[0].new_empty(layout.total)
             for p, view in zip(ordered, layout.views(flat), strict=True):
                 view.copy_(p.detach())
@@ -414,7 +389,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _own(self, params: Iterable[Tensor]) -> list[Tensor]:
         """Those of `params` that this rank owns."""
-        return [p for p in params if self._owner.get(p) == self.comm.rank]
+        return [p for p in params if self.owner(p) == self.comm.rank]
 
     def _own_group(self, group: dict[str, Any]) -> dict[str, Any]:
         return options(group) | {"params": self._own(group["params"])}
@@ -426,33 +401,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return  # all groups are placed together
         group = self.param_groups[-1]
         self._claim.check()
-        new = set(group["params"])
-        self._start({p: name for p, name in self.names().items() if p in new})
+        names = self.names()
+        self._start({p: names[p] for p in group["params"]})
         self._inner.add_param_group(self._own_group(group))
-
-    def _place_thawed(self, also: Collection[Tensor] = ()) -> None:
-        """Place parameters that were frozen until now, and those in `also`, on all ranks alike."""
-        for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-            frozen = [p for p in group["params"] if p not in self._owner]
-            new = [p for p in frozen if p.requires_grad or p in also]
-            if new:
-                self._place(new)
-                inner["params"] += self._own(new)
-        self._reducer.watch(self._owner)
 
     def names(self) -> dict[Tensor, str]:
         """The name of each parameter: as it was given, or its place in the groups."""
-        found = {}
+        names = {}
         for g, group in enumerate(self.param_groups):
             numbered = [f"parameter {i} of group {g}" for i in range(len(group["params"]))]
-            found |= zip(group["params"], group.get("param_names", numbered), strict=True)
-        return found
+            names |= zip(group["params"], group.get("param_names", numbered), strict=True)
+        return names
 
-    @property
-    def owners(self) -> dict[str, int]:
-        """Which rank owns each parameter, by name."""
-        names = self.names()
-        return {names[p]: owner for p, owner in self._owner.items()}
+    def owner(self, p: Tensor) -> int | None:
+        """The rank that owns a parameter; None of one that has always been frozen."""
+        return self._owner.get(p)
 
     def _named(self) -> dict[Tensor, str]:
         """The parameters that train now, and their names."""
@@ -461,22 +424,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _bucket(self, params: list[Tensor]) -> OwnedBucket:
         size = self._bucket_bytes
-        if self.stage == 1:  # all gradients in one bucket, whose slices go to all owners at once
+        if (
+            self.stage == 1
+        ):  # all gradients are one bucket: slices of 1/64 and more keep the rounds few
             size = max(size // self.comm.size, sum(p.nbytes for p in params) // 64)
         return OwnedBucket(params, self._owner, self.comm, self._reducer.averages, size)
-
-    @property
-    def weight(self) -> float | None:
-        return self._reducer.weight
-
-    @weight.setter
-    def weight(self, weight: float | None) -> None:
-        self._reducer.weight = weight
-
-    def no_sync(self) -> AbstractContextManager:
-        """A `backward()` in here only accumulates; the next one outside averages the total."""
-        self._claim.check()
-        return self._reducer.no_sync()
 
     def average(self) -> None:
         """What the end of a backward does at stage 2: give each owner the averages of its gradients."""
@@ -489,21 +441,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
         All ranks call it; it averages what is not averaged yet. Change them in place to clip or unscale them.
         """
         self._claim.check()
-        self._place_thawed()
+        self._place_new()
         if not self._reducer.averaged:
             self.average()
         if isinstance(self._inner, Masters):
             self._inner.gradients()
-        stepped = self._stepped()
+        stepped = [p for p in self._own(self.names()) if p.grad is not None]
         for p in stepped:
             self._reducer.averages.note(p)
         return [p.grad for p in stepped]
-
-    def _stepped(self) -> list[Tensor]:
-        """The parameters that the inner optimizer steps, those with a gradient."""
-        groups = self._inner.param_groups
-        params = itertools.chain.from_iterable(group["params"] for group in groups)
-        return [p for p in params if p.grad is not None]
 
     def clip_grad_norm_(
         self,
@@ -519,8 +465,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """
         grads = self.gradients()
         if counted is not None:
-            once = set(counted)
-            counted = [p.grad for p in self._stepped() if p in once]
+            counted = [p.grad for p in self._own(counted) if p.grad is not None]
         return clip_(comm or self.comm, grads, max_norm, norm_type, counted)
 
     @torch.no_grad()
@@ -554,7 +499,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _gather(self) -> None:
         """The parameters as their owners have them, on all ranks."""
         for chunks in self._chunks:
-            all_gather_(self.comm, chunks, algorithm=self.algorithm)
+            all_gather_(self.comm, chunks)
 
     @staticmethod
     def _copy_options(source: list[dict], to: list[dict]) -> None:
@@ -579,39 +524,37 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
         self._reducer.averages.forget()
         self._reducer.averaged = False
-        self._place_thawed()
+        self._place_new()
 
     # State dicts: each rank has the states of what it owns; together they are the serial optimizer's. A whole one belongs
-    # to no number of ranks: to change n, save it whole and load it.
+    # to no number of ranks. What else the optimizer inside adds comes along, so that it can go on bit for bit:
+    # {"masters": {index: tensor}} with masters, an OffloadedOptimizer's "offload".
 
-    def state_dict(self, sharded: bool = False) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What `optimizer_class` would give without ranks, on every rank; all call it.
 
-        It loads there, and a state_dict from there loads here. What else the optimizer inside adds comes along, so that
-        it can go on bit for bit: {"masters": {index: tensor}} with masters, an OffloadedOptimizer's "offload".
-        sharded: without messages, only what this rank owns, and {"shard": {"rank", "size"}} more.
+        It loads there, and a state_dict from there loads here.
         """
-        whole = self._own_state()
-        if sharded:
-            whole["shard"] = {"rank": self.comm.rank, "size": self.comm.size}
-        else:
-            everyone = gather_values(self.comm, whole)
-            for key in whole:
-                entries = itertools.chain.from_iterable(own[key].items() for own in everyone)
-                whole[key] = dict(sorted(dict(entries).items()))  # by number, or by name
-        index = itertools.count()
-        whole["param_groups"] = [
-            {**group, "params": [next(index) for _ in group["params"]]}
-            for group in self.param_groups
-        ]
-        return whole
+        whole = self.own_state_dict()
+        del whole["owner"]
+        groups = whole.pop("param_groups")
+        everyone = gather_values(self.comm, whole)
+        for key in whole:
+            entries = {}
+            for own in everyone:
+                entries |= own[key]
+            whole[key] = dict(sorted(entries.items()))  # by number, or by name
+        return whole | {"param_groups": groups}
 
-    def _own_state(self) -> dict[str, dict]:
-        """The inner optimizer's state dict by the parameters' numbers among all, without its groups."""
-        numbers, found = self._numbers(), {}
-        for key, entries in self._inner.state_dict().items():
-            if key == "param_groups":
-                continue
+    def own_state_dict(self) -> dict[str, Any]:
+        """The part of it that this rank owns, without messages: what a checkpoint saves.
+
+        It loads on this rank alone: {"owner": [rank, size]} says whose it is.
+        """
+        numbers, state = self._numbers(), {}
+        inner = self._inner.state_dict()
+        del inner["param_groups"]
+        for key, entries in inner.items():
             entries = by_number(entries)
             if not isinstance(entries, dict):
                 raise ValueError(
@@ -619,46 +562,53 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     f"{type(entries).__name__}: what is not by parameter or by name cannot be put "
                     "together from several ranks"
                 )
-            found[key] = {numbers[i] if isinstance(i, int) else i: x for i, x in entries.items()}
-        return found
+            state[key] = {numbers[i] if isinstance(i, int) else i: x for i, x in entries.items()}
+        index = itertools.count()
+        state["param_groups"] = [
+            {**group, "params": [next(index) for _ in group["params"]]}
+            for group in self.param_groups
+        ]
+        return state | {"owner": [self.comm.rank, self.comm.size]}
 
     def _numbers(self) -> list[int]:
         """The number among all parameters of each that the inner optimizer steps, in its order."""
-        index = {p: i for i, p in enumerate(self._params())}
+        index = {p: i for i, p in enumerate(self.names())}
         return [index[p] for group in self._inner.param_groups for p in group["params"]]
-
-    def _params(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a whole state_dict, ours or the serial optimizer's, or this rank's sharded one; on all ranks.
+        """Take over a state_dict, ours or the serial optimizer's, of which a rank reads what it owns; on all ranks.
 
         Masters that it does not have become the parameters as they are now: load those first, always.
-        Raises ValueError for other groups, another number of ranks, or another rank's shard.
+        Raises ValueError for other groups, and for what another rank owns.
         """
         self._claim.check()
-        self._check_groups(state_dict)
-        params = self._params()
-        self._place_thawed({params[i] for i in state_dict["state"]})
-        numbers = self._numbers()
-        lost = set(state_dict["state"]) - set(numbers)
-        if "shard" in state_dict and lost:
+        here = [self.comm.rank, self.comm.size]
+        rank, size = state_dict.get("owner", here)
+        if [rank, size] != here:
             raise ValueError(
-                f"this shard has the states of parameters {sorted(lost)}, of which rank {self.comm.rank} "
-                f"owns none: it owns {sorted(numbers)}"
+                f"this is the own state of rank {rank} of {size}, loaded on rank {here[0]} of "
+                f"{here[1]}: take each rank's own, or state_dict(), which is whole"
             )
+        theirs = [len(group["params"]) for group in state_dict["param_groups"]]
+        ours = [len(group["params"]) for group in self.param_groups]
+        if theirs != ours:
+            raise ValueError(
+                f"the state_dict has groups of {theirs} parameters, the optimizer of {ours}"
+            )
+        params = list(self.names())
+        self._place_new({params[i] for i in state_dict["state"]})
+        position = {number: k for k, number in enumerate(self._numbers())}
         own = self._inner.state_dict()
-        position = {number: k for k, number in enumerate(numbers)}
         loaded = {}
         for key in own.keys() & state_dict.keys() - {"param_groups"}:
             entries = {
                 position.get(i, i): x
                 for i, x in by_number(state_dict[key]).items()
-                if not isinstance(i, int) or i in position
+                if i in position or not isinstance(i, int)
             }
             as_list = isinstance(own[key], list)
-            loaded[key] = [entries[k] for k in range(len(numbers))] if as_list else entries
+            loaded[key] = [entries[k] for k in range(len(position))] if as_list else entries
         loaded["param_groups"] = [
             options(saved) | {"params": group["params"]}
             for saved, group in zip(state_dict["param_groups"], own["param_groups"], strict=True)
@@ -666,24 +616,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._inner.load_state_dict(loaded)
         self.state = self._inner.state
         self._copy_options(self._inner.param_groups, self.param_groups)
-
-    def _check_groups(self, state_dict: dict[str, Any]) -> None:
-        """ValueError unless the state_dict has these groups, and is whole or this rank's shard."""
-        theirs, ours = (
-            [len(group["params"]) for group in groups]
-            for groups in (state_dict["param_groups"], self.param_groups)
-        )
-        if theirs != ours:
-            raise ValueError(
-                f"the state_dict has groups of {theirs} parameters, the optimizer of {ours}"
-            )
-        here = {"rank": self.comm.rank, "size": self.comm.size}
-        shard = state_dict.get("shard", here)
-        if shard != here:
-            raise ValueError(
-                f"this is the shard of rank {shard['rank']} of {shard['size']}, loaded on rank "
-                f"{self.comm.rank} of {self.comm.size}: save the whole state_dict to change ranks"
-            )
 
 
 def options(group: dict[str, Any]) -> dict[str, Any]:
@@ -696,8 +628,8 @@ def by_number(entries):
     return dict(enumerate(entries)) if isinstance(entries, list) else entries
 
 
-def by_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The tensors of each dtype."""
+def by_dtype(tensors: Sequence) -> list[list]:
+    """The tensors, or what else has a dtype, of each dtype."""
     dtypes = dict.fromkeys(x.dtype for x in tensors)
     return [[x for x in tensors if x.dtype == dtype] for dtype in dtypes]
 
@@ -709,23 +641,27 @@ def gather_values(comm: Comm, value: Any) -> list[Any]:
     back the same). Raises ValueError for anything else.
     """
     leaves, form = tree_flatten(value)
-    everyone = all_gather_json(comm, [treespec_dumps(form), [_note(x) for x in leaves]])
-    found = []
+    everyone = all_gather_json(comm, [treespec_dumps(form), [leaf_as_json(x) for x in leaves]])
+    values = []
     for rank, (form, notes) in enumerate(everyone):
-        copies = [_room(note, comm) for note in notes]
-        for i, copy in enumerate(copies):
-            if isinstance(copy, Tensor):
+        for i, note in enumerate(notes):
+            if isinstance(note, list):
+                dtype, shape, strides, device = note
+                place = comm.device if device == comm.device.type else device
+                notes[i] = torch.empty_strided(
+                    shape, strides, dtype=getattr(torch, dtype), device=place
+                )
                 if rank == comm.rank:
-                    copy.copy_(leaves[i])
+                    notes[i].copy_(leaves[i])
                 # beside meta tensors there are step counts on the CPU
-                sent = copy if comm.device.type == "meta" else copy.to(comm.device)
-                copy.copy_(broadcast_(comm, sent, rank))
-        found.append(tree_unflatten(copies, treespec_loads(form)))
-    return found
+                sent = notes[i] if comm.device.type == "meta" else notes[i].to(comm.device)
+                notes[i].copy_(broadcast_(comm, sent, rank))
+        values.append(tree_unflatten(notes, treespec_loads(form)))
+    return values
 
 
-def _note(leaf: Any) -> Any:
-    """A leaf as JSON: of a tensor what it looks like, in a list."""
+def leaf_as_json(leaf: Any) -> Any:
+    """A leaf of a state; of a tensor, what it looks like, in a list."""
     if isinstance(leaf, Tensor):
         dtype = str(leaf.dtype).removeprefix("torch.")
         return [dtype, list(leaf.shape), list(leaf.stride()), leaf.device.type]
@@ -734,15 +670,6 @@ def _note(leaf: Any) -> Any:
     raise ValueError(
         f"a state holds tensors, numbers, words, lists and dicts, not {type(leaf).__name__}: {leaf!r}"
     )
-
-
-def _room(note: Any, comm: Comm) -> Any:
-    """A tensor that looks like the note, or the note itself."""
-    if not isinstance(note, list):
-        return note
-    dtype, shape, strides, device = note
-    place = comm.device if device == comm.device.type else device
-    return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=place)
 
 
 # ------------------------------------------------------------
@@ -757,26 +684,32 @@ def _room(note: Any, comm: Comm) -> Any:
 
 
 class Held:
-    """A parameter: `whole`, as the module came with it; `piece`, this rank's; and the sites in the module where it stands.
+    """A parameter of the module.
 
-    sites: (module, attribute, full name); a tied parameter has several.
+    whole: the nn.Parameter that the module came with; its data is a view of `Flat.full`, empty unless gathered.
+    piece: this rank's elements.  sites: (module, attribute) wherever the module holds it; a tied one has several.
     """
 
     def __init__(self, name: str, whole: nn.Parameter):
         self.name = name
         self.whole = whole
+        self.dtype = whole.dtype
         self.piece: nn.Parameter | None = None
-        self.sites: list[tuple[nn.Module, str, str]] = []
-        self.shape = whole.shape
-        self.strides = gradient_strides(whole)
+        self.sites: list[tuple[nn.Module, str]] = []
 
     def put(self, p: nn.Parameter) -> None:
         """Let the module hold `p`."""
-        for module, attribute, _ in self.sites:
+        for module, attribute in self.sites:
             module._parameters[attribute] = p
 
+    def show(self) -> None:
+        """Let the module hold the whole."""
+        if self.whole.requires_grad != self.piece.requires_grad:  # frozen or thawed since
+            self.whole.requires_grad_(self.piece.requires_grad)
+        self.put(self.whole)
 
-class Flat(Layout):
+
+class Flat(Chunks):
     """The parameters `held` (all of one dtype) in one buffer, with the values of rank 0 of the first replicas.
 
     full: the whole, in the compute dtype; memory is taken between `allocate` and `release`.  chunks: of each rank.
@@ -805,12 +738,15 @@ class Flat(Layout):
         if compute_dtype is None or not dtype.is_floating_point:
             compute_dtype = dtype
         self.full = torch.empty(total, dtype=compute_dtype, device=comm.device)
-        self.nbytes = self.full.nbytes
         self.chunks = list(self.full.split(self.sizes))
         for h, part, view in zip(held, self.parts(self.shard), self.views(self.full), strict=True):
             h.piece = nn.Parameter(part, requires_grad=h.whole.requires_grad)
             h.whole.data = view  # keeps its own count of changes: a new gather is none to autograd
         self.release()
+
+    def _room_for_shard(self) -> Tensor:
+        """Memory for the shard on the Comm's device, not filled."""
+        return torch.empty(self.shard.shape, dtype=self.shard.dtype, device=self.comm.device)
 
     @torch.no_grad()
     def receive(self, values: list[Tensor] | None, root: int | None, replicas: Comm | None) -> None:
@@ -824,12 +760,21 @@ class Flat(Layout):
         if root is None:
             self.shard.copy_(whole[self.first : self.end])
             return
-        own = torch.empty(self.shard.shape, dtype=self.shard.dtype, device=self.comm.device)
+        own = self._room_for_shard()
         if replicas is None or replicas.rank == 0:
             scatter(self.comm, whole, root, sizes=self.sizes, out=own)
         if replicas is not None:
             broadcast_(replicas, own)
         self.shard.copy_(own)
+
+    @torch.no_grad()
+    def gathered(self, root: int | None = None) -> list[Tensor]:
+        """The whole parameters in the dtype of the shards, on every rank; or on rank `root` alone, none elsewhere."""
+        own = self._room_for_shard().copy_(self.shard)
+        if root is None:
+            return self.views(all_gather(self.comm, own, sizes=self.sizes))
+        whole = gather(self.comm, own, root, sizes=self.sizes)
+        return [] if whole is None else self.views(whole)
 
     @property
     def trains(self) -> bool:
@@ -839,19 +784,12 @@ class Flat(Layout):
     @torch.no_grad()
     def allocate(self) -> None:
         """Take memory for the whole, and fill in this rank's part: what comes next is the all-gather."""
-        self.full.untyped_storage().resize_(self.nbytes)
+        self.full.untyped_storage().resize_(self.full.nbytes)
         own = self.shard
         if self.home is self.comm.host:
             with self.home:
                 own = own.to(self.full.dtype)
         self.chunks[self.comm.rank].copy_(own)
-
-    def show(self) -> None:
-        """The module holds whole parameters."""
-        for h in self.held:
-            if h.whole.requires_grad != h.piece.requires_grad:  # frozen or thawed since
-                h.whole.requires_grad_(h.piece.requires_grad)
-            h.put(h.whole)
 
     def release(self) -> None:
         """Free the whole; the module holds pieces."""
@@ -862,39 +800,28 @@ class Flat(Layout):
     @torch.no_grad()
     def deposit(self, own: Tensor, missing: list[int]) -> None:
         """Add this rank's chunk of an average to the gradients of its pieces, in the dtype of the shard."""
-        there = [
-            h.piece.requires_grad and not (i in missing and nowhere(part))
+        trained = [
+            (i, h.piece)
             for i, (h, part) in enumerate(zip(self.held, self.parts(own), strict=True))
+            if h.piece.requires_grad and not (i in missing and nowhere(part))
         ]
-        if self.home is self.comm.host:
-            with self.home:
+        with self.home:
+            if self.home is self.comm.host:
                 own = torch.empty_like(own, device=self.home.device).copy_(own)
-        if any(new and h.piece.grad is None for h, new in zip(self.held, there, strict=True)):
-            with self.home:
+            if any(piece.grad is None for _, piece in trained):
                 own = torch.empty_like(self.shard).copy_(own)
-        for h, new, part in zip(self.held, there, self.parts(own), strict=True):
-            if new and h.piece.grad is None:
-                h.piece.grad = part
-            elif new:
-                h.piece.grad.add_(part)
-
-    @torch.no_grad()
-    def gathered(self, root: int | None = None) -> list[Tensor]:
-        """The whole parameters in the dtype of the shards, on every rank; or on rank `root` alone, none elsewhere."""
-        own = torch.empty(self.shard.shape, dtype=self.shard.dtype, device=self.comm.device).copy_(
-            self.shard
-        )
-        if root is None:
-            return self.views(all_gather(self.comm, own, sizes=self.sizes))
-        whole = gather(self.comm, own, root, sizes=self.sizes)
-        return [] if whole is None else self.views(whole)
+        parts = self.parts(own)
+        for i, piece in trained:
+            if piece.grad is None:
+                piece.grad = parts[i]
+            else:
+                piece.grad.add_(parts[i])
 
     def restore(self) -> None:
         """The module holds whole parameters for good, as they are now, in the dtype that it came with. Collective."""
         for h, value in zip(self.held, self.gathered(), strict=True):
             h.whole.data = value.clone()
-            h.whole.requires_grad_(h.piece.requires_grad)
-            h.put(h.whole)
+            h.show()
 
 
 # ------------------------------------------------------------
@@ -912,26 +839,25 @@ Blocks = type | tuple[type, ...] | Callable[[nn.Module], bool] | None
 
 
 def assign(module: nn.Module, blocks: Blocks) -> dict[str, list[Held]]:
-    """{name of a block: the parameters that it holds}, outer blocks first, those that hold any."""
-    kinds = () if blocks is None else blocks
+    """{name of a block: the parameters that it holds}, outer blocks first, of the blocks that hold any."""
     is_block = blocks
-    if isinstance(kinds, type | tuple):
-        is_block = lambda m: isinstance(m, kinds)
+    if blocks is None or isinstance(blocks, type | tuple):
+        is_block = lambda m: isinstance(m, blocks or ())
     modules = list(module.named_modules(remove_duplicate=False))
-    found: dict[str, list[Held]] = {name: [] for name, m in modules if m is module or is_block(m)}
+    held_by: dict[str, list[Held]] = {name: [] for name, m in modules if m is module or is_block(m)}
     held: dict[nn.Parameter, Held] = {}
     around: dict[nn.Parameter, list[str]] = {}  # the blocks around all uses of a parameter
     for name, m in modules:
-        chain = [block for block in found if not block or f"{name}.".startswith(f"{block}.")]
+        chain = [block for block in held_by if not block or f"{name}.".startswith(f"{block}.")]
         for attribute, p in m._parameters.items():
             if p is None:
                 continue
             full = f"{name}.{attribute}" if name else attribute
-            held.setdefault(p, Held(full, p)).sites.append((m, attribute, full))
+            held.setdefault(p, Held(full, p)).sites.append((m, attribute))
             around[p] = [block for block in around.get(p, chain) if block in chain]
     for p, h in held.items():
-        found[around[p][-1]].append(h)
-    return {name: some for name, some in found.items() if some}
+        held_by[around[p][-1]].append(h)
+    return {name: own for name, own in held_by.items() if own}
 
 
 # ------------------------------------------------------------
@@ -1009,14 +935,14 @@ class Unit:
             self.whole = True
             for flat in self.flats:
                 flat.allocate()
-            self._works = [self.schedule.gather(flat.chunks) for flat in self.flats]
+            self._works = [self.schedule.lane.run(all_gather_, flat.chunks) for flat in self.flats]
 
     def need(self) -> None:
         """Be whole, and the module with it."""
         self.start()
         self._wait()
-        for flat in self.flats:
-            flat.show()
+        for h in self.held:
+            h.show()
 
     def free(self) -> None:
         """Keep the shards alone."""
@@ -1027,9 +953,8 @@ class Unit:
             self.whole = False
 
     def _wait(self) -> None:
-        works, self._works = self._works, []
-        for work in works:
-            work.wait()
+        while self._works:
+            self._works.pop().wait()
 
     @property
     def inside(self) -> bool:
@@ -1042,7 +967,7 @@ class Unit:
         leaves, form = tree_flatten((args, kwargs))
         where = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad]
         if where and torch.is_grad_enabled() and not self.inside:
-            inputs = Leave.apply(self._left, self._open[-1], *(leaves[i] for i in where))
+            inputs = Leave.apply(self._end_call, self._open[-1], *(leaves[i] for i in where))
             for i, x in zip(where, inputs, strict=True):
                 leaves[i] = x
         if self.compute_dtype is not None:
@@ -1052,7 +977,7 @@ class Unit:
         return tree_unflatten(leaves, form)
 
     def _after(self, module: nn.Module, args, kwargs, output) -> None:
-        """Also after an exception, without an output."""
+        """A forward of the block has ended, or raised; then there is no output."""
         call = self._open.pop()
         if torch.is_grad_enabled() and not self.inside:
             for x in tree_leaves(output):
@@ -1063,7 +988,7 @@ class Unit:
             self.free()
             self.schedule.leave_forward(self)
 
-    def _left(self, call: Call) -> None:
+    def _end_call(self, call: Call) -> None:
         """The backward of a call has ended: free, unless another is at work; reduce, unless others are to come."""
         call.inside = False
         self.calls.discard(call)
@@ -1088,7 +1013,7 @@ class Unit:
         self.drop_gradients()
 
     def drop_gradients(self) -> None:
-        """Drop those that are whole."""
+        """Drop the whole parameters' gradients, not those of the pieces."""
         for h in self.held:
             h.whole.grad = None
 
@@ -1119,22 +1044,20 @@ class Unit:
 
 
 class Schedule:
-    """The order of the blocks' traffic over `comm`, and over `replicas`, the ranks with the same shard."""
+    """When what is sent: the blocks' traffic over `comm`, and over `replicas`, the ranks with the same shard."""
 
-    def __init__(
-        self, comm: Comm, prefetch: int, algorithm: str | None, replicas: Comm | None = None
-    ):
+    def __init__(self, comm: Comm, prefetch: int, replicas: Comm | None = None):
         self.comm = comm
         self.prefetch = prefetch
-        self.algorithm = algorithm
+        self.copies = comm.size * (1 if replicas is None else replicas.size)  # of the gradients
         self.units: list[Unit] = []
-        self.averages = True  # not within no_sync
+        self.in_backward = True  # whether gradients are averaged there: not within no_sync
         self.weight: float | None = None
         self.active = False  # whether a backward has begun and not ended
-        self._lane = Lane(comm, prefetch > 0)
+        self.lane = Lane(comm, prefetch > 0)
         self._across = None if replicas is None else Lane(replicas, prefetch > 0)
         self._entered: list[Unit] = []  # in this forward, or the one before
-        self._left: list[Unit] = []
+        self._forwards_ended: list[Unit] = []
         self._next: list[Unit] = []  # what is expected to be used, in this order
         self._reducing: list[tuple[Flat, Tensor, list[int], Work]] = []
         self._total: Tensor | None = None  # the sum of all ranks' weights, once `_summed` is done
@@ -1146,30 +1069,30 @@ class Schedule:
             self.abandon()  # the backward before raised
         if not self.active:
             self._next, self._entered = self._entered, []
-            self._left = []
+            self._forwards_ended = []
 
     def enter_forward(self, unit: Unit) -> None:
         """A forward of `unit` begins."""
-        unit.start()
         if not self.active:
             self._entered.append(unit)
-            self._ahead(unit)
-        unit.need()
+        self._use(unit, not self.active)
 
-    def _ahead(self, unit: Unit) -> None:
-        """Begin to gather what comes after `unit`."""
-        if unit in self._next:
+    def _use(self, unit: Unit, first: bool) -> None:
+        """Make `unit` whole; the first time, begin to gather what comes after it."""
+        unit.start()
+        if first and unit in self._next:
             self._next = self._next[self._next.index(unit) + 1 :]
             for later in self._next[: self.prefetch]:
                 later.start()
+        unit.need()
 
     def leave_forward(self, unit: Unit) -> None:
-        """It has ended."""
+        """The forward of `unit` has ended."""
         if not self.active:
-            self._left.append(unit)
+            self._forwards_ended.append(unit)
 
     def end_forward(self) -> None:
-        """So has that of the whole: drop what was gathered ahead for nothing."""
+        """The forward of the whole model has ended: free what was gathered ahead and not used."""
         if not self.active:
             for unit in self.units:
                 unit.free()
@@ -1178,35 +1101,33 @@ class Schedule:
         """The gradient of an output of `unit` is there."""
         if not self.active:
             self._begin_backward()
-        if not call.inside:
-            call.inside = True
-            unit.dirty = True
-            unit.calls.add(call)
-            unit.start()
-            self._ahead(unit)
-        unit.need()
+        first = not call.inside
+        call.inside = unit.dirty = True
+        unit.calls.add(call)
+        self._use(unit, first)
 
     def _begin_backward(self) -> None:
         """Ask autograd for a call when this backward ends."""
         self.active = True
-        self._next = self._left[::-1]
+        self._next = self._forwards_ended[::-1]
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         check_weight(self.comm, self.weight)
-        if self.averages and self.weight is not None:
+        if self.in_backward and self.weight is not None:
             self._total = torch.tensor(
                 float(self.weight), dtype=torch.float64, device=self.comm.device
             )
-            self._summed = self._lane.run(all_reduce_, self._total)
-            if self._across is not None:
-                self._summed = self._across.run(all_reduce_, self._total, after=self._summed)
+            self._summed = self._sum(all_reduce_, self._total, self._total)
 
-    def gather(self, chunks: list[Tensor]) -> Work:
-        """Begin to fill in the other ranks' chunks."""
-        return self._lane.run(all_gather_, chunks, self.algorithm)
+    def _sum(self, job: Callable, x: Tensor | list[Tensor], own: Tensor) -> Work:
+        """Begin to sum `x` within `comm`, then what has become of `own` over the replicas."""
+        work = self.lane.run(job, x)
+        if self._across is not None:
+            work = self._across.run(all_reduce_, own, after=work)
+        return work
 
     def reduce(self, unit: Unit) -> None:
         """Begin to average the gradients of `unit`, which is free again, if any have come."""
-        if not unit.dirty or not self.averages:
+        if not unit.dirty or not self.in_backward:
             return
         unit.dirty = False
         self._deposit()  # one block's gradients are on the way, no more
@@ -1217,20 +1138,18 @@ class Schedule:
             self._deposit()
 
     def _send(self, flat: Flat) -> None:
-        copies = 1 if self._across is None else self._across.comm.size
-        share = 1 / (self.comm.size * copies) if self.weight is None else float(self.weight > 0)
-        buffer, missing = pack(
-            flat, [h.whole for h in flat.held], share, [h.name for h in flat.held]
-        )
+        for h in flat.held:
+            check_dense(h.whole.grad, h.name)
+        leaving = Leaving(flat, [h.whole for h in flat.held])
+        # with weights 0 or 1 now, and the share itself once their sum is there
+        factor = 1 / self.copies if self.weight is None else float(self.weight > 0)
+        buffer = leaving.pack(0, flat.total, factor)
         if self.weight:
             self._summed.wait()
             buffer.mul_(self.weight / self._total)
         chunks = list(buffer.split(flat.sizes))
         own = chunks[self.comm.rank]
-        work = self._lane.run(reduce_scatter_, chunks, "sum", self.algorithm)
-        if self._across is not None:
-            work = self._across.run(all_reduce_, own, "sum", self.algorithm, after=work)
-        self._reducing.append((flat, own, missing, work))
+        self._reducing.append((flat, own, leaving.missing, self._sum(reduce_scatter_, chunks, own)))
 
     def _deposit(self) -> None:
         """Wait for the gradients on the way."""
@@ -1249,16 +1168,16 @@ class Schedule:
         """Something was raised: leave nothing gathered, and nothing on the way."""
         self.active = False
         self._entered = []
-        self._left = []
+        self._forwards_ended = []
         self._reducing = []
         for unit in self.units:
             unit.abandon()
-        for lane in (self._lane, self._across):
+        for lane in (self.lane, self._across):
             if lane is not None:
                 lane.last.wait()
 
 
-class FullySharded(nn.Module):
+class FullySharded(Averaging, nn.Module):
     """`module` with its parameters sharded over `comm`. Trains as one rank with the whole batch would.
 
         model = FullySharded(module, comm, blocks=nn.TransformerEncoderLayer)
@@ -1271,12 +1190,13 @@ class FullySharded(nn.Module):
     prefetch: blocks gathered ahead; 0: nothing overlaps.  offload: shards, their gradients and so the optimizer's states
     lie in the memory of the host; the step runs there (`with comm.host: optimizer.step()` tells a World so).
     blocks: modules that are gathered on their own, by type or predicate. What is left is one more block.
-    algorithm: of the collectives, None for the Comm's own.
     replicas: hybrid sharding: the ranks, this one among them, that hold the same shard in other groups like `comm`.
     Parameters are gathered within `comm`, gradients are averaged over both, such as two axes of a mesh. With `root`, a
     full state dict is loaded from that rank of the first of the replicas.
     weight: set it before `backward()`, on all ranks, to the number of samples behind this rank's gradients where
     ranks differ (as in DataParallel).
+    no_sync: within it whole gradients accumulate on each rank, in the compute dtype, which saves a reduce-scatter each
+    time and costs the memory of all gradients; without it gradients accumulate in the shards, which is as right.
 
         ranks 0 … 3 as 2 × 2     comm: 0 1 │ 2 3, gather and reduce-scatter     replicas: 0 2 │ 1 3, all-reduce of a shard
 
@@ -1288,7 +1208,7 @@ class FullySharded(nn.Module):
     are pieces.
     Made again over the same parameters and ranks, it replaces the older one, from whose values it starts: make the
     optimizer anew as well, as its pieces are others. It goes with SyncBatchNorm (convert first) and with an
-    OffloadedOptimizer of its parameters; DataParallel and ShardedOptimizer are refused (parallel/claims.py).
+    OffloadedOptimizer of its parameters; DataParallel and ShardedOptimizer are refused (parallel/reducer.py).
     Raises ValueError for a parameter on another device than the Comm's, a FullySharded inside, prefetch < 0, and for
     replicas that do not hold the same shard.
     """
@@ -1301,12 +1221,12 @@ class FullySharded(nn.Module):
         prefetch: int = 1,
         offload: bool = False,
         blocks: Blocks = None,
-        algorithm: str | None = None,
         replicas: Comm | None = None,
     ):
         super().__init__()
-        if prefetch < 0:
-            raise ValueError(f"{prefetch} blocks cannot be gathered ahead: at least 0")
+        instance(comm, Comm, "FullySharded(module, comm) shards over the ranks of a Comm")
+        floating(compute_dtype, "blocks compute in a dtype of real numbers of 16 bits or more")
+        whole(prefetch, "at least 0 blocks are gathered ahead", 0)
         if isinstance(module, FullySharded) and same_group(module.comm, comm):
             module = module.module  # `model = FullySharded(model, comm)`, run again
         self.module = module
@@ -1319,19 +1239,14 @@ class FullySharded(nn.Module):
             if group is not None:
                 broadcast_(group, list(module.buffers()))
         home = comm.host if offload else Host(comm.device)
-        self._schedule = Schedule(comm, prefetch, algorithm, replicas)
+        # `Averaging` asks it for the weight and whether to average, as it would ask a Reducer
+        self._reducer = Schedule(comm, prefetch, replicas)
         for name, held in assign(module, blocks).items():
-            dtypes = dict.fromkeys(h.whole.dtype for h in held)
-            flats = [
-                Flat(
-                    [h for h in held if h.whole.dtype == dtype], comm, compute_dtype, home, replicas
-                )
-                for dtype in dtypes
-            ]
+            flats = [Flat(alike, comm, compute_dtype, home, replicas) for alike in by_dtype(held)]
             block = module.get_submodule(name)
-            self.units.append(Unit(name, block, flats, self._schedule, compute_dtype))
+            self.units.append(Unit(name, block, flats, self._reducer, compute_dtype))
         self._claim.leave()
-        self._claim.take(h.piece for unit in self.units for h in unit.held)
+        self._claim.take(h.piece for h in self.held)
         self.register_load_state_dict_pre_hook(_wrap_names)
 
     def _check(self) -> None:
@@ -1341,18 +1256,13 @@ class FullySharded(nn.Module):
                     f"{name} is a FullySharded inside the module that is to be one: leave it out, and let "
                     "blocks=… say that it is a block"
                 )
-        for name, p in self.module.named_parameters():
-            if p.device.type != self.comm.device.type:
-                raise ValueError(
-                    f"{name} is on {p.device}, this Comm passes tensors on {self.comm.device}: "
-                    "move the module"
-                )
+        check_devices(self.comm, self.module.named_parameters())
         if self.replicas is not None:
             shards = all_gather_json(self.replicas, [self.comm.rank, self.comm.size])
             if any(shard != shards[0] for shard in shards):
-                found = ", ".join(f"shard {rank} of {size}" for rank, size in shards)
+                words = ", ".join(f"shard {rank} of {size}" for rank, size in shards)
                 raise ValueError(
-                    f"replicas hold the same shard, and these {len(shards)} ranks hold {found}: the two "
+                    f"replicas hold the same shard, and these {len(shards)} ranks hold {words}: the two "
                     "groups have this rank in common and no other, as two axes of a mesh do"
                 )
 
@@ -1364,24 +1274,21 @@ class FullySharded(nn.Module):
     @property
     def units(self) -> list[Unit]:
         """The blocks, outer ones first."""
-        return self._schedule.units
+        return self._reducer.units
+
+    @property
+    def held(self) -> list[Held]:
+        """All parameters."""
+        return [h for unit in self.units for h in unit.held]
 
     @property
     def whole_shapes(self) -> dict[nn.Parameter, torch.Size]:
         """The shape of each whole parameter, by this rank's piece of it."""
-        return {h.piece: h.shape for unit in self.units for h in unit.held}
-
-    @property
-    def weight(self) -> float | None:
-        return self._schedule.weight
-
-    @weight.setter
-    def weight(self, weight: float | None) -> None:
-        self._schedule.weight = weight
+        return {h.piece: h.whole.shape for h in self.held}
 
     def forward(self, *args, **kwargs):
         self._claim.check()
-        schedule = self._schedule
+        schedule = self._reducer
         schedule.begin_forward()
         try:
             output = self.module(*args, **kwargs)
@@ -1393,22 +1300,8 @@ class FullySharded(nn.Module):
             raise
         return output
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """A `backward()` in here only accumulates, whole gradients on each rank; the next one outside reduces them.
-
-        Costs the memory of all gradients, in the compute dtype, and saves a reduce-scatter each time. Without it
-        gradients accumulate in the shards, which is as right.
-        """
-        self._claim.check()
-        before, self._schedule.averages = self._schedule.averages, False
-        try:
-            yield
-        finally:
-            self._schedule.averages = before
-
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Also what `no_sync` has accumulated."""
+        """As of nn.Module; what `no_sync` has accumulated is dropped, too."""
         super().zero_grad(set_to_none)
         for unit in self.units:
             unit.drop_gradients()
@@ -1420,8 +1313,7 @@ class FullySharded(nn.Module):
         """
         self._claim.check()
         grads = [p.grad for p in self.parameters() if p.grad is not None]
-        with torch.no_grad():
-            return clip_(self.comm, grads, max_norm, norm_type)
+        return clip_(self.comm, grads, max_norm, norm_type)
 
     def state_dict(self, *args, **kwargs):
         """This rank's pieces, under the names that the module has without us. Not collective."""
@@ -1437,18 +1329,18 @@ class FullySharded(nn.Module):
         root: only this rank gets it, the others an empty one. Gathered one block at a time.
         """
         self._claim.check()
-        found = {}
+        wholes = {}
         for flat in self._flats():
             for h, value in zip(flat.held, flat.gathered(root), strict=False):
-                copy = value.clone() if value.is_meta else value.to("cpu", copy=True)
-                found |= {name: copy for *_, name in h.sites}
-        if root in (None, self.comm.rank):
-            found |= {name: x.detach().clone() for name, x in self._buffers_by_name().items()}
-        return found
+                wholes[h.piece] = value.clone() if value.is_meta else value.to("cpu", copy=True)
+        if root not in (None, self.comm.rank):
+            return {}
+        state = self.module.state_dict(keep_vars=True)
+        return {name: wholes[x] if x in wholes else x.clone() for name, x in state.items()}
 
     @torch.no_grad()
     def load_full_state_dict(
-        self, found: dict[str, Tensor] | None, root: int | None = None
+        self, state: dict[str, Tensor] | None, root: int | None = None
     ) -> None:
         """Take the values of an unsharded module's state dict: given on every rank, or (root=…) on that one alone.
 
@@ -1456,15 +1348,16 @@ class FullySharded(nn.Module):
         """
         self._claim.check()
         first = self.replicas is None or self.replicas.rank == 0
-        given = root is None or (self.comm.rank == root and first)
-        buffers = self._buffers_by_name()
-        if given:
-            self._check_names(found)
+        reads = root is None or (self.comm.rank == root and first)
+        own = self.module.state_dict(keep_vars=True)
+        if reads:
+            self._check_names(own, state)
         for flat in self._flats():
-            flat.receive([found[h.name] for h in flat.held] if given else None, root, self.replicas)
-        if given:
+            flat.receive([state[h.name] for h in flat.held] if reads else None, root, self.replicas)
+        buffers = {name: x for name, x in own.items() if not isinstance(x, nn.Parameter)}
+        if reads:
             for name, x in buffers.items():
-                x.copy_(found[name])
+                x.copy_(state[name])
         if root is not None:
             broadcast_(self.comm, list(buffers.values()), root)
             if self.replicas is not None:
@@ -1473,27 +1366,17 @@ class FullySharded(nn.Module):
     def _flats(self) -> list[Flat]:
         return [flat for unit in self.units for flat in unit.flats]
 
-    def _buffers_by_name(self) -> dict[str, Tensor]:
-        """The buffers that a state dict holds."""
-        saved = self.module.state_dict(keep_vars=True)
-        return {name: x for name, x in saved.items() if not isinstance(x, nn.Parameter)}
-
-    def _check_names(self, found: dict[str, Tensor]) -> None:
-        shapes = {name: x.shape for name, x in self._buffers_by_name().items()}
-        for flat in self._flats():
-            for h in flat.held:
-                shapes |= {name: h.shape for *_, name in h.sites}
-        given = {name: x.shape for name, x in found.items()}
-        for name in sorted(shapes.keys() | given.keys()):
-            if given.get(name) != shapes.get(name):
-                theirs, ours = (
-                    "nothing" if shape is None else tuple(shape)
-                    for shape in (given.get(name), shapes.get(name))
-                )
-                raise ValueError(f"{name}: {theirs} was given, where the model has {ours}")
+    def _check_names(self, own: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        shapes = self.whole_shapes
+        ours = {name: tuple(shapes.get(x, x.shape)) for name, x in own.items()}
+        theirs = {name: tuple(x.shape) for name, x in state.items()}
+        for name in sorted(ours.keys() | theirs.keys()):
+            there, here = theirs.get(name, "nothing"), ours.get(name, "nothing")
+            if there != here:
+                raise ValueError(f"{name}: {there} was given, where the model has {here}")
 
 
-def _wrap_names(model: nn.Module, found: dict, prefix: str, *others) -> None:
-    """Before `model` loads from `found`: its names there do not say that it is wrapped."""
-    for name in [name for name in found if name.startswith(prefix)]:
-        found[f"{prefix}module.{name.removeprefix(prefix)}"] = found.pop(name)
+def _wrap_names(model: nn.Module, state: dict, prefix: str, *others) -> None:
+    """Before `model` loads `state`: put "module." into its names there, which do not say that the model is wrapped."""
+    for name in [name for name in state if name.startswith(prefix)]:
+        state[f"{prefix}module.{name.removeprefix(prefix)}"] = state.pop(name)

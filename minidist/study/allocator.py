@@ -17,9 +17,10 @@ Invariant: blocks lie side by side, and no two free ones are neighbours.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import groupby, pairwise, zip_longest
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,24 +28,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from minidist.arguments import whole
 from minidist.comm.costs import called, operator
 from minidist.models import TransformerLayer
 from minidist.study.picture import (
-    BLUE,
     FAINT,
-    GREEN,
+    GREY,
     INK,
     MARGIN,
-    MEANING,
-    MUTED,
-    PURPLE,
-    SKY,
-    VERMILION,
     WIDTH,
-    YELLOW,
-    Card,
     Picture,
     card,
+    colors,
     inches,
     mix,
 )
@@ -71,12 +66,10 @@ class OutOfMemory(RuntimeError):
         self.free = free
         self.largest = largest
         self.capacity = capacity
-        want, left, piece, whole = (
-            sized(nbytes, capacity) for nbytes in (asked, free, largest, capacity)
-        )
         super().__init__(
-            f"out of memory: {want} asked for, and {left} of {whole} ({free / capacity:.0%}) are free, but the largest "
-            f"piece of that has {piece}"
+            f"out of memory: {sized(asked, capacity)} asked for, and {sized(free, capacity)} of "
+            f"{sized(capacity, capacity)} ({free / capacity:.0%}) are free, but the largest piece of that has "
+            f"{sized(largest, capacity)}"
         )
 
 
@@ -118,11 +111,8 @@ class Segment:
 
     def cut_(self, block: Block, *at: int) -> list[Block]:
         """The block becomes several, that begin at its start and at each of the addresses `at` within it."""
-        ends = [a for a in at if block.start < a < block.end]
-        parts = [
-            Block(a, b - a, self, block.state)
-            for a, b in zip([block.start, *ends], [*ends, block.end], strict=True)
-        ]
+        edges = [block.start, *(a for a in at if block.start < a < block.end), block.end]
+        parts = [Block(a, b - a, self, block.state) for a, b in pairwise(edges)]
         i = self.blocks.index(block)
         self.blocks[i : i + 1] = parts
         return parts
@@ -147,6 +137,11 @@ def segment_size(size: int) -> int:
     return LARGE_SEGMENT if size < OWN_SEGMENT else up(size, ROUND_LARGE)
 
 
+def page_size(small: bool) -> int:
+    """By which an expandable segment grows."""
+    return SMALL_SEGMENT if small else LARGE_SEGMENT
+
+
 class Allocator:
     """`malloc(nbytes) -> Block` and `free(block)` over `capacity` bytes, as on a GPU.
 
@@ -155,7 +150,7 @@ class Allocator:
     """
 
     def __init__(self, capacity: int, expandable: bool = False, divisions: int = 0):
-        self.capacity = capacity
+        self.capacity = whole(capacity, "a device has at least 1 byte", 1)
         self.expandable = expandable
         self.divisions = divisions
         self.segments: list[Segment] = []
@@ -229,41 +224,41 @@ class Allocator:
         """Give back to the driver what no tensor needs: free segments, or the free pages of expandable ones."""
         if not self.expandable:
             self.segments = [s for s in self.segments if s.bytes("used")]
-        for segment in self.segments if self.expandable else []:
-            page, origin = segment_size(1 if segment.small else SMALL + 1), segment.blocks[0].start
+            return
+        for segment in self.segments:
+            page, origin = page_size(segment.small), segment.blocks[0].start
             for block in [b for b in segment.blocks if b.state == "free"]:
                 first = origin + up(block.start - origin, page)
                 last = origin + (block.end - origin) // page * page
-                for part in segment.cut_(block, first, last) if first < last else []:
-                    part.state = "unmapped" if first <= part.start < last else "free"
+                if first < last:
+                    for part in segment.cut_(block, first, last):
+                        part.state = "unmapped" if first <= part.start < last else "free"
             segment.join_()
-
-    def _best_fit(self, size: int) -> Block | None:
-        def fit(block: Block) -> tuple[int, int]:
-            """A block that can grow counts as large as it can be: it is taken last."""
-            i = block.segment.blocks.index(block) + 1 if self.expandable else 0
-            after = block.segment.blocks[i : i + 1] if i else []
-            return block.size + sum(b.size for b in after if b.state == "unmapped"), block.start
-
-        fits = [b for b in self._kind(size) if b.state == "free" and b.size >= size]
-        return min(fits, key=fit, default=None)
 
     def _kind(self, size: int) -> list[Block]:
         """The blocks of small segments, or of large ones."""
         return [b for b in self.blocks if b.segment.small == (size <= SMALL)]
+
+    def _best_fit(self, size: int) -> Block | None:
+        """The smallest that is large enough, of these the lowest; one that can grow counts as large as it can be."""
+        blocks = self._kind(size)
+        fits = []
+        for block, behind in zip_longest(blocks, blocks[1:]):
+            if block.state == "free" and block.size >= size:
+                growth = behind.size if behind and behind.state == "unmapped" else 0
+                fits.append((block.size + growth, block.start, block))
+        return min(fits)[-1] if fits else None
 
     def _grow(self, size: int) -> Block | None:
         """A free block of at least `size` with memory from the driver, or None if that has too little."""
         if self.expandable:
             return self._grow_by_pages(size)
         new = segment_size(size)
-        return (
-            self._segment(size <= SMALL, new).blocks[0]
-            if self.reserved + new <= self.capacity
-            else None
-        )
+        if self.reserved + new > self.capacity:
+            return None
+        return self._new_segment(size <= SMALL, new, "free").blocks[0]
 
-    def _segment(self, small: bool, size: int, state: str = "free") -> Segment:
+    def _new_segment(self, small: bool, size: int, state: str) -> Segment:
         segment = Segment(small)
         segment.blocks.append(Block(self._address, size, segment, state))
         self._address += size
@@ -271,38 +266,29 @@ class Allocator:
         return segment
 
     def _grow_by_pages(self, size: int) -> Block | None:
-        small = size <= SMALL
-        page = segment_size(1 if small else SMALL + 1)
+        """Give memory to the first pages of the lowest neighbours, free or unmapped, that have `size` addresses."""
+        page = page_size(size <= SMALL)
         if not self._kind(size):  # addresses cost nothing: more of them than there is memory
-            self._segment(small, up(self.capacity + self.capacity // 8, page), "unmapped")
-        chain = self._room(size)
-        needed, have = [], 0
-        for block in chain:
-            needed.append(
-                min(up(size - have, page), block.size) if block.state == "unmapped" else 0
-            )
-            have += needed[-1] or block.size
-        if not chain or self.reserved + sum(needed) > self.capacity:
-            return None
-        segment, start = chain[0].segment, chain[0].start
-        for block, more in zip(chain, needed, strict=True):
-            if more:
-                segment.cut_(block, block.start + more)[0].state = "free"
-        segment.join_()
-        return next(b for b in segment.blocks if b.start == start)
-
-    def _room(self, size: int) -> list[Block]:
-        """The lowest neighbours, free or unmapped and the latter among them, with `size` bytes of addresses."""
-        blocks = self._kind(size)
-        for i, block in enumerate(blocks):
-            if block.state == "unmapped":
-                first = i - 1 if i and blocks[i - 1].state == "free" else i
-                chain: list[Block] = []
-                for b in takewhile(lambda b: b.state != "used", blocks[first:]):
-                    chain.append(b)
-                    if sum(c.size for c in chain) >= size:
-                        return chain
-        return []
+            addresses = up(self.capacity + self.capacity // 8, page)
+            self._new_segment(size <= SMALL, addresses, "unmapped")
+        for used, neighbours in groupby(self._kind(size), key=lambda b: b.state == "used"):
+            unused = list(neighbours)
+            if used or sum(b.size for b in unused) < size:
+                continue
+            missing = size
+            more: dict[Block, int] = {}
+            for block in unused:
+                if block.state == "unmapped" and missing > 0:
+                    more[block] = min(up(missing, page), block.size)
+                missing -= more.get(block, block.size)
+            if self.reserved + sum(more.values()) > self.capacity:
+                return None
+            start, segment = unused[0].start, unused[0].segment
+            for block, nbytes in more.items():
+                segment.cut_(block, block.start + nbytes)[0].state = "free"
+            segment.join_()
+            return next(b for b in segment.blocks if b.start == start)
+        return None
 
 
 # ------------------------------------------------------------
@@ -315,8 +301,7 @@ class Allocator:
 BEFORE = "there before"
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """Tensor number `tensor` takes `nbytes` bytes, or frees them where `nbytes` is 0. `operator` made it."""
 
     tensor: int
@@ -324,39 +309,12 @@ class Event:
     operator: str
 
 
-class Recording:
-    """Events in order. `lasting`: the numbers of tensors that nobody freed. `peak`: most bytes alive at once."""
-
-    def __init__(self, events: list[Event]):
-        self.events = events
-        made = {e.tensor for e in events if e.nbytes}
-        self.lasting = made - {e.tensor for e in events if not e.nbytes}
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self.events)
-
-    def __len__(self) -> int:
-        return len(self.events)
-
-    @property
-    def peak(self) -> int:
-        alive = {}
-        now = 0
-        most = 0
-        for e in self.events:
-            now += e.nbytes - (0 if e.nbytes else alive.pop(e.tensor))
-            if e.nbytes:
-                alive[e.tensor] = e.nbytes
-            most = max(most, now)
-        return most
-
-
 class _Recorder(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.events: list[Event] = []
         self.alive: dict[int, int] = {}  # storage -> tensor number
-        self.count, self.on = 0, True
+        self.count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = called(operator(func), func, args, kwargs or {})
@@ -371,16 +329,14 @@ class _Recorder(TorchDispatchMode):
             self.count += 1
             self.alive[storage._cdata] = self.count
             self.events.append(Event(self.count, storage.nbytes(), operator))
-            weakref.finalize(storage, self.gone, storage._cdata, self.count).atexit = False
+            weakref.finalize(storage, self.gone, storage._cdata).atexit = False
 
-    def gone(self, key: int, tensor: int) -> None:
-        del self.alive[key]
-        if self.on:
-            self.events.append(Event(tensor, 0, "free"))
+    def gone(self, key: int) -> None:
+        self.events.append(Event(self.alive.pop(key), 0, "free"))
 
 
-def record(fn: Callable, *args, there: Iterable[Tensor] = ()) -> Recording:
-    """Run `fn(*args)` and record what it allocates and frees, forward and backward.
+def record(fn: Callable, *args, there: Iterable[Tensor] = ()) -> list[Event]:
+    """Run `fn(*args)` and record what it allocates and frees, in order, forward and backward.
 
     there: tensors that live before, a model's parameters say: they are allocated first. They and the result of `fn`
     outlive the recording.
@@ -389,24 +345,27 @@ def record(fn: Callable, *args, there: Iterable[Tensor] = ()) -> Recording:
     recorder.see(there, BEFORE)
     with recorder:
         result = fn(*args)
-    recorder.on = False
+    events = list(recorder.events)
     del result
-    return Recording(recorder.events)
+    return events
 
 
-def replay(recording: Recording, memory: Allocator) -> dict[int, Block]:
+def replay(events: Sequence[Event], memory: Allocator) -> dict[int, Block]:
     """Allocate and free in the recorded order. Returns the blocks of tensors that are still alive.
 
     Blocks are labelled "there before", "long-lived" or "short-lived", the last if their tensor dies in the recording.
     Raises OutOfMemory where the allocator does, which is then as it was at that moment.
     """
+    freed = {event.tensor for event in events if not event.nbytes}
     blocks: dict[int, Block] = {}
-    for e in recording:
-        if e.nbytes:
-            kind = "long-lived" if e.tensor in recording.lasting else "short-lived"
-            blocks[e.tensor] = memory.malloc(e.nbytes, BEFORE if e.operator == BEFORE else kind)
-        else:
-            memory.free(blocks.pop(e.tensor))
+    for event in events:
+        if not event.nbytes:
+            memory.free(blocks.pop(event.tensor))
+            continue
+        label = "short-lived" if event.tensor in freed else "long-lived"
+        if event.operator == BEFORE:
+            label = BEFORE
+        blocks[event.tensor] = memory.malloc(event.nbytes, label)
     return blocks
 
 
@@ -425,7 +384,7 @@ SHAPE = (4, 2752, 2048, 16)  # batch, tokens, hidden, heads
 CARD = 8 * GiB - 256 * MiB  # a card of 8 GiB, of which the driver and the kernels take a part
 
 
-def backward_in_pieces(*, first: bool = False, bucket: int | None = None) -> Recording:
+def backward_in_pieces(*, first: bool = False, bucket: int | None = None) -> list[Event]:
     """The allocations of a training step of 24 transformer layers, fp16, every layer recomputed; run on meta tensors.
 
     It has 1.2 B parameters: `replay` it into an `Allocator(CARD)`. first: all gradients are views of one
@@ -455,16 +414,14 @@ def backward_in_pieces(*, first: bool = False, bucket: int | None = None) -> Rec
 # ------------------------------------------------------------
 # A picture of the allocator's memory: blocks as they lie, in lines, and the holes between them.
 
-# lines of a picture, if not said; inches of one, and between two
-LINES = 16
+# inches of a line, and between two
 TALL = 0.2
 BETWEEN = 0.07
+ROOM = WIDTH - 2 * MARGIN
 HOLE, REST = "free, in a segment", "free, with the driver"
-# of what has no meaning of its own; none is near the hatching of a hole
-HUES = (BLUE, GREEN, PURPLE, YELLOW, SKY)
 
 
-def blocks(memory: Allocator, *, title: str = "", lines: int = LINES) -> Picture:
+def blocks(memory: Allocator, *, title: str = "", lines: int = 16) -> Picture:
     """Draw all `memory.capacity` bytes, in so many lines as one reads: what is in use by label, and what is free.
 
     A dark mark is where a segment begins. Segments are drawn in the order in which they were taken, addresses
@@ -472,82 +429,61 @@ def blocks(memory: Allocator, *, title: str = "", lines: int = LINES) -> Picture
     """
     if lines < 1:
         raise ValueError(f"{memory.capacity} bytes are drawn in 1 line or more, not in {lines}")
-    parts = [*_parts(memory)]
-    sums = _sums(parts)
-    room = WIDTH - 2 * MARGIN
-    head, tall = (0.62 if title else 0.25), lines * (TALL + BETWEEN)
-    with card(WIDTH, head + tall + 0.5, title) as sheet:
-        styles = _styles(sums)
+    parts = parts_of(memory)
+    labels = dict.fromkeys(label for label, _, _ in parts)
+    free = [label for label in (HOLE, REST) if label in labels]
+    used = [label for label in labels if label not in free]
+    styles = {label: dict(face=mix(color, 0.75)) for label, color in colors(used).items()}
+    styles[HOLE] = dict(face=FAINT, edge=GREY, hatch="//////", linewidth=0.5)
+    styles[REST] = dict(face=FAINT)
+    head = 0.62 if title else 0.25
+    height = head + lines * (TALL + BETWEEN) + 0.5
+    text = [
+        f"{memory.capacity:,} B, {memory.reserved:,} B of it in {len(memory.segments)} segments"
+    ]
+    with card(WIDTH, height, title) as sheet:
         at = 0
         for label, size, first in parts:
-            pieces = list(_pieces(at, size, memory.capacity, lines))
-            for row, x, width in pieces:
+            for row, x, width in pieces_of(at, size, memory.capacity, lines):
+                left, wide = MARGIN + x * ROOM, width * ROOM
                 y = head + row * (TALL + BETWEEN)
-                sheet.box(MARGIN + x * room, y, width * room, TALL, radius=0, **styles[label])
-            if first:
-                row, x, _ = pieces[0]
-                y = head + row * (TALL + BETWEEN) - 0.02
-                sheet.box(MARGIN + x * room, y, 0.012, TALL + 0.04, INK, radius=0)
+                sheet.box(left, y, wide, TALL, radius=0, **styles[label])
+                if first:
+                    sheet.box(left, y - 0.02, 0.012, TALL + 0.04, INK, radius=0)
+                    first = False
             at += size
-        _legend(sheet, sums, styles, memory.capacity)
-        return sheet.picture(title, *_text(memory, sums))
+        x = MARGIN
+        for label in used + free:
+            nbytes = sum(size for name, size, _ in parts if name == label)
+            words = f"{label} {sized(nbytes, memory.capacity)}"
+            sheet.box(x, height - 0.38, 0.24, TALL, radius=0, **styles[label])
+            sheet.note(x + 0.31, height - 0.28, words)
+            x += inches(words) + 0.6
+            text.append(f"  {label}: {nbytes:,} B")
+        holes = [size for label, size, _ in parts if label == HOLE]
+        if holes:
+            words = f"the largest {max(holes):,} B; largest piece {memory.largest:,} B"
+            text.append(f"  {len(holes)} holes, {words}")
+        return sheet.picture(title, *text)
 
 
-def _parts(memory: Allocator):
+def parts_of(memory: Allocator) -> list[tuple[str, int, bool]]:
     """(label, bytes, whether a segment begins here) of each part, as they are drawn."""
+    parts = []
     for segment in memory.segments:
         mapped = [b for b in segment.blocks if b.state != "unmapped"]
-        for i, block in enumerate(mapped):
-            yield _label(block), block.size, i == 0
+        for block in mapped:
+            label = HOLE if block.state == "free" else block.label or "in use"
+            parts.append((label, block.size, block is mapped[0]))
     if memory.reserved < memory.capacity:
-        yield REST, memory.capacity - memory.reserved, False
+        parts.append((REST, memory.capacity - memory.reserved, False))
+    return parts
 
 
-def _label(block: Block) -> str:
-    return HOLE if block.state == "free" else block.label or "in use"
-
-
-def _sums(parts: list[tuple[str, int, bool]]) -> dict[str, int]:
-    """Bytes by label; what is free comes last."""
-    found = dict.fromkeys(label for label, _, _ in parts)
-    order = [*(w for w in found if w not in (HOLE, REST)), *(w for w in (HOLE, REST) if w in found)]
-    return {word: sum(size for label, size, _ in parts if label == word) for word in order}
-
-
-def _styles(sums: dict[str, int]) -> dict[str, dict]:
-    """How each label is drawn: in the colour of its meaning, a hole hatched."""
-    used = [word for word in sums if word not in (HOLE, REST)]
-    hole = dict(face=mix(VERMILION, 0.14), edge=mix(VERMILION, 0.75), hatch="//////", linewidth=0.5)
-    faces = {}
-    for i, word in enumerate(used):
-        faces[word] = dict(face=mix(MEANING.get(word, HUES[i % len(HUES)]), 0.75))
-    return faces | {HOLE: hole, REST: dict(face=FAINT)}
-
-
-def _pieces(at: int, size: int, capacity: int, lines: int):
+def pieces_of(at: int, size: int, capacity: int, lines: int) -> Iterator[tuple[int, float, float]]:
     """(line, start, width) of the parts of a block that lie on different lines, in parts of a line's length."""
     while size > 0:
         row = at * lines // capacity
         end = min(at + size, -(-(row + 1) * capacity // lines))
         yield row, at * lines / capacity - row, (end - at) * lines / capacity
         at, size = end, size - (end - at)
-
-
-def _legend(sheet: Card, sums: dict[str, int], styles: dict[str, dict], capacity: int) -> None:
-    x = MARGIN
-    for word, size in sums.items():
-        text = f"{word} {sized(size, capacity)}"
-        sheet.box(x, sheet.height - 0.38, 0.24, TALL, radius=0, **styles[word])
-        sheet.word(x + 0.31, sheet.height - 0.28, text, color=MUTED)
-        x += inches(text) + 0.6
-
-
-def _text(memory: Allocator, sums: dict[str, int]):
-    holes = sorted((b.size for b in memory.blocks if b.state == "free"), reverse=True)
-    segments = f"{memory.reserved:,} B of it in {len(memory.segments)} segments"
-    yield f"{memory.capacity:,} B, {segments}"
-    for word, size in sums.items():
-        yield f"  {word}: {size:,} B"
-    if holes:
-        largest = f"the largest {holes[0]:,} B; largest piece {memory.largest:,} B"
-        yield f"  {len(holes)} holes, {largest}"

@@ -14,7 +14,6 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from minidist.comm.trace import Timeline
@@ -27,7 +26,6 @@ from minidist.study.picture import (
     INK,
     MARGIN,
     MEANING,
-    MUTED,
     TEXT,
     TIME_UNITS,
     VERMILION,
@@ -35,6 +33,7 @@ from minidist.study.picture import (
     Card,
     Picture,
     card,
+    check_time,
     colors,
     inches,
     measure,
@@ -104,11 +103,11 @@ def curves(
         _whole_ticks(ax, [*lines.values(), *points.values()])
         ax.grid(True)
         ax.set_xlabel(xlabel)
-        sheet.word(MARGIN, top - 0.16, ylabel, color=MUTED)
+        sheet.note(MARGIN, top - 0.16, ylabel)
         _names(sheet, ax, ends, shared)
         text = [f"{ylabel or 'y'} against {xlabel or 'x'}"]
-        for kind, several in (("line", lines), ("points", points)):
-            for name, curve in several.items():
+        for kind, named in (("line", lines), ("points", points)):
+            for name, curve in named.items():
                 values = "" if words else ": " + _listed(*curve, xunit, yunit)
                 text.append(f"  {kind} {name}{values}")
         return sheet.picture(title, *text, f"  {words}" if words else "")
@@ -129,10 +128,10 @@ def _checked(name: str, curve: Curve, logx: bool, logy: bool) -> tuple[list, lis
     return x, y
 
 
-def _whole_ticks(ax, several: list) -> None:
+def _whole_ticks(ax, curves: list) -> None:
     """Where only whole numbers are (ranks, stages, steps), only whole numbers are marked."""
     for k, axis in enumerate((ax.xaxis, ax.yaxis)):
-        whole = all(type(v) is int for curve in several for v in curve[k])
+        whole = all(type(v) is int for curve in curves for v in curve[k])
         if axis.get_scale() == "linear" and whole:
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
@@ -150,7 +149,7 @@ def _names(sheet: Card, ax, ends: dict[str, tuple], note: str) -> None:
     for name, y in zip(order, places, strict=True):
         sheet.line([x, x + 0.18, x + 0.36], [y] * 3, width=1.8, markevery=[1], **ends[name][1])
         sheet.word(x + 0.45, y, name)
-    sheet.word(x, top - 0.16, note, color=MUTED)
+    sheet.note(x, top - 0.16, note)
 
 
 def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
@@ -189,13 +188,9 @@ def bars(
     as a dashed line and called `note`.
     Errors: ValueError for no value, a negative or infinite one, or more than 24.
     """
-    goal = {} if target is None else {note: target}
-    words = {name: measure(v, unit) for name, v in values.items()}
-    parts = {name: {name: v} for name, v in values.items()}
+    parts = {name: {name: value} for name, value in values.items()}
     faces = {name: MEANING.get(name, BLUE) for name in values}
-    text = [f"  {name}: {word}" for name, word in words.items()]
-    text += [f"  ({name}: {measure(v, unit)})" for name, v in goal.items()]
-    return _bars(title, parts, faces, words, goal, unit, text)
+    return _bars(title, parts, faces, unit, {}, {} if target is None else {note: target})
 
 
 def stacked(
@@ -210,39 +205,41 @@ def stacked(
     unit: as for `bars`.  notes: words behind the sum of a bar.
     Errors: ValueError for no bar, more than 24, or a part that is negative or infinite.
     """
-    held = {name: {part: v for part, v in parts.items() if v} for name, parts in bars.items()}
-    faces = colors(part for parts in held.values() for part in parts)
-    words = {name: measure(sum(parts.values()), unit) for name, parts in bars.items()}
-    for name, note in (notes or {}).items():
-        words[name] += f"  {note}"
-    text = []
-    for name, parts in held.items():
-        listed = ", ".join(f"{part} {measure(v, unit)}" for part, v in parts.items())
-        text.append(f"  {name}: {words[name]} ({listed})")
-    return _bars(title, bars, faces, words, {}, unit, text)
+    bars = {name: {part: v for part, v in parts.items() if v} for name, parts in bars.items()}
+    faces = colors(part for parts in bars.values() for part in parts)
+    return _bars(title, bars, faces, unit, notes or {}, {})
 
 
-def _bars(title, bars, faces, words, goal, unit, text) -> Picture:
-    """The parts of each bar behind each other, its words behind them, and a line at the goal."""
+def _bars(title, bars, faces, unit, notes, goal) -> Picture:
+    """The parts of each bar behind each other, its sum and its note behind them, and a line at the goal."""
     room("bars", len(bars), MOST_BARS)
-    for name, parts in [*bars.items(), *((name, {name: v}) for name, v in goal.items())]:
-        for part, v in parts.items():
-            if not math.isfinite(v) or v < 0:
+    for name, parts in [*bars.items(), *((name, {name: value}) for name, value in goal.items())]:
+        for part, value in parts.items():
+            if not math.isfinite(value) or value < 0:
                 which = f"{part!r} of " * (part != name)
-                raise ValueError(f"{which}the bar {name!r} is {v}: bars are finite, not negative")
+                raise ValueError(
+                    f"{which}the bar {name!r} is {value}: bars are finite, not negative"
+                )
+    sums = {name: sum(parts.values()) for name, parts in bars.items()}
+    words = {name: measure(total, unit) for name, total in sums.items()}
+    for name, note in notes.items():
+        words[name] += f"  {note}"
+    keyed = not faces.keys() <= bars.keys()
     left = MARGIN + 0.2 + max(inches(name, TEXT) for name in bars)
     wide = WIDTH - MARGIN - 0.2 - left - max(inches(word, TEXT) for word in words.values())
-    sums = [sum(parts.values()) for parts in bars.values()]
-    inch = wide / (max(*sums, *goal.values(), 0) or 1)
-    keyed = not faces.keys() <= bars.keys()
+    inch = wide / (max(*sums.values(), *goal.values(), 0) or 1)
     top = (0.62 if title else 0.25) + 0.28 * keyed
     end = top + 0.36 * len(bars)
+    text = []
     with card(WIDTH, end + (0.42 if goal else 0.15), title) as sheet:
         if keyed:
             sheet.key(left, top - 0.16, faces)
         sheet.line([left, left], [top, end], EDGE)
-        for v in goal.values():
-            sheet.line([left + v * inch] * 2, [top, end], VERMILION, 1.4, linestyle=DASHED)
+        for name, value in goal.items():
+            x = left + value * inch
+            sheet.line([x, x], [top, end], VERMILION, 1.4, linestyle=DASHED)
+            side = "right" if value * inch > wide / 2 else "left"
+            sheet.note(x, end + 0.12, f"{name} {measure(value, unit)}", side)
         for i, (name, parts) in enumerate(bars.items()):
             y = top + 0.36 * i + 0.18
             x = left
@@ -254,11 +251,9 @@ def _bars(title, bars, faces, words, goal, unit, text) -> Picture:
             # the goal's line ends before the words
             ground = dict(facecolor=CARD, edgecolor="none", pad=1)
             sheet.word(x + 0.08, y, words[name], TEXT, bbox=ground)
-        for name, v in goal.items():
-            side = "right" if v * inch > wide / 2 else "left"
-            sheet.word(
-                left + v * inch, end + 0.12, f"{name} {measure(v, unit)}", ha=side, color=MUTED
-            )
+            listed = [f"{part} {measure(value, unit)}" for part, value in parts.items()]
+            text.append(f"  {name}: {words[name]}" + f" ({', '.join(listed)})" * keyed)
+        text += [f"  ({name}: {measure(value, unit)})" for name, value in goal.items()]
         return sheet.picture(title, *text)
 
 
@@ -276,10 +271,7 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
     held: Timeline = run if isinstance(run, Timeline) else run.timeline
     phases = [] if held is run else run.phases
     end = max([0.0, *held.times[-1:].tolist(), *(stop for *_, stop in phases)])
-    if end <= 0:
-        raise ValueError(
-            f"all {len(held):,} changes of memory are at 0 s: there is no time to draw"
-        )
+    check_time(end)
     left = MARGIN + 0.55
     wide = WIDTH - left - MARGIN
     top = 0.85 + 0.2 * bool(phases)
@@ -287,7 +279,7 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
     with card(WIDTH, top + 2.65, title) as sheet:
         sheet.key(left, 0.6, categories(held))
         ax = sheet.axes(left, top, wide, 2.1)
-        stack(ax, held, (0.0, end), scale, most)
+        stack(ax, held, end, scale, most)
         ax.set_xlim(0, end / scale)
         ax.set_xlabel(f"time, {unit}")
         high = top + 2.1 * (1 - held.peak / max(most, held.peak, 1) / 1.06)
@@ -296,22 +288,22 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
         early = held.times[held.total.argmax()] <= end / 2
         x, side = (left + wide - 0.05, "right") if early else (left + 0.05, "left")
         y = high - 0.1 if most > 1.2 * held.peak else high + 0.1
-        halo = [withStroke(linewidth=4, foreground=CARD)]
-        sheet.word(x, y, f"peak {measure(held.peak, 'B')}", ha=side, path_effects=halo)
+        sheet.word(x, y, f"peak {measure(held.peak, 'B')}", ha=side, halo=CARD)
         for name, start, stop in phases:
             if stop < end:
                 ax.axvline(stop / scale, color=INK, linewidth=0.8, zorder=3)
             if inches(name) + 0.06 < (stop - start) / end * wide:
                 middle = left + (start + stop) / 2 / end * wide
-                sheet.word(middle, top - 0.1, name, ha="center", color=MUTED)
+                sheet.note(middle, top - 0.1, name, "center")
         when = measure(float(held.times[held.total.argmax()]), "s")
-        text = [f"  peak {_held(held.at_peak)}, at {when}"]
+        text = [f"  peak {held_words(held.at_peak)}, at {when}"]
         for name, _, stop in phases:
-            text.append(f"  after {name} ({measure(stop, 's')}): {_held(held.at(stop))}")
-        return sheet.picture(title, *text, f"  at the end: {_held(held.at(float('inf')))}")
+            text.append(f"  after {name} ({measure(stop, 's')}): {held_words(held.at(stop))}")
+        return sheet.picture(title, *text, f"  at the end: {held_words(held.at(float('inf')))}")
 
 
-def _held(parts: dict[str, int]) -> str:
+def held_words(parts: dict[str, int]) -> str:
+    """Live bytes, and those of each category."""
     words = ", ".join(f"{name} {measure(nbytes, 'B')}" for name, nbytes in parts.items() if nbytes)
     return measure(sum(parts.values()), "B") + (f" ({words})" if words else "")
 
@@ -321,15 +313,15 @@ def categories(held: Timeline) -> dict[str, str]:
     return {name: MEANING[name] for name, live in held.live.items() if live.any()}
 
 
-def stack(ax, held: Timeline, times: tuple[float, float], scale: float, most: float) -> None:
-    """Draw the stacked areas between two `times`, in seconds, on `ax`, whose unit is `scale` seconds.
+def stack(ax, held: Timeline, end: float, scale: float, most: float) -> None:
+    """Draw the stacked areas up to `end` seconds on `ax`, whose unit is `scale` seconds.
 
     most: the bytes at the top of the axis, where several pictures are to be compared; the peak if that is higher.
     """
     faces = categories(held)
     most = max(most, held.peak, 1)
     step, unit = unit_of(most, BYTE_UNITS)
-    starts, shown = by_pixel(held, times)
+    starts, shown = by_pixel(held, end)
     live = np.array([held.live[name][shown] for name in faces]) / step
     ax.stackplot(starts / scale, live, colors=faces.values(), step="post", linewidth=0, alpha=0.9)
     ax.set_ylim(0, most / step * 1.06)
@@ -338,9 +330,9 @@ def stack(ax, held: Timeline, times: tuple[float, float], scale: float, most: fl
     ax.set_ylabel(unit)
 
 
-def by_pixel(held: Timeline, times: tuple[float, float]) -> tuple[np.ndarray, list[int]]:
+def by_pixel(held: Timeline, end: float) -> tuple[np.ndarray, list[int]]:
     """The seconds at which each pixel column begins, and which moment it shows: the highest of those within it."""
-    edges = np.linspace(*times, PIXELS + 1)
+    edges = np.linspace(0, end, PIXELS + 1)
     last = np.searchsorted(held.times, edges, side="right")  # so many moments have come by then
     shown = []
     for first, stop in zip(np.maximum(last[:-1] - 1, 0), last[1:], strict=True):
@@ -357,11 +349,14 @@ THIN = "1px solid rgba(128, 128, 128, 0.25)"
 class Table:
     """Rows of words, shown as HTML in a notebook and as aligned columns elsewhere. `text` is the latter."""
 
-    def __init__(self, rows: list[list[str]], columns: list[str], right: list[bool], title: str):
-        self.rows = rows
+    def __init__(self, rows: list[list[Any]], columns: list[str], title: str):
+        self.rows = [[_word(value) for value in row] for row in rows]
         self.columns = columns
-        self.right = right
         self.title = title
+        self.right = []  # columns of numbers
+        for c in range(len(columns)):
+            values = [row[c] for row in rows if row[c] is not None]
+            self.right.append(bool(values) and all(map(_is_number, values)))
 
     @property
     def text(self) -> str:
@@ -410,11 +405,7 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], *, title: str =
             raise ValueError(
                 f"row {i} has {len(row)} cells, but there are {len(columns)} columns: {', '.join(columns)}"
             )
-    right = []
-    for c in range(len(columns)):
-        cells = [row[c] for row in rows if row[c] is not None]
-        right.append(bool(cells) and all(map(_is_number, cells)))
-    return Table([[_word(v) for v in row] for row in rows], columns, right, title)
+    return Table(rows, columns, title)
 
 
 def _is_number(value: Any) -> bool:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
-from matplotlib.patheffects import withStroke
 
+from minidist.arguments import instance
 from minidist.comm.cluster import LEVELS, Cluster
 from minidist.comm.mesh import Grid
 from minidist.comm.trace import Message, Trace
@@ -59,9 +59,9 @@ from minidist.train.amp import Exponents
 
 # --------------------------------------------------------------------------------------------------------- holdings
 CELL = 0.38  # inches: height of a cell
-STEP = CELL + 0.06  # from one cell to the next below it
-LABELS = 0.72  # room for the names of the ranks
-ARROW = 0.6  # room between two steps of one line
+GAP = 0.06  # between two cells
+LABELS = 0.72  # for the names of the ranks
+ARROW = 0.6  # between two steps of one line
 
 Rows = list[list[str | None]]
 
@@ -85,44 +85,57 @@ def holdings(
     Errors: ValueError for no step, steps of different numbers of ranks, more than 32 ranks or chunks.
     Source: after MPI 4.1, figure 6.1.
     """
-    given = before if isinstance(before, Mapping) else {"before": before, "after": after}
-    steps = {str(name): _rows(str(name), step) for name, step in given.items() if step is not None}
+    named = before if isinstance(before, Mapping) else {"before": before, "after": after}
+    steps = {str(name): chunks_of(name, step) for name, step in named.items() if step is not None}
     counts = {name: len(rows) for name, rows in steps.items()}
-    room("ranks", max(counts.values(), default=0), 32)
-    if len(set(counts.values())) > 1:
+    ranks = max(counts.values(), default=0)
+    room("ranks", ranks, 32)
+    if min(counts.values()) < ranks:
         raise ValueError(f"steps are of as many ranks each, not {counts}")
     room("chunks", max(1, *(len(row) for rows in steps.values() for row in rows)), 32)
-    lines, width = _lines(steps)
-    width = max(LABELS + width, inches(title, TITLE, "bold")) + 2 * MARGIN
-    ranks = max(counts.values())
-    block = 0.34 + ranks * STEP
-    top = MARGIN - 0.06 + 0.34 * bool(title)
-    whose = _hues(steps, owner)
-    with card(width, top + len(lines) * (block + 0.14) + 0.02, title) as sheet:
-        for line in lines:
-            for r in range(ranks):
-                sheet.box(MARGIN, top + 0.34 + r * STEP, 0.05, CELL, hue(r), radius=0)
-                sheet.word(MARGIN + 0.13, top + 0.53 + r * STEP, f"rank {r}", color=MUTED)
-            x = MARGIN + LABELS
-            for k, (name, cell, wide) in enumerate(line):
-                if arrows and k:
-                    y = top + (block + 0.34) / 2
-                    sheet.word(x - ARROW / 2, y, "→", 15, "center", color=MUTED)
-                sheet.word(x, top + 0.15, name, TEXT)
-                for r, row in enumerate(steps[name]):
-                    _cells(sheet, x, top + 0.34 + r * STEP, cell, row, whose[name][r])
-                x += wide + ARROW
-            top += block + 0.14
-        return sheet.picture(title, *_held(steps))
+    # name of a step → its line, where it begins there, and how wide its cells are
+    places: dict[str, tuple[int, float, float]] = {}
+    line = 0
+    x = 0.0
+    longest = 0.0
+    for name, rows in steps.items():
+        cell = max([0.46, *(cell_width(word or "") for row in rows for word in row)])
+        wide = max(inches(name, TEXT), max(map(len, rows)) * (cell + GAP) - GAP)
+        if x and x + wide > WIDTH - LABELS - 2 * MARGIN:
+            line += 1
+            x = 0.0
+        places[name] = line, x, cell
+        longest = max(longest, x + wide)
+        x += wide + ARROW
+    width = max(LABELS + longest, inches(title, TITLE, "bold")) + 2 * MARGIN
+    block = 0.34 + ranks * (CELL + GAP)
+    head = MARGIN - 0.06 + 0.34 * bool(title)
+    hues = hues_of(steps, owner)
+    with card(width, head + (line + 1) * (block + 0.14) + 0.02, title) as sheet:
+        for name, (line, x, cell) in places.items():
+            top = head + line * (block + 0.14)
+            left = MARGIN + LABELS + x
+            sheet.word(left, top + 0.15, name, TEXT)
+            if x and arrows:
+                sheet.note(left - ARROW / 2, top + (block + 0.34) / 2, "→", "center", 15)
+            for r, row in enumerate(steps[name]):
+                y = top + 0.34 + r * (CELL + GAP)
+                if not x:
+                    sheet.box(MARGIN, y, 0.05, CELL, hue(r), radius=0)
+                    sheet.note(MARGIN + 0.13, y + CELL / 2, f"rank {r}")
+                draw_cells(sheet, left, y, cell, row, hues[name][r])
+        return sheet.picture(title, *held_text(steps))
 
 
-def _rows(name: str, step: Any) -> Rows:
-    """The chunks of each rank as words."""
+def chunks_of(name: str, step: Any) -> Rows:
+    """The chunks of each rank as words; none where it holds nothing."""
     if isinstance(step, str) or not hasattr(step, "__len__"):
         raise ValueError(f"step {name!r} must be a list with one entry per rank, not {step!r}")
-    entries = [_plain(entry) for entry in step]
-    rows = [entry if isinstance(entry, list | tuple) else [entry] for entry in entries]
-    return [[] if row == [None] else [_chunk(item) for item in row] for row in rows]
+    rows = []
+    for held in map(_plain, step):
+        chunks = held if isinstance(held, list | tuple) else [held]
+        rows.append([] if chunks == [None] else [_word(chunk) for chunk in chunks])
+    return rows
 
 
 def _plain(value: Any) -> Any:
@@ -133,43 +146,44 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _chunk(value: Any) -> str | None:
-    value = _plain(value)
-    if isinstance(value, list | tuple):
-        return " ".join(_chunk(v) or "–" for v in value) or None
-    if isinstance(value, float):
-        return short(value)
-    return None if value is None else str(value)
+def _word(chunk: Any) -> str | None:
+    chunk = _plain(chunk)
+    if isinstance(chunk, list | tuple):
+        return " ".join(_word(value) or "–" for value in chunk) or None
+    if isinstance(chunk, float):
+        return short(chunk)
+    return None if chunk is None else str(chunk)
 
 
-def _hues(steps: dict[str, Rows], owner: Callable | None) -> dict[str, list[list[list[int]]]]:
+def hues_of(steps: dict[str, Rows], owner: Callable | None) -> dict[str, list[list[list[int]]]]:
     """For each step, rank and chunk: the ranks whose hues it shows."""
     first = next(iter(steps.values()))
-    home: dict[str, int] = {}
+    home: dict[str | None, int] = {}
     for r, row in enumerate(first):
         for word in row:
             home.setdefault(word, r)
     numbers = all(_is_number(word) for word in home if word)
 
-    def ranks(word: str | None, r: int, i: int, new: bool) -> list[int]:
+    def ranks(word: str | None, r: int, i: int, computed: bool) -> list[int]:
         if not word:
             return []
         if owner is not None:
-            got = owner(word)
-            return [got] if isinstance(got, int) else list(got)
+            owners = owner(word)
+            return [owners] if isinstance(owners, int) else list(owners)
         if word in first[r] and (not numbers or first[r][i : i + 1] == [word]):
             return [r]
-        if numbers and new:
-            return []  # a step that computes: an equal number elsewhere is a coincidence
+        if numbers and computed:
+            return []  # an equal number elsewhere is a coincidence
         return [home[term.strip()] for term in word.split("+") if term.strip() in home]
 
-    found = {}
+    hues = {}
     for name, rows in steps.items():
-        new = any(set(row) - {None, *home} for row in rows)
-        found[name] = [
-            [ranks(word, r, i, new) for i, word in enumerate(row)] for r, row in enumerate(rows)
+        computed = any(set(row) - {None, *home} for row in rows)
+        hues[name] = [
+            [ranks(word, r, i, computed) for i, word in enumerate(row)]
+            for r, row in enumerate(rows)
         ]
-    return found
+    return hues
 
 
 def _is_number(word: str) -> bool:
@@ -179,61 +193,51 @@ def _is_number(word: str) -> bool:
         return False
 
 
-def _lines(steps: dict[str, Rows]) -> tuple[list[list[tuple[str, float, float]]], float]:
-    """Each step's name, width of a cell and of all, broken into lines of the page; and the longest line."""
-    lines = [[]]
-    x = 0.0
-    longest = 0.0
-    for name, rows in steps.items():
-        cell = max([0.46, *map(_needs, filter(None, chain.from_iterable(rows)))])
-        wide = max(inches(name, TEXT), max(map(len, rows)) * (cell + 0.06) - 0.06)
-        if lines[-1] and x + wide > WIDTH - LABELS - 2 * MARGIN:
-            lines.append([])
-            x = 0.0
-        lines[-1].append((name, cell, wide))
-        longest = max(longest, x + wide)
-        x += wide + ARROW
-    return lines, longest
-
-
-def _needs(word: str) -> float:
+def cell_width(word: str) -> float:
     terms = word.split("+")
     return len(terms) * (max(inches(term, TEXT) for term in terms) + 0.22)
 
 
-def _cells(sheet: Card, x: float, y: float, wide: float, row: list, whose: list) -> None:
+def draw_cells(sheet: Card, x: float, y: float, wide: float, row: list, hues: list) -> None:
     """The chunks of a rank: a cell each, with a stripe for each term of a sum."""
+    middle = y + CELL / 2
     if not any(row):
-        sheet.word(x + wide / 2, y + CELL / 2, "–", TEXT, "center", color=MUTED)
+        sheet.note(x + wide / 2, middle, "–", "center", TEXT)
         return
-    for word, ranks in zip(row, whose, strict=True):
+    for word, ranks in zip(row, hues, strict=True):
         if word is None:
             sheet.box(x, y, wide, CELL, "none", EDGE, linestyle=(0, (2, 2)))
         else:
-            part = wide / max(1, len(ranks))
+            stripe = wide / max(1, len(ranks))
             for k, face in enumerate([mix(hue(r), 0.45) for r in ranks] or [FAINT]):
-                sheet.box(x + k * part, y, part, CELL, face, linewidth=0)
-            terms = word.split("+") if len(ranks) == word.count("+") + 1 else [word]
+                sheet.box(x + k * stripe, y, stripe, CELL, face, linewidth=0)
+            terms = word.split("+")
+            if len(terms) != len(ranks):
+                terms = [word]
             part = wide / len(terms)
             for k, term in enumerate(terms):
-                sheet.word(x + (k + 0.5) * part, y + CELL / 2, term.strip(), TEXT, "center")
+                sheet.word(x + (k + 0.5) * part, middle, term.strip(), TEXT, "center")
                 if k:
-                    sheet.word(x + k * part, y + CELL / 2, "+", TEXT, "center")
-        x += wide + 0.06
+                    sheet.word(x + k * part, middle, "+", TEXT, "center")
+        x += wide + GAP
 
 
-def _held(steps: dict[str, Rows]):
-    cells = [row for rows in steps.values() for row in rows]
-    width = max((len(word or "–") for row in cells for word in row), default=1)
+def held_text(steps: dict[str, Rows]) -> Iterator[str]:
+    words = chain.from_iterable(chain.from_iterable(steps.values()))
+    width = max((len(word or "–") for word in words), default=1)
     for name, rows in steps.items():
         yield f"{name}:"
         for r, row in enumerate(rows):
-            held = "  ".join((word or "–").ljust(width) for word in row).rstrip()
-            yield f"  rank {r:>{len(str(len(rows) - 1))}}: {held if any(row) else 'nothing'}"
+            chunks = "  ".join((word or "–").ljust(width) for word in row).rstrip()
+            yield f"  rank {r:>{len(str(len(rows) - 1))}}: {chunks if any(row) else 'nothing'}"
 
 
 # --------------------------------------------------------------------------------------------------------- messages
 LANE = 0.62  # inches between two ranks
+MOST_LABELS = 48
+MOST_LINES = 24  # of text
+
+Arrow = tuple[Message, float, float]  # and where it starts and ends
 
 
 def messages(
@@ -253,97 +257,96 @@ def messages(
     drawn in time, an unknown clock or label.
     Source: Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System" (1978), figure 1.
     """
+    instance(trace, Trace, "messages draws the trace of a run, as results.trace is")
     if clock not in ("time", "steps"):
         raise ValueError(f'clock must be "time" or "steps", not {clock!r}')
     if label not in ("label", "bytes", None):
         raise ValueError(f'label must be "label", "bytes" or None, not {label!r}')
     room("ranks", trace.n, 16)
     room("messages", len(trace), 300)
-    arrows, unit = in_steps(trace) if clock == "steps" else _in_time(trace)
-    left = MARGIN + 0.62
-    wide = WIDTH - MARGIN - left - 0.1
-    tall = (trace.n - 1) * LANE + 0.4
+    stepped = clock == "steps"
+    arrows = in_steps(trace) if stepped else [(m, m.start, m.arrived) for m in trace]
     end = max(end for *_, end in arrows)
-    if unit == "step":
-        end = math.ceil(end)
-    inch = wide / end
-    with card(WIDTH, 1.0 + tall + 0.25 * (unit != "step"), title) as sheet:
-        lane = [0.8 + r * LANE for r in range(trace.n)]
-        for r, y in enumerate(lane):
-            sheet.word(left - 0.1, y, f"rank {r}", ha="right", color=MUTED)
-            sheet.line([left, left + wide], [y, y], EDGE, 1.2)
-        ax = sheet.axes(left, 0.6, wide, tall)
-        ax.set(xlim=(0, end), yticks=[], xlabel="" if unit == "step" else f"time, {unit}")
-        ax.grid(axis="x")
-        ax.spines[:].set_visible(False)
-        if unit == "step":
-            ax.set_xticks(range(end + 1), [""] * (end + 1))
-            for k in range(0, end, math.ceil(end / 12)):
-                where = (left + (k + 0.5) * inch, 0.74 + tall)
-                sheet.word(*where, f"step {k + 1}", ha="center", color=MUTED)
-        taken: list[tuple[float, float, float, float]] = []
-        for m, start, stop in sorted(arrows, key=lambda a: -abs(a[0].dst - a[0].src)):
-            tail = (left + start * inch, lane[m.src])
-            head = (left + stop * inch, lane[m.dst])
-            sheet.arrow(tail, head, hue(m.src))
-            word = {"label": m.label, "bytes": measure(m.nbytes, "B"), None: None}[label]
-            if word and len(arrows) <= 48:
-                _label(sheet, word, tail, head, taken)
-        return sheet.picture(*_told(title, trace.n, arrows, unit))
-
-
-def _in_time(trace: Trace) -> tuple[list[tuple[Message, float, float]], str]:
-    end = max(m.arrived for m in trace)
-    if end == min(m.start for m in trace):
+    if end == min(start for _, start, _ in arrows):
         raise ValueError(
             f'every message starts and arrives at {measure(end, "s")}: draw them with clock="steps"'
         )
-    scale, unit = unit_of(end, TIME_UNITS)
-    return [(m, m.start / scale, m.arrived / scale) for m in trace], unit
+    if stepped:
+        end = math.ceil(end)
+    left = MARGIN + 0.62
+    wide = WIDTH - MARGIN - left - 0.1
+    tall = (trace.n - 1) * LANE + 0.4
+    inch = wide / end
+    lanes = [0.8 + r * LANE for r in range(trace.n)]
+    with card(WIDTH, 1.0 + tall + 0.25 * (not stepped), title) as sheet:
+        for r, y in enumerate(lanes):
+            sheet.note(left - 0.1, y, f"rank {r}", "right")
+            sheet.line([left, left + wide], [y, y], EDGE, 1.2)
+        ax = sheet.axes(left, 0.6, wide, tall)
+        ax.grid(axis="x")
+        ax.spines[:].set_visible(False)
+        if stepped:
+            ax.set(xlim=(0, end), yticks=[])
+            ax.set_xticks(range(end + 1), [""] * (end + 1))
+            for k in range(0, end, math.ceil(end / 12)):
+                sheet.note(left + (k + 0.5) * inch, 0.74 + tall, f"step {k + 1}", "center")
+        else:
+            scale, unit = unit_of(end, TIME_UNITS)
+            ax.set(xlim=(0, end / scale), yticks=[], xlabel=f"time, {unit}")
+        written: list[tuple[float, float, float]] = []
+        for m, start, stop in sorted(arrows, key=lambda arrow: -abs(arrow[0].dst - arrow[0].src)):
+            tail = (left + start * inch, lanes[m.src])
+            head = (left + stop * inch, lanes[m.dst])
+            sheet.arrow(tail, head, hue(m.src))
+            word = {"label": m.label, "bytes": measure(m.nbytes, "B"), None: None}[label]
+            if word and len(arrows) <= MOST_LABELS:
+                write_label(sheet, word, tail, head, written)
+        return sheet.picture(*_listed(title, trace, arrows, stepped))
 
 
-def in_steps(trace: Trace) -> tuple[list[tuple[Message, float, float]], str]:
+def in_steps(trace: Trace) -> list[Arrow]:
     """Each message with where its arrow starts and ends: step k lies between k − 1 and k."""
-    last = {}  # (rank, "sent" or "received") → step
-    heard = []  # arrived, receiver, step
+    sent = [0] * trace.n  # the last step in which a rank sent, and in which it received
+    received = [0] * trace.n
+    arrived = []  # when, at whom, step
     arrows = []
     for m in sorted(trace, key=lambda m: m.start):
-        before = max((s for t, r, s in heard if r == m.src and t <= m.start), default=0)
-        step = 1 + max(before, last.get((m.src, "sent"), 0), last.get((m.dst, "received"), 0))
-        last[m.src, "sent"] = last[m.dst, "received"] = step
-        heard.append((m.arrived, m.dst, step))
+        heard = max((step for t, r, step in arrived if r == m.src and t <= m.start), default=0)
+        step = 1 + max(heard, sent[m.src], received[m.dst])
+        sent[m.src] = received[m.dst] = step
+        arrived.append((m.arrived, m.dst, step))
         arrows.append((m, step - 0.88, step - 0.12))
-    return sorted(arrows, key=lambda a: (a[1], a[0].src)), "step"
+    return sorted(arrows, key=lambda arrow: (arrow[1], arrow[0].src))
 
 
-def _label(sheet: Card, word: str, tail: tuple, head: tuple, taken: list) -> None:
-    """Write `word` on its arrow, at the first place near its tail that is free."""
+def write_label(sheet: Card, word: str, tail: tuple, head: tuple, written: list) -> None:
+    """Write `word` on its arrow, at the first place near its tail where nothing is `written`: (x, y, half its width)."""
     half = inches(word) / 2 + 0.05
-    lanes = abs(head[1] - tail[1]) / LANE
+    lanes = round(abs(head[1] - tail[1]) / LANE) or 1
     # parts of a lane's height, away from lanes that the arrow crosses
-    parts = (0.3, 0.4, 0.2, 0.5, 1.5, 1.4, 1.6) if lanes > 1.01 else (0.5, 0.64, 0.36, 0.74, 0.26)
+    parts = (0.3, 0.4, 0.2, 0.5, 1.5, 1.4, 1.6) if lanes > 1 else (0.5, 0.64, 0.36, 0.74, 0.26)
     places = []
     for part in parts:
-        x, y = (a + part / max(lanes, 1) * (b - a) for a, b in zip(tail, head, strict=True))
-        near = [other for other in taken if abs(other[1] - y) < 0.18]
-        places.append((any(abs(other[0] - x) < other[2] + half for other in near), x, y))
+        x, y = (a + part / lanes * (b - a) for a, b in zip(tail, head, strict=True))
+        beside = [abs(other - x) < half + wide for other, at, wide in written if abs(at - y) < 0.18]
+        places.append((any(beside), x, y))
     _, x, y = min(places, key=lambda place: place[0])
-    taken.append((x, y, half))
-    halo = [withStroke(linewidth=4, foreground=CARD)]
-    sheet.word(x, y, word, ha="center", path_effects=halo, zorder=5)
+    written.append((x, y, half))
+    sheet.word(x, y, word, ha="center", halo=CARD, zorder=5)
 
 
-def _told(title: str, ranks: int, arrows: list, unit: str):
-    total = sum(m.nbytes for m, *_ in arrows)
-    yield f"{title}: {ranks} ranks, {len(arrows)} message{'s' * (len(arrows) != 1)}, {total:,} B"
-    for m, start, _ in arrows[:24]:
+def _listed(title: str, trace: Trace, arrows: list[Arrow], stepped: bool) -> Iterator[str]:
+    count = len(arrows)
+    total = sum(m.nbytes for m in trace)
+    yield f"{title}: {trace.n} ranks, {count} message{'s' * (count != 1)}, {total:,} B"
+    for m, start, _ in arrows[:MOST_LINES]:
         when = f"{measure(m.start, 's')} to {measure(m.arrived, 's')}"
-        if unit == "step":
+        if stepped:
             when = f"step {math.ceil(start)}"
         label = f", {m.label}" if m.label else ""
         yield f"  {when}: {m.src} → {m.dst}, {m.nbytes:,} B{label}"
-    if len(arrows) > 24:
-        yield f"  … and {len(arrows) - 24} more"
+    if count > MOST_LINES:
+        yield f"  … and {count - MOST_LINES} more"
 
 
 # ---------------------------------------------------------------------------------------------------------- traffic
@@ -358,21 +361,22 @@ def traffic(trace: Trace, *, title: str = "Bytes from each rank to each") -> Pic
     for m in trace:
         sent[m.src][m.dst] += m.nbytes
     most = max(map(max, sent))
-    cell = max(0.44, 0.16 + max(inches(measure(b, "B")) for row in sent for b in row))
+    words = {nbytes: measure(nbytes, "B") if nbytes else "" for row in sent for nbytes in row}
+    cell = max(0.44, 0.16 + max(inches(word or "0 B") for word in words.values()))
     left = MARGIN + 0.8
     wide = max(left + n * cell + MARGIN, inches(title, TITLE, "bold") + 2 * MARGIN, 2.6)
+    rows = {}
+    text = [f"{title}: {n} ranks, {sum(map(sum, sent)):,} B"]
+    for r, row in enumerate(sent):
+        rows[f"rank {r}"] = {}
+        for to, nbytes in enumerate(row):
+            face = mix(BLUE, 0.08 + 0.82 * nbytes / most) if nbytes else mix(GREY, 0.12)
+            rows[f"rank {r}"][str(to)] = words[nbytes], face
+        receivers = ", ".join(f"{nbytes:,} B to {to}" for to, nbytes in enumerate(row) if nbytes)
+        text.append(f"  rank {r}: {receivers or 'nothing'}")
     with card(wide, 1.05 + n * 0.44 + MARGIN, title) as sheet:
-        sheet.word(MARGIN, 0.58, "from rank ↓, to rank →", color=MUTED)
-        rows = {}
-        for i, row in enumerate(sent):
-            faces = [mix(BLUE, 0.08 + 0.82 * b / most) if b else mix(GREY, 0.12) for b in row]
-            words = [measure(b, "B") if b else "" for b in row]
-            rows[f"rank {i}"] = {str(to): (words[to], faces[to]) for to in range(n)}
+        sheet.note(MARGIN, 0.58, "from rank ↓, to rank →")
         matrix(sheet, left, 1.05, cell, 0.44, rows)
-        text = [f"{title}: {n} ranks, {sum(map(sum, sent)):,} B"]
-        for r, row in enumerate(sent):
-            to = ", ".join(f"{b:,} B to {d}" for d, b in enumerate(row) if b)
-            text.append(f"  rank {r}: {to or 'nothing'}")
         return sheet.picture(*text)
 
 
@@ -380,11 +384,11 @@ def matrix(sheet: Card, left: float, top: float, wide: float, tall: float, rows:
     """Cells of `wide` × `tall` inches, {row: {column: (word, color)}}, with the names of rows and columns."""
     for i, (name, cells) in enumerate(rows.items()):
         y = top + i * tall
-        sheet.word(left - 0.1, y + tall / 2, name, ha="right", color=MUTED)
+        sheet.note(left - 0.1, y + tall / 2, name, "right")
         for k, (column, (word, face)) in enumerate(cells.items()):
             x = left + k * wide
             if i == 0:
-                sheet.word(x + wide / 2, top - 0.11, column, ha="center", color=MUTED)
+                sheet.note(x + wide / 2, top - 0.11, column, "center")
             sheet.box(x, y, wide - 0.02, tall - 0.02, face, radius=0, word=word)
 
 
@@ -417,6 +421,7 @@ def tree(trees: Mapping[str, Parents], *, title: str = "Trees of ranks") -> Pict
     strip = 0.6 + heights[0] + STRIP / 2
     column = (WIDTH - 2 * MARGIN) / n
     xs = [MARGIN + (r + 0.5) * column for r in range(n)]
+    text = []
     with card(WIDTH, 0.6 + sum(heights) + STRIP + MARGIN, title) as sheet:
         for k, (name, parents) in enumerate(trees.items()):
             side = 1 if k else -1  # the second tree hangs from the line of ranks
@@ -425,7 +430,6 @@ def tree(trees: Mapping[str, Parents], *, title: str = "Trees of ranks") -> Pict
             for r, parent in enumerate(parents):
                 if parent != ROOT:
                     sheet.line([xs[r], xs[parent]], [ys[r], ys[parent]], MUTED, 1.1, zorder=1)
-            for r in range(n):
                 face = hue(k) if r in inner[name] else CARD
                 size = min(17, 65 * column)
                 dot = dict(marker="o", markersize=size, markerfacecolor=face, zorder=2)
@@ -434,12 +438,20 @@ def tree(trees: Mapping[str, Parents], *, title: str = "Trees of ranks") -> Pict
             root = parents.index(ROOT)
             far = (MARGIN, "left") if root > n / 2 else (WIDTH - MARGIN, "right")
             sheet.word(far[0], ys[root], f"{name}, root {root}", ha=far[1], weight="bold")
+            children = Counter(parent for parent in parents if parent != ROOT)
+            text.append(
+                f"  {name}: {n} ranks, root {root}, depth {deepest}, at most {max(children.values(), default=0)} "
+                f"children, inner nodes {', '.join(map(str, sorted(inner[name]))) or 'none'}"
+            )
         for r in range(n):
             within = [k for k, name in enumerate(trees) if r in inner[name]]
             color = hue(within[0]) if len(within) == 1 else VERMILION if within else GREY
             face = mix(color, 0.35)
             sheet.box(xs[r] - 0.42 * column, strip - 0.1, 0.84 * column, 0.2, face, word=str(r))
-        return sheet.picture(title, *_described(trees, depths, inner))
+        if len(trees) == 2:
+            both = sorted(set.intersection(*inner.values()))
+            text.append(f"  inner in both: {', '.join(map(str, both)) or 'no rank'}")
+        return sheet.picture(title, *text)
 
 
 def depths_of(name: str, parents: Parents) -> list[int]:
@@ -455,18 +467,6 @@ def depths_of(name: str, parents: Parents) -> list[int]:
     if depths.count(0) != 1 or max(depths) == n:
         raise ValueError(f"{name!r} is no tree: from each rank the way up ends at one root, {ROOT}")
     return depths
-
-
-def _described(trees: Mapping[str, Parents], depths: dict, inner: dict):
-    for name, parents in trees.items():
-        most = max(Counter(p for p in parents if p != ROOT).values(), default=0)
-        yield (
-            f"  {name}: {len(parents)} ranks, root {parents.index(ROOT)}, depth {max(depths[name])}, "
-            f"at most {most} children, inner nodes {', '.join(map(str, sorted(inner[name]))) or 'none'}"
-        )
-    if len(trees) == 2:
-        both = sorted(set.intersection(*inner.values()))
-        yield f"  inner in both: {', '.join(map(str, both)) or 'no rank'}"
 
 
 # ------------------------------------------------------------------------------------------------ boxes of a matrix
@@ -487,13 +487,12 @@ def boxes(
     wide = (WIDTH - 2 * MARGIN + 0.3) / len(panels) - 0.3
     tall = min(1.9, wide * height / width)
     top = 0.86 if title else 0.49
-    down = tall / height
-    across = wide / width
+    down, across = tall / height, wide / width
     text = []
     with card(WIDTH, top + tall + 0.2, title) as sheet:
         for i, (name, parts) in enumerate(panels.items()):
             left = MARGIN + i * (wide + 0.3)
-            sheet.word(left, top - 0.18, name, TEXT, color=MUTED)
+            sheet.note(left, top - 0.18, name, size=TEXT)
             sheet.box(left, top, wide, tall, "none", EDGE, radius=0)
             text.append(f"  {name}:")
             for label, (row, column), (rows, columns), rank in parts:
@@ -501,10 +500,10 @@ def boxes(
                 if min(row, column) < 0 or row + rows > height or column + columns > width:
                     raise ValueError(f"{label!r} of {name!r}, {span}, is not in {tuple(shape)}")
                 text.append(f"    {label}: {span}")
-                place = (left + column * across, top + row * down)
+                corner = left + column * across, top + row * down
                 style = dict(radius=0, linewidth=2, word=label)
                 face = mix(hue(rank), 0.3)
-                sheet.box(*place, columns * across, rows * down, face, CARD, **style)
+                sheet.box(*corner, columns * across, rows * down, face, CARD, **style)
         return sheet.picture(title, *text)
 
 
@@ -513,25 +512,6 @@ HIGH = 1.05  # inches between two levels
 SWITCH = 0.26  # of a box
 # inches between two boxes below, and the least of each
 BELOW = {"spine": (0.22, 2.0), "rack": (0.1, 0.72), "node": (0.02, 0.06)}
-
-
-def some(count: int, most: int) -> list[int | None]:
-    """The numbers below `count` that are drawn: all up to `most`, else the first ones, None for a gap, the last."""
-    return list(range(count)) if count <= most else [*range(max(1, most - 1)), None, count - 1]
-
-
-def spread(
-    sheet: Card, items: Sequence[int | None], left: float, wide: float, y: float, apart: float
-):
-    """(item, left, width) of `items` side by side, `apart` inches between them; a gap is narrower, with dots at y."""
-    parts = [0.3 if item is None else 1.0 for item in items]
-    unit = (wide - apart * (len(items) - 1)) / sum(parts)
-    for item, part in zip(items, parts, strict=True):
-        if item is None:
-            sheet.word(left + part * unit / 2, y, "…", TEXT, "center", color=MUTED)
-        else:
-            yield item, left, part * unit
-        left += part * unit + apart
 
 
 def cluster(cluster: Cluster, *, title: str | None = None) -> Picture:
@@ -545,18 +525,18 @@ def cluster(cluster: Cluster, *, title: str | None = None) -> Picture:
     tiers = tiers_of(cluster)
     left = MARGIN + 1.75
     with card(WIDTH, 1.4 + HIGH * (len(tiers) - 1), title) as sheet:
-        sheet.word(MARGIN, 0.54, cluster.summary().partition(": ")[2], color=MUTED)
+        sheet.note(MARGIN, 0.54, cluster.summary().partition(": ")[2])
         for k, tier in enumerate(tiers):
             for i, name in enumerate(tier.links):
                 link = cluster.links[name]
                 y = 0.86 + HIGH * k + 0.5 * i
                 rate = f"{measure(1 / link.beta, 'B')}/s" if link.beta else "no limit"
-                shared = [f"{link.share} ranks share one"] * (link.share > 1)
-                shared += ["one way at a time"] * (not link.duplex)
+                sharing = [f"{link.share} ranks share one"] * (link.share > 1)
+                sharing += ["one way at a time"] * (not link.duplex)
                 sheet.word(MARGIN, y, LEVELS[name], TEXT, weight="bold")
-                sheet.word(MARGIN, y + 0.16, f"{rate}, α {measure(link.alpha, 's')}", color=MUTED)
-                sheet.word(MARGIN, y + 0.31, ", ".join(shared), color=MUTED)
-        _boxes(sheet, cluster, tiers, range(cluster.size), 0.8, left, WIDTH - MARGIN - left)
+                sheet.note(MARGIN, y + 0.16, f"{rate}, α {measure(link.alpha, 's')}")
+                sheet.note(MARGIN, y + 0.31, ", ".join(sharing))
+        draw_tier(sheet, cluster, tiers, range(cluster.size), 0.8, left, WIDTH - MARGIN - left)
         return sheet.picture(title, str(cluster))
 
 
@@ -573,17 +553,19 @@ def tiers_of(cluster: Cluster) -> list[Tier]:
     node = cluster.ranks * cluster.devices
     rack = node * min(cluster.rack or cluster.nodes, cluster.nodes)
     sizes = {"device": cluster.ranks, "node": node, "rack": rack, "spine": cluster.size}
-    tiers = [Tier("device", 1, [])]
-    passed = []
+    below = 1
+    passed: list[str] = []
+    tiers = []
     for name, ranks in sizes.items():
-        if ranks > tiers[0].ranks or name == "device":
+        if ranks > below or name == "device":
             links = cluster.levels(0, ranks - 1) if ranks > 1 else []
-            tiers.insert(0, Tier(name, ranks, [link for link in links[::-1] if link not in passed]))
+            tiers.append(Tier(name, ranks, [link for link in links[::-1] if link not in passed]))
             passed += links
-    return tiers[:-1]
+            below = ranks
+    return tiers[::-1]
 
 
-def _boxes(
+def draw_tier(
     sheet: Card,
     cluster: Cluster,
     tiers: list[Tier],
@@ -594,31 +576,51 @@ def _boxes(
 ) -> None:
     """The box of `ranks`, and what stands below it with the wires to it; a slow device has another colour."""
     tier, *below = tiers
-    color = mix(SKY, 0.3) if below else mix(BLUE, 0.25)
+    face = mix(SKY, 0.3) if below else mix(BLUE, 0.25)
     if not below and any(cluster.slow_ranks.get(rank, 1.0) > 1 for rank in ranks):
-        color = mix(VERMILION, 0.8)
+        face = mix(VERMILION, 0.8)
     span = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
     words = [f"{tier.name} {ranks[0] // tier.ranks}: ranks {span}", span, ""]
-    fits = next(word for word in words if inches(word) + 0.04 <= wide)
-    sheet.box(left, y, wide, SWITCH, color, GREY, word=fits)
-    if below:
-        each = below[0].ranks
-        share = cluster.links[(tier.links or ["nic"])[-1]].share
-        apart, least = BELOW[tier.name]
-        shown = some(math.ceil(len(ranks) / each), max(2, int(wide / least)))
-        for i, x, width in spread(sheet, shown, left, wide, y + HIGH + SWITCH / 2, apart):
-            part = ranks[i * each : (i + 1) * each]
-            count = max(1, len(part) // share)
-            wires(sheet, (x + width / 2, y + SWITCH), HIGH - SWITCH, count, width * 0.7)
-            _boxes(sheet, cluster, below, part, y + HIGH, x, width)
+    fitting = next(word for word in words if inches(word) + 0.04 <= wide)
+    sheet.box(left, y, wide, SWITCH, face, GREY, word=fitting)
+    if not below:
+        return
+    each = below[0].ranks
+    share = cluster.links[(tier.links or ["nic"])[-1]].share
+    apart, least = BELOW[tier.name]
+    shown = first_and_last(math.ceil(len(ranks) / each), max(2, int(wide / least)))
+    for i, x, width in spread(sheet, shown, left, wide, y + HIGH + SWITCH / 2, apart):
+        part = ranks[i * each : (i + 1) * each]
+        count = max(1, len(part) // share)
+        draw_wires(sheet, (x + width / 2, y + SWITCH), HIGH - SWITCH, count, width * 0.7)
+        draw_tier(sheet, cluster, below, part, y + HIGH, x, width)
 
 
-def wires(sheet: Card, top: tuple[float, float], tall: float, count: int, wide: float) -> None:
+def first_and_last(count: int, most: int) -> list[int | None]:
+    """The numbers below `count` that are drawn: all up to `most`, else the first ones, None for a gap, the last."""
+    return list(range(count)) if count <= most else [*range(max(1, most - 1)), None, count - 1]
+
+
+def spread(
+    sheet: Card, items: Sequence[int | None], left: float, wide: float, y: float, apart: float
+) -> Iterator[tuple[int, float, float]]:
+    """(item, left, width) of `items` side by side, `apart` inches between them; a gap is narrower, with dots at y."""
+    parts = [0.3 if item is None else 1.0 for item in items]
+    unit = (wide - apart * (len(items) - 1)) / sum(parts)
+    for item, part in zip(items, parts, strict=True):
+        if item is None:
+            sheet.note(left + part * unit / 2, y, "…", "center", TEXT)
+        else:
+            yield item, left, part * unit
+        left += part * unit + apart
+
+
+def draw_wires(sheet: Card, top: tuple[float, float], tall: float, count: int, wide: float) -> None:
     """`count` lines side by side down from `top`; above 8 of them the outer two, and how many."""
     x, y = top
     for k in range(count) if count <= 8 else (0, count - 1):
-        shift = wide * ((k + 0.5) / count - 0.5)
-        sheet.line([x + shift] * 2, [y, y + tall])
+        at = x + wide * ((k + 0.5) / count - 0.5)
+        sheet.line([at, at], [y, y + tall])
     if count > 8:
         sheet.word(x, y + tall / 2, f"{count} wires", ha="center")
 
@@ -639,17 +641,16 @@ def axis_bytes(trace: Trace, grid: Grid, cluster: Cluster) -> dict[str, dict[str
     if trace.n != grid.size:
         raise ValueError(f"the trace is of {trace.n} ranks, the mesh of {grid.size}")
     grid.fits(cluster.size)
-    pairs: Counter[tuple[int, int]] = Counter()
+    between: Counter[tuple[int, int]] = Counter()
     for message in trace:
-        pairs[message.src, message.dst] += message.nbytes
-    found = {axis: Counter() for axis, size in grid.sizes.items() if size > 1}
-    for (src, dst), sent in sorted(pairs.items()):
-        row = found.setdefault(grid.between(src, dst), Counter())
+        between[message.src, message.dst] += message.nbytes
+    sent = {axis: Counter() for axis, size in grid.sizes.items() if size > 1}
+    for (src, dst), nbytes in sorted(between.items()):
+        levels = sent.setdefault(grid.between(src, dst), Counter())
         for level in cluster.levels(src, dst):
-            row[level] += sent
-    return {
-        axis: {level: row[level] for level in LEVELS if level in row} for axis, row in found.items()
-    }
+            levels[level] += nbytes
+    near_first = lambda row: {level: row[level] for level in LEVELS if level in row}
+    return {axis: near_first(row) for axis, row in sent.items()}
 
 
 def mesh(
@@ -659,45 +660,40 @@ def mesh(
 
     A colour is a stage of the pipeline. Of many nodes the first and the last are drawn.
     """
-    title = f"{grid} on {cluster.name}" if title is None else title
     grid.fits(cluster.size)
+    title = f"{grid} on {cluster.name}" if title is None else title
     per = cluster.ranks * cluster.devices
-    nodes = {}  # node, None for a gap → its ranks
-    for node in some(math.ceil(grid.size / per), 4):
-        first = grid.size if node is None else node * per
-        nodes[node] = range(first, min(first + per, grid.size))
-    rows = {node: max(1, math.ceil(len(ranks) / SIDE_BY_SIDE)) for node, ranks in nodes.items()}
-    sent = {} if trace is None else axis_bytes(trace, grid, cluster)
-    levels = [level for level in LEVELS if any(level in row for row in sent.values())]
-    most = max((count for row in sent.values() for count in row.values()), default=1)
-    end = 0.55 + sum(0.46 * count + 0.12 for count in rows.values())
     wide = (WIDTH - 1.0 - MARGIN) / min(SIDE_BY_SIDE, per)
-    y = 0.55
+    nodes = first_and_last(math.ceil(grid.size / per), 4)
+    ranks = {n: [] if n is None else range(grid.size)[n * per :][:per] for n in nodes}
+    rows = {n: max(1, math.ceil(len(ranks[n]) / SIDE_BY_SIDE)) for n in nodes}
+    sent = {} if trace is None else axis_bytes(trace, grid, cluster)
+    end = 0.55 + sum(0.46 * count + 0.12 for count in rows.values())
     with card(WIDTH, end + (0.3 + 0.26 * len(sent) if sent else 0) + MARGIN, title) as sheet:
-        for node, ranks in nodes.items():
-            name = "…" if node is None else f"node {node}"
-            sheet.word(MARGIN, y + 0.23 * rows[node], name, TEXT)
-            for k, rank in enumerate(ranks):
+        y = 0.55
+        for n in nodes:
+            sheet.word(MARGIN, y + 0.23 * rows[n], "…" if n is None else f"node {n}", TEXT)
+            for k, rank in enumerate(ranks[n]):
                 x = 1.0 + k % SIDE_BY_SIDE * wide
                 top = y + k // SIDE_BY_SIDE * 0.46
                 color = hue(grid.place(rank)["pp"])
                 sheet.box(x + 0.03, top + 0.02, wide - 0.06, 0.42, mix(color, 0.22), color)
                 sheet.word(x + wide / 2, top + 0.14, f"rank {rank}", ha="center", weight="bold")
                 sheet.word(x + wide / 2, top + 0.31, grid.name(rank), ha="center")
-            y += 0.46 * rows[node] + 0.12
-        rows = {}
-        for axis, row in sent.items():
-            color = MEANING.get(AXES.get(axis), GREY)
-            rows[axis] = {}
-            for level in levels:
-                face = mix(color, 0.15 + 0.5 * row[level] / most) if level in row else CARD
-                word = measure(row[level], "B") if level in row else "–"
-                rows[axis][f"over {LEVELS[level]}"] = (word, face)
-        matrix(sheet, 1.0, end + 0.27, 1.7, 0.26, rows)
+            y += 0.46 * rows[n] + 0.12
+        levels = [level for level in LEVELS if any(level in row for row in sent.values())]
+        most = max((nbytes for row in sent.values() for nbytes in row.values()), default=1)
+        cells = {}
         text = []
         for axis, row in sent.items():
-            over = ", ".join(f"{count:,} B over {LEVELS[level]}" for level, count in row.items())
+            color = MEANING.get(AXES.get(axis), GREY)
+            cells[axis] = {f"over {LEVELS[level]}": ("–", CARD) for level in levels}
+            for level, nbytes in row.items():
+                face = mix(color, 0.15 + 0.5 * nbytes / most)
+                cells[axis][f"over {LEVELS[level]}"] = measure(nbytes, "B"), face
+            over = ", ".join(f"{nbytes:,} B over {LEVELS[level]}" for level, nbytes in row.items())
             text.append(f"  {axis}: {over or 'nothing'}")
+        matrix(sheet, 1.0, end + 0.27, 1.7, 0.26, cells)
         return sheet.picture(title, grid.draw(cluster), *text)
 
 
@@ -710,10 +706,8 @@ FATES = {
 }
 
 
-def exponents(
-    found: Exponents | Mapping[str, Exponents], *, title: str = "Numbers by exponent"
-) -> Picture:
-    """Draw what `minidist.train.amp.exponents` has counted: one count, or several by name, on one scale.
+def exponents(counts: Mapping[str, Exponents], *, title: str = "Numbers by exponent") -> Picture:
+    """Draw what `minidist.train.amp.exponents` has counted: counts by name, on one scale.
 
            become 0  │ subnormal │        normal        │ become inf
              ▂▅      │ ▇█▆▃      │▂                     │
@@ -723,52 +717,47 @@ def exponents(
     has no exponent is told beside the row's name: numbers that are 0 already, inf or nan.
     Errors: ValueError for more than 6 counts, of more than one dtype, or without a number that has an exponent.
     """
-    rows = {"": found} if isinstance(found, Exponents) else dict(found)
-    room("counts", len(rows), 6)
-    dtypes = {row.dtype for row in rows.values()}
+    room("counts", len(counts), 6)
+    dtypes = {row.dtype for row in counts.values()}
     if len(dtypes) > 1:
         raise ValueError(f"the counts are of one dtype, not of {len(dtypes)}")
-    powers = [e for row in rows.values() for e in row.counts]
+    powers = [e for row in counts.values() for e in row.counts]
     if not powers:
         raise ValueError("none of the numbers has an exponent: they are 0, inf or nan")
-    edges = limits(dtypes.pop())
-    low = min(powers) - 1
-    high = max(powers) + 2
-    top = max(count / row.total for row in rows.values() for count in row.counts.values())
-    every = math.ceil((high - low) / 16)
+    edges = limits(*dtypes)
+    dtype = str(*dtypes).removeprefix("torch.")
+    low, high = min(powers) - 1, max(powers) + 2
+    top = max(count / row.total for row in counts.values() for count in row.counts.values())
     # none at the corner, where the 0 of the shares stands
-    ticks = range(low + 1, high + 1, every)
+    ticks = range(low + 1, high + 1, math.ceil((high - low) / 16))
     text = []
-    with card(WIDTH, 1.15 + 1.6 * len(rows), title) as sheet:
+    with card(WIDTH, 1.15 + 1.6 * len(counts), title) as sheet:
         sheet.key(MARGIN, 0.58, FATES)
-        for i, (name, row) in enumerate(rows.items()):
+        for i, (name, row) in enumerate(counts.items()):
             y = 1.1 + 1.6 * i
             ax = sheet.axes(MARGIN + 0.5, y, WIDTH - 2 * MARGIN - 0.5, 1.15)
             ax.set(xlim=(low, high), ylim=(0, 1.1 * top), xticks=ticks)
             ax.set_xticklabels([f"2{raised(e)}" if e else "1" for e in ticks])
             ax.set_yticks([0, top], ["0", f"{100 * top:.0f} %"])
-            ax.tick_params(labelbottom=i + 1 == len(rows))
+            ax.tick_params(labelbottom=i + 1 == len(counts))
             shares = [count / row.total for count in row.counts.values()]
             faces = [list(FATES.values())[sum(e >= edge for edge in edges)] for e in row.counts]
             ax.bar(list(row.counts), shares, width=0.9, align="edge", color=faces, zorder=2)
             for edge in edges:
                 if low < edge < high:
                     ax.axvline(edge, color=INK, linewidth=0.8, linestyle=DASHED)
-            counts = (row.underflow, row.subnormal, row.normal, row.overflow, row.zeros, row.bad)
-            names = (*FATES, "are 0", "are inf or nan")
-            fates = [
+            fates = (row.underflow, row.subnormal, row.normal, row.overflow, row.zeros, row.bad)
+            shares_text = ", ".join(
                 f"{short(100 * count / row.total)} % {fate}"
-                for fate, count in zip(names, counts, strict=True)
+                for fate, count in zip([*FATES, "are 0", "are inf or nan"], fates, strict=True)
                 if count
-            ]
+            )
             sheet.word(MARGIN, y - 0.16, name, weight="bold")
-            sheet.word(WIDTH - MARGIN, y - 0.16, ", ".join(fates), ha="right", color=MUTED)
+            sheet.note(WIDTH - MARGIN, y - 0.16, shares_text, "right")
             span = "no exponent"
             if row.counts:
                 span = f"2{raised(min(row.counts))} to 2{raised(max(row.counts) + 1)}"
-            dtype = str(row.dtype).removeprefix("torch.")
-            words = f"{row.total:,} numbers, {span}; in {dtype}: {', '.join(fates)}"
-            text.append(f"  {name}: {words}" if name else f"  {words}")
+            text.append(f"  {name}: {row.total:,} numbers, {span}; in {dtype}: {shares_text}")
         ax.set_xlabel("size of a number; a bar is the share of all numbers in one power of two")
         return sheet.picture(title, *text)
 

@@ -33,6 +33,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D
 from PIL import Image
@@ -178,9 +179,18 @@ class Card:
         self.word(MARGIN, 0.28, title, size=TITLE, weight="bold")
 
     def word(self, x: float, y: float, text: str, size: float = SMALL, ha: str = "left", **style):
-        """`text` with the middle of its height at y; ha says whether x is its left, its center or its right."""
+        """`text` with the middle of its height at y; ha says whether x is its left, its center or its right.
+
+        halo: a colour around the letters, where lines cross them.
+        """
+        if "halo" in style:
+            style["path_effects"] = [withStroke(linewidth=4, foreground=style.pop("halo"))]
         style = {"va": "center", "fontsize": size, "ha": ha, "transform": self.place} | style
         self.fig.text(x, y, text, **style)
+
+    def note(self, x: float, y: float, text: str, ha: str = "left", size: float = SMALL) -> None:
+        """A word that stands back: the name of a row, a unit, a remark."""
+        self.word(x, y, text, size, ha, color=MUTED)
 
     def box(
         self, x: float, y: float, wide: float, tall: float, face: str, edge: str = "none", **style
@@ -252,9 +262,11 @@ def _png(fig: Figure) -> bytes:
     canvas, buffer = FigureCanvasAgg(fig), io.BytesIO()
     canvas.draw()
     pixels = np.ascontiguousarray(canvas.buffer_rgba())
-    found, where, often = np.unique(pixels.view(np.uint32), return_inverse=True, return_counts=True)
+    palette, where, often = np.unique(
+        pixels.view(np.uint32), return_inverse=True, return_counts=True
+    )
     commonest = np.sort(np.argsort(-often, kind="stable")[:256])
-    rgba = found.view(np.uint8).reshape(-1, 4)
+    rgba = palette.view(np.uint8).reshape(-1, 4)
     far = ((rgba[:, None].astype(np.int32) - rgba[commonest].astype(np.int32)) ** 2).sum(-1)
     nearest = far.argmin(1)[where].reshape(pixels.shape[:2])
     image = Image.fromarray(nearest.astype(np.uint8)).convert("P")
@@ -267,8 +279,8 @@ def _png(fig: Figure) -> bytes:
 def ending(path: str | Path, suffix: str) -> str | Path:
     """`path`. ValueError where it does not end in `suffix`."""
     if Path(path).suffix.lower() != suffix:
-        found = Path(path).suffix or "a name without ending"
-        raise ValueError(f"this is saved as {suffix}, not as {found!r}")
+        other = Path(path).suffix or "a name without ending"
+        raise ValueError(f"this is saved as {suffix}, not as {other!r}")
     return path
 
 
@@ -276,6 +288,12 @@ def room(what: str, count: int, most: int) -> None:
     """ValueError unless 1 to `most` of `what` are drawn."""
     if not 0 < count <= most:
         raise ValueError(f"a picture has room for 1 to {most} {what}, and there are {count:,}")
+
+
+def check_time(end: float) -> None:
+    """ValueError where all is over at 0 seconds."""
+    if end <= 0:
+        raise ValueError("everything is at 0 s: there is no time to draw")
 
 
 @lru_cache(maxsize=4096)
@@ -288,6 +306,7 @@ def inches(text: str, size: float = SMALL, weight: str = "normal") -> float:
 
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+FLOP_UNITS = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"), (1, "FLOP"))
 BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 
 
@@ -316,8 +335,8 @@ def unit_of(largest: float, units: tuple) -> tuple[float, str]:
 
 
 def measure(value: float, unit: str | None) -> str:
-    """`value` with its unit: "s" and "B" take the prefix that fits, any other is set behind."""
-    units = {"s": TIME_UNITS, "B": BYTE_UNITS}.get(unit)
+    """`value` with its unit: "s", "B" and "FLOP" take the prefix that fits, any other is set behind."""
+    units = {"s": TIME_UNITS, "B": BYTE_UNITS, "FLOP": FLOP_UNITS}.get(unit)
     if units is None:
         return short(value) + (f" {unit}" if unit else "")
     if unit == "B" and isinstance(value, int) and abs(value) < 10_000:

@@ -1,7 +1,7 @@
 """What a run will take before it is run: memory, time and cost of every grid, and which is best.
 
 plan       the fastest grid that fits a model on a cluster, and why the others lose
-step       seconds of a step on one grid, part by part          Planner   memory and time of one grid
+Planner    memory and time of one grid, part by part
 errors     the planner against published runs
 text, picture, memory_table, time_table, cost_table, rivals_table, errors_table   for people
 """
@@ -13,8 +13,9 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import product
 from math import ceil, gcd
 from statistics import mean
 from typing import NamedTuple
@@ -27,10 +28,12 @@ from minidist.comm.base import Link
 from minidist.comm.cluster import Cluster, Device, nic
 from minidist.split import uneven
 from minidist.study.charts import Table, stacked, table
+from minidist.study.compare import published
 from minidist.study.picture import Picture
 from minidist.study.predict import (
     GB,
     PRECISIONS,
+    RECOMPUTE,
     Grid,
     PerRank,
     Transformer,
@@ -42,7 +45,6 @@ from minidist.study.predict import (
     stage_layers,
     utilization,
 )
-from minidist.study.published import published
 
 # ------------------------------------------------------------
 # What a layer does beside its products: bytes that are read and written, counted in passes over its data.
@@ -56,8 +58,7 @@ from minidist.study.published import published
 # of dropout is one byte an element, half a pass in 16 bits; an all-reduce that must not change its input copies it (2).
 
 
-@dataclass(frozen=True)
-class Passes:
+class Passes(NamedTuple):
     """Of one direction. launches: operators that are not products."""
 
     whole: float
@@ -75,10 +76,10 @@ class Kernels:
     send an activation once, a part from each tensor-parallel rank.  overlap: gradients are reduced beside the last
     backward.  blocking: a stage waits for its messages.  reduced_whole: ZeRO's gradients are all-reduced.  messages:
     copies of its own that a stage keeps for each micro-batch under way.  launch: seconds of an operator's start; None:
-    the device's.  adam: passes over the numbers that the optimizer steps.  scaling: passes over the gradients before.
+    the device's.  adam: passes over the numbers that the optimizer steps.  early_stop: recomputation ends before a
+    layer's last product, whose result nobody needs.
     """
 
-    name: str
     forward: Passes
     backward: Passes
     explicit: bool
@@ -91,34 +92,24 @@ class Kernels:
     messages: int = 0
     launch: float | None = None
     adam: float = 7
-    scaling: float = 2
     early_stop: bool = False
 
 
 MEGATRON = Kernels(
-    "Megatron-LM, 2021",
     Passes(whole=2 * (2 + 3.5), inner=2 * 4 + 2, scores=2 + 2.5, launches=7),
     Passes(whole=2 * (3 + 3.5 + 3), inner=3 * 4 + 4 + 6 + 3 + 2, scores=2.5 + 3, launches=14),
     explicit=True,
     logits=(12, 4, 20),
 )
-"""Bias and GELU in one operator, bias, dropout and residual sum in one, scale, mask and softmax in one; dropout of the
-scores by itself. Narayanan et al. 2021, section 4.2."""
+"""Megatron-LM, 2021. Bias and GELU in one operator, bias, dropout and residual sum in one, scale, mask and softmax in
+one; dropout of the scores by itself. Narayanan et al. 2021, section 4.2."""
 
-DEEPSPEED = replace(
-    MEGATRON,
-    name="Megatron-DeepSpeed, 2022",
-    scattered=False,
-    reduced_whole=True,
-    messages=2,
-    launch=100e-6,
-)
-"""The same layers; every tensor-parallel rank sends its copy of an activation to the next stage, and keeps it. BLOOM
-ran with CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was launched ahead. Assumption:
-then each takes the host 0.1 ms, from Python to the end of its launch."""
+DEEPSPEED = replace(MEGATRON, scattered=False, reduced_whole=True, messages=2, launch=100e-6)
+"""Megatron-DeepSpeed, 2022. The same layers; every tensor-parallel rank sends its copy of an activation to the next
+stage, and keeps it. BLOOM ran with CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was
+launched ahead. Assumption: then each takes the host 0.1 ms, from Python to the end of its launch."""
 
 FUSED = Kernels(
-    "fused attention",
     Passes(whole=2 * (2 + 3), inner=2 * 4, scores=0, launches=5),
     Passes(whole=2 * (3 + 1 + 3), inner=3 * 4 + 4 + 6 + 3, scores=0, launches=11),
     explicit=False,
@@ -129,7 +120,6 @@ FUSED = Kernels(
 """As one would train today: no dropout, FlashAttention, gradients reduced beside the last backward."""
 
 EAGER = Kernels(
-    "minidist's layers, operator by operator",
     Passes(whole=2 * (2 + 2 + 2 + 3), inner=2 * 4, scores=0, launches=9),
     Passes(whole=2 * (3 + 1 + 2 + 3), inner=3 * 4 + 4 + 6 + 6 + 3, scores=0, launches=13),
     explicit=False,
@@ -140,9 +130,9 @@ EAGER = Kernels(
     adam=21,
     early_stop=True,
 )
-"""`parallelize` without dropout, as a World charges it. Without ZeRO gradients are reduced beside the last backward.
-With one stage that hides them: then overlap=True. With several it hid nothing in a World (dp 2, pp 2, tp 2: 12.0 ms a
-step, 11.8 where they were reduced at the end)."""
+"""minidist's layers, operator by operator: `parallelize` without dropout, as a World charges it. Without ZeRO gradients
+are reduced beside the last backward. With one stage that hides them: then overlap=True. With several it hid nothing in
+a World (dp 2, pp 2, tp 2: 12.0 ms a step, 11.8 where they were reduced at the end)."""
 
 
 # ------------------------------------------------------------
@@ -152,74 +142,56 @@ step, 11.8 where they were reduced at the end)."""
 #     passes    launch + bytes / (η·bandwidth)
 #
 # One constant a device, η, its `efficiency`: the part of its data sheet, of FLOP/s and of bytes/s alike, that an
-# operation reaches.
-# What else a product loses follows from its sizes:
+# operation reaches. What else a product loses follows from its sizes:
 #
 #     waves   its result is cut into tiles, which the processors take in rounds; the last round is not full. ⌈w⌉/w
 #     rows    a row that is not a multiple of 16 bytes cannot be loaded for the tensor cores: it runs at fp32's peak
 #
 # Sources: Williams et al. 2009, the roofline; NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
-# quantization, tensor core requirements. η of the A100 was
-# chosen on the published runs (`TABLES`), one figure for all.
+# quantization, tensor core requirements. η of the A100 was chosen on the published runs (`TABLES`), one figure for all.
 
 
 TILES = (128, 256), (256, 128)
 
 
-@dataclass(frozen=True, eq=False)
 class Machine:
-    """A device that computes in `dtype`, and reaches `efficiency` of its data sheet.
+    """A device that computes in `dtype`, and reaches `efficiency` of its data sheet, whose FLOP/s are `peak`.
 
     launch: seconds, in place of the device's own. Raises ValueError for a device whose efficiency nobody has measured.
     """
 
-    device: Device
-    dtype: torch.dtype = torch.bfloat16
-    launch: float | None = None
-
-    def __post_init__(self):
-        if self.device.efficiency is None:
+    def __init__(
+        self, device: Device, dtype: torch.dtype = torch.bfloat16, launch: float | None = None
+    ):
+        if device.efficiency is None:
             raise ValueError(
-                f"what {self.device.name} reaches of its data sheet is not known: "
+                f"what {device.name} reaches of its data sheet is not known: "
                 "give the device an efficiency"
             )
-        if self.launch is None:
-            object.__setattr__(self, "launch", self.device.launch)
-
-    @property
-    def peak(self) -> float:
-        """FLOP/s of the data sheet."""
-        return self.device.peak(self.dtype)
+        self.device = device
+        self.dtype = dtype
+        self.launch = device.launch if launch is None else launch
+        self.peak = device.peak(dtype)
 
     def passes(self, nbytes: float, launches: int = 1) -> float:
         """Seconds of `launches` operators that read and write `nbytes` in all."""
         return launches * self.launch + nbytes / (self.device.efficiency * self.device.bandwidth)
 
-    def product(self, m: int, n: int, k: int, count: int = 1) -> float:
-        """Seconds of one operator that makes `count` products, (m, k) by (k, n) each."""
-        size = self.dtype.itemsize
-        loads = size * count * (m * k + k * n + m * n)
-        return self.work(2 * m * n * k * count * self._waves(m, n, count) / self._rows(n, k), loads)
-
     def work(self, flops: float, nbytes: float) -> float:
         """Seconds of one operator of so many FLOPs and bytes."""
         return max(self.passes(nbytes), self.launch + flops / (self.device.efficiency * self.peak))
 
-    def _waves(self, m: int, n: int, count: int) -> float:
-        """How much longer for the tiles and rounds that are not full."""
-        if not self.device.tiles:
-            return 1.0
-        rounds = (
-            ceil(count * ceil(m / a) * ceil(n / b) / self.device.tiles) * a * b for a, b in TILES
-        )
-        return min(rounds) * self.device.tiles / (count * m * n)
-
-    def _rows(self, n: int, k: int) -> float:
-        """The part of the peak that rows of this length leave."""
-        whole = all(x * self.dtype.itemsize % 16 == 0 for x in (n, k))
-        return (
-            1.0 if whole or not self.device.tiles else self.device.peak(torch.float32) / self.peak
-        )
+    def product(self, m: int, n: int, k: int, count: int = 1) -> float:
+        """Seconds of one operator that makes `count` products, (m, k) by (k, n) each."""
+        size = self.dtype.itemsize
+        at_once = self.device.tiles
+        flops = 2 * m * n * k * count
+        if at_once:
+            rounds = [ceil(count * ceil(m / a) * ceil(n / b) / at_once) * a * b for a, b in TILES]
+            flops *= min(rounds) * at_once / (count * m * n)
+        if at_once and (n * size % 16 or k * size % 16):
+            flops *= self.peak / self.device.peak(torch.float32)
+        return self.work(flops, size * count * (m * k + k * n + m * n))
 
 
 # ------------------------------------------------------------
@@ -253,28 +225,21 @@ MODELS = {
 }
 
 
-def model_of(name: str) -> Transformer:
-    """A model by name. ValueError for one that is not here."""
-    if name not in MODELS:
-        raise ValueError(f"the models are {', '.join(MODELS)}, not {name!r}")
-    return MODELS[name]
-
-
 def cluster_of(word: str) -> Cluster:
     """`h100:128x8`: 128 nodes of 8 H100; `a100:4` is `a100:4x8`. ValueError for another word, device or number."""
-    found = WORD.fullmatch(word)
-    if not found or found[1] not in MACHINES:
+    match = WORD.fullmatch(word)
+    if not match or match[1] not in MACHINES:
         raise ValueError(
             f"a cluster is {', '.join(MACHINES)} with its nodes and devices, as h100:128x8, not {word!r}"
         )
-    nodes, devices = int(found[2]), int(found[3] or 8)
+    nodes, devices = int(match[2]), int(match[3] or 8)
     if not 1 <= devices <= 8:
         raise ValueError(f"these machines have 1 to 8 devices a node, not {devices}")
-    whole = MACHINES[found[1]](nodes)
+    whole = MACHINES[match[1]](nodes)
+    # an odd number of devices: each has a card of its own
     links = {
         name: replace(level, share=gcd(level.share, devices)) for name, level in whole.links.items()
     }
-    # an odd number of devices: each has a card of its own
     return replace(whole, devices=devices, links=links)
 
 
@@ -299,21 +264,17 @@ def jean_zay(nodes: int) -> Cluster:
 # Verbs cost what their formulas in `collectives` say: rings within the nodes and between them, unless told otherwise.
 
 
-_NETS = 4096
-
-
 class Network:
     """The groups of a cluster: `n` ranks, `stride` apart. algorithm: of collectives, as the verbs take it.
 
     gamma: seconds to combine a byte.
     """
 
-    def __init__(self, cluster: Cluster, algorithm: str = "hierarchical", gamma: float = 0.0):
+    def __init__(self, cluster: Cluster, algorithm: str, gamma: float):
         self.cluster = cluster
         self.algorithm = algorithm
         self.gamma = gamma
-        self.verb = lru_cache(maxsize=None)(self._verb)
-        self.net = lru_cache(maxsize=_NETS)(self._net)
+        self.net = cache(self._net)
 
     def link(self, dst: int, src: int) -> Link:
         """α and β between two ranks while all others send as they do."""
@@ -325,7 +286,7 @@ class Network:
     def _net(self, n: int, stride: int) -> Net:
         return Net(n, lambda dst, src: self.link(dst * stride, src * stride))
 
-    def _verb(self, verb: str, n: int, stride: int, nbytes: float) -> float:
+    def verb(self, verb: str, n: int, stride: int, nbytes: float) -> float:
         """Seconds of a collective of `nbytes` in all among n ranks, `stride` apart; 0 for one rank."""
         if n == 1 or not nbytes:
             return 0.0
@@ -338,110 +299,10 @@ class Network:
 
 
 # ------------------------------------------------------------
-# Seconds of a layer, an embedding and a projection to the vocabulary, on one of t tensor-parallel ranks.
+# Memory and seconds of a grid, part by part, before any run: nothing here is taken from one.
 #
 # A product of (tokens, k) by (k, n) has two in its backward, for the input (tokens, n)·(n, k) and for the weight
 # (n, tokens)·(tokens, k). Fused attention forms the scores once more in its backward: 5 products for 2.
-# Source of the sizes: Shoeybi et al. 2019, section 3; Dao et al. 2022, "FlashAttention", section 3.
-
-
-class Seconds(NamedTuple):
-    """Of a forward and of a backward; within the forward, of the attention, which selective recomputation repeats, and
-    of the last product, which full recomputation need not."""
-
-    forward: float
-    backward: float
-    attention: float = 0.0
-    last: float = 0.0
-
-
-@lru_cache(maxsize=4096)
-def layer(
-    model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int, along: int
-) -> Seconds:
-    """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
-    tokens = batch * model.context
-    h = model.hidden
-    size = machine.dtype.itemsize
-    up = model.width * (1 + model.gated)
-    shapes = [
-        ((h + 2 * model.kv) // tensor, h),
-        (h, h // tensor),
-        (up // tensor, h),
-        (h, model.width // tensor),
-    ]
-    forward = sum(machine.product(tokens, n, k) for n, k in shapes)
-    backward = sum(machine.product(tokens, k, n) + machine.product(n, k, tokens) for n, k in shapes)
-    there, back = _attention(model, machine, kernels, batch, tensor)
-
-    def beside(passes: Passes) -> float:
-        x = size * tokens * h
-        scores = size * batch * model.heads // tensor * model.context**2
-        nbytes = passes.whole * x / along + passes.inner * x / tensor + passes.scores * scores
-        return machine.passes(nbytes, passes.launches)
-
-    core = there + machine.passes(
-        kernels.forward.scores * size * batch * model.heads // tensor * model.context**2, 2
-    )
-    last = machine.product(tokens, *shapes[-1])
-    return Seconds(
-        forward + there + beside(kernels.forward),
-        backward + back + beside(kernels.backward),
-        core,
-        last,
-    )
-
-
-def _attention(
-    model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int
-) -> tuple[float, float]:
-    """The products of queries with keys, and of weights with values: forward, backward."""
-    t = model.context
-    d = model.hidden // model.heads
-    heads = batch * model.heads // tensor
-    if kernels.explicit:
-        there = machine.product(t, t, d, heads), machine.product(t, d, t, heads)
-        back = (
-            machine.product(t, t, d, heads)
-            + 2 * machine.product(t, d, t, heads)
-            + machine.product(t, d, t, heads)
-        )
-        return sum(there), back
-    flops, nbytes = 4 * heads * t * t * d, 4 * machine.dtype.itemsize * heads * t * d
-    return machine.work(flops, nbytes), machine.work(2.5 * flops, 2 * nbytes)
-
-
-@lru_cache(maxsize=4096)
-def embedding(model: Transformer, machine: Machine, batch: int, tensor: int, along: int) -> Seconds:
-    """Two look-ups, their masks and their sum; backward writes a gradient of all words."""
-    size, words = machine.dtype.itemsize, uneven(model.vocab, tensor)[0]
-    x = size * batch * model.context * model.hidden / along
-    return Seconds(
-        machine.passes(10 * x, 8), machine.passes(5 * x + size * words * model.hidden, 6)
-    )
-
-
-@lru_cache(maxsize=4096)
-def head(
-    model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int, along: int
-) -> Seconds:
-    """The last norm, the projection to V/t words, and the loss."""
-    tokens = batch * model.context
-    words = uneven(model.vocab, tensor)[0]
-    size = machine.dtype.itemsize
-    x, logits = size * tokens * model.hidden / along, size * tokens * words
-    there, back, launches = kernels.logits
-    forward = machine.product(tokens, words, model.hidden) + machine.passes(
-        2 * x + there * logits, launches
-    )
-    products = machine.product(tokens, model.hidden, words) + machine.product(
-        words, model.hidden, tokens
-    )
-    return Seconds(forward, products + machine.passes(3 * x + back * logits, launches))
-
-
-# ------------------------------------------------------------
-# Seconds of a step on a grid, part by part, before any run: nothing here is taken from one.
 #
 # Stage s works f_s + b_s on a micro-batch, messages of tensor parallelism among them; c is a message between stages. Of
 # 1F1B with v chunks a stage, s* the slowest stage:
@@ -452,12 +313,12 @@ def head(
 #                                messages do not block, 2c·(S−1) and what the slowest stage cannot make up for
 #     data, optimizer            gradients and parameters of ZeRO's stage; the update
 #
-# Sources: Narayanan et al. 2021, section 2.2; Korthikanti et al. 2022, section 4 (recomputation, sequence parallel);
-# Rajbhandari et al. 2020, sections 5 and 7 (ZeRO). The parts add up to the step.
+# Sources: Shoeybi et al. 2019, section 3 (sizes); Dao et al. 2022, "FlashAttention", section 3; Narayanan et al. 2021,
+# section 2.2; Korthikanti et al. 2022, section 4 (recomputation, sequence parallel); Rajbhandari et al. 2020, sections 5
+# and 7 (ZeRO). The parts add up to the step.
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """Seconds of a step. recomputation: forwards done again. tensor, pipeline, data: messages that nothing hides."""
 
     compute: float
@@ -470,16 +331,23 @@ class Step:
 
     @property
     def total(self) -> float:
-        return sum(self.parts.values())
+        return sum(self)
 
     @property
     def parts(self) -> dict[str, float]:
         """By name, in order."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return self._asdict()
 
 
-@dataclass(frozen=True)
-class Stage:
+class Layer(NamedTuple):
+    """Seconds of a layer: forward and backward; and of what recomputation repeats, by its name."""
+
+    forward: float
+    backward: float
+    again: dict[str, float]
+
+
+class Stage(NamedTuple):
     """Seconds of one stage and micro-batch."""
 
     compute: float
@@ -488,183 +356,11 @@ class Stage:
 
     @property
     def total(self) -> float:
-        return self.compute + self.again + self.tensor
-
-
-def step(
-    model: Transformer, grid: Grid, machine: Machine, kernels: Kernels, network: Network
-) -> Step:
-    """Seconds of a step of `grid.micro_batches` micro-batches a pipeline. ValueError where the grid does not divide."""
-    S = grid.pipeline
-    M = grid.micro_batches
-    v = grid.interleave
-    kinds = _stages(model, grid, machine, kernels, network)
-    slowest = max(kinds, key=lambda s: s.total)
-    bubble = (sum(s.total * count for s, count in kinds.items()) - slowest.total) / v
-    messages = _messages(
-        grid, kernels, slowest, bubble * v, _message(model, grid, machine, kernels, network)
-    )
-    params = max(rank_parameters(model, grid.tensor, S, s) for s in {0, S - 1})
-    backward = (slowest.total - slowest.again) * 2 / 3
-    return Step(
-        M * slowest.compute,
-        M * slowest.again,
-        bubble,
-        M * slowest.tensor,
-        messages,
-        _data(model, grid, kernels, network, params, backward),
-        _optimizer(grid, machine, kernels, params),
-    )
-
-
-def _stages(
-    model, grid: Grid, machine: Machine, kernels: Kernels, network: Network
-) -> dict[Stage, int]:
-    """The different stages, and how many there are of each."""
-    b = grid.micro_batch
-    t = grid.tensor
-    along = grid.along
-    one = layer(model, machine, kernels, b, t, along)
-    whole = one.forward - kernels.early_stop * one.last
-    again = {"none": 0.0, "selective": one.attention, "full": whole}[grid.recompute]
-    there, back = _tensor(model, grid, machine, kernels, network)
-    ends = {
-        0: embedding(model, machine, b, t, along),
-        grid.pipeline - 1: head(model, machine, kernels, b, t, along),
-    }
-    if grid.pipeline == 1:
-        ends = {
-            0: Seconds(*map(sum, zip(embedding(model, machine, b, t, along), ends[0], strict=True)))
-        }
-    found: dict[Stage, int] = {}
-    for s, layers in enumerate(stage_layers(model.layers, grid.pipeline)):
-        end = ends.get(s, Seconds(0.0, 0.0))
-        work = layers * (one.forward + one.backward) + end.forward + end.backward
-        work += _accumulate(model, grid, machine, s)
-        # of the embedding forward, of the projection's input backward
-        ones = (s == 0) + (s == grid.pipeline - 1)
-        stage = Stage(work, layers * again, layers * (there + back) + ones * there / 2)
-        found[stage] = found.get(stage, 0) + 1
-    return found
-
-
-def gradient_bytes(grid: Grid) -> int:
-    """Of a parameter's gradient, as it is summed up and sent: in fp32 where there is a flat buffer for it."""
-    return 4 if grid.fused else PRECISIONS[grid.precision].gradient
-
-
-def _accumulate(model, grid: Grid, machine: Machine, stage: int) -> float:
-    """Adding a micro-batch's gradients to those of the others: read, read and write. The first has none to add to."""
-    params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
-    nbytes = params * (PRECISIONS[grid.precision].parameter + 2 * gradient_bytes(grid))
-    return (1 - 1 / grid.micro_batches) * machine.passes(nbytes, 12 * model.layers // grid.pipeline)
-
-
-def _tensor(
-    model, grid: Grid, machine: Machine, kernels: Kernels, network: Network
-) -> tuple[float, float]:
-    """A layer's messages, in forward with what is recomputed, and in backward.
-
-    Two all-reduces forward, two backward; with the sequence split as many all-gathers and reduce-scatters, and one
-    all-gather a block more in backward, of what forward did not keep. Full recomputation repeats forward's, but for the
-    last where it stops early.
-    """
-    whole = machine.dtype.itemsize * grid.micro_batch * model.context * model.hidden
-    verb = lambda name: network.verb(name, grid.tensor, 1, whole)
-    if grid.sequence:
-        pair = verb("all_gather") + verb("reduce_scatter")
-    else:
-        pair = verb("all_reduce")
-    return 2 * pair, 2 * pair + (grid.recompute == "full") * (2 - kernels.early_stop) * pair
-
-
-def _messages(grid: Grid, kernels: Kernels, slowest: Stage, others: float, one: float) -> float:
-    """What a step waits for messages between stages. others: seconds of all stages but the slowest.
-
-    Blocking, all of them on a micro-batch's way. Else the first one's, through all chunks, and where S micro-batches
-    under way are too few to keep the slowest stage busy; chunks send more, but have more under way.
-    """
-    S = grid.pipeline
-    M = grid.micro_batches
-    v = grid.interleave
-    if kernels.blocking:
-        return 2 * (S - 1) * one * (M * v / S + 1)
-    way = 2 * (S * v - 1) * one
-    return way + (M - 1) * max(0.0, (others + way - (S - 1) * slowest.total) / S) * (v == 1)
-
-
-def _message(model, grid: Grid, machine: Machine, kernels: Kernels, network: Network) -> float:
-    """Seconds of an activation, or its gradient, between two stages."""
-    if grid.pipeline == 1:
-        return 0.0
-    whole = machine.dtype.itemsize * grid.micro_batch * model.context * model.hidden
-    parts = grid.tensor if grid.sequence or kernels.scattered else 1
-    gathered = (
-        0.0 if grid.sequence or parts == 1 else network.verb("all_gather", grid.tensor, 1, whole)
-    )
-    return network.send(grid.tensor * grid.data, whole / parts) + gathered
-
-
-def _data(
-    model, grid: Grid, kernels: Kernels, network: Network, params: int, backward: float
-) -> float:
-    """Gradients to be averaged, and parameters to be handed out, less what the last backward hides."""
-    sent, held = gradient_bytes(grid), PRECISIONS[grid.precision].parameter
-    verb = lambda name, nbytes: network.verb(name, grid.data, grid.tensor, nbytes)
-    times = grid.micro_batches if grid.zero >= 2 else 1
-    if grid.zero == 0:
-        gradients, handed = verb("all_reduce", params * sent), 0.0
-    else:
-        reduced = "all_reduce" if kernels.reduced_whole else "reduce_scatter"
-        gradients = times * verb(reduced, params * sent)
-        handed = verb("all_gather", params * held) * (1 if grid.zero < 3 else 2 * times)
-    # with embedding and projection
-    blocks = stage_layers(model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
-    hidden = times * backward * (1 - 1 / blocks) * kernels.overlap
-    # parameters are gathered a block ahead, in forward, which takes half of backward's time, too
-    if grid.zero == 3:
-        gradients = gradients + handed
-        handed = 0.0
-        hidden = 1.5 * hidden
-    return max(gradients - hidden, 0.0) + handed + _tied(model, grid, network)
-
-
-def _tied(model, grid: Grid, network: Network) -> float:
-    """The first stage's token embedding and the last one's are one parameter: their gradients are summed."""
-    if not model.tied or grid.pipeline == 1:
-        return 0.0
-    nbytes = uneven(model.vocab, grid.tensor)[0] * model.hidden * gradient_bytes(grid)
-    return network.verb("all_reduce", 2, grid.tensor * grid.data * (grid.pipeline - 1), nbytes)
-
-
-def _optimizer(grid: Grid, machine: Machine, kernels: Kernels, params: int) -> float:
-    """Gradients are scaled; every state of the rank's part is read and written, its parameters written."""
-    per, part = PRECISIONS[grid.precision], params / (grid.data if grid.zero else 1)
-    number = per.master or per.moment
-    copies = 2 * (per.gradient + per.parameter + 2 * per.master) if per.master else 0
-    return machine.passes(
-        kernels.scaling * gradient_bytes(grid) * params + (kernels.adam * number + copies) * part,
-        12,
-    )
-
-
-# ------------------------------------------------------------
-# Every grid that fits a cluster and a batch, with its memory and its time.
-#
-#     tensor      within a node: its all-reduces are four a layer
-#     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
-#     data        what is left of the ranks; it divides the batch
-#     ZeRO        0 and 1; without a pipeline also 2 and 3, which reduce, and gather, for every micro-batch
-#     recompute   none, selective (where scores are kept), full.  The sequence is split wherever tensor is above 1.
-#
-# A rank may have what its device has, less what the driver, the libraries and holes between blocks take: `RESERVED`.
+        return sum(self)
 
 
 RESERVED = 5 * GB
 """Assumption: CUDA's context and the libraries' 1.5 GB, NCCL's buffers 1 GB, and what the allocator cannot use."""
-
-MICRO_BATCHES = 1, 2, 4, 8, 16
-CHUNKS = 1, 2, 3, 4, 6, 8
 
 
 @dataclass(frozen=True)
@@ -676,7 +372,7 @@ class Estimate:
     memory: PerRank
     step: Step
     capacity: int
-    messages: int = 0
+    messages: int
 
     @property
     def total(self) -> int:
@@ -690,7 +386,7 @@ class Estimate:
 
 
 class Planner:
-    """A model on a cluster, with the seconds of its layers and messages kept from grid to grid."""
+    """A model on a cluster, trained by `kernels` on `machine`: memory and seconds of one grid after the other."""
 
     def __init__(
         self,
@@ -700,69 +396,257 @@ class Planner:
         machine: Machine,
         algorithm: str = "hierarchical",
     ):
-        gamma = kernels.combine / cluster.device.bandwidth
         self.model = model
         self.cluster = cluster
         self.kernels = kernels
         self.machine = machine
-        self.network = Network(cluster, algorithm, gamma)
+        self.network = Network(cluster, algorithm, kernels.combine / cluster.device.bandwidth)
 
     def estimate(self, grid: Grid) -> Estimate:
         """Memory and time of one grid. ValueError where it does not divide the model."""
-        seconds = step(self.model, grid, self.machine, self.kernels, self.network)
-        ahead = (
-            in_flight(grid.pipeline, grid.micro_batches, 0, "1f1b", grid.interleave)
-            if grid.pipeline > 1
-            else 0
+        ahead = 0
+        if grid.pipeline > 1:
+            ahead = in_flight(grid.pipeline, grid.micro_batches, interleave=grid.interleave)
+        messages = self.kernels.messages * ahead * self._activation_bytes(grid.micro_batch)
+        memory = per_rank(self.model, grid)
+        return Estimate(grid, memory, self.step(grid), self.cluster.device.memory, messages)
+
+    def step(self, grid: Grid) -> Step:
+        """Seconds of a step of `grid.micro_batches` micro-batches a pipeline."""
+        S = grid.pipeline
+        M = grid.micro_batches
+        stages = self._stages(grid)
+        slowest = max(stages, key=lambda stage: stage.total)
+        others = sum(stage.total for stage in stages) - slowest.total
+        params = max(rank_parameters(self.model, grid.tensor, S, s) for s in {0, S - 1})
+        backward = (slowest.total - slowest.again) * 2 / 3
+        return Step(
+            compute=M * slowest.compute,
+            recomputation=M * slowest.again,
+            bubble=others / grid.interleave,
+            tensor=M * slowest.tensor,
+            pipeline=self._pipeline(grid, slowest, others),
+            data=self._data(grid, params, backward),
+            optimizer=self._optimizer(grid, params),
         )
-        one = (
-            self.machine.dtype.itemsize * grid.micro_batch * self.model.context * self.model.hidden
+
+    def _activation_bytes(self, batch: int) -> int:
+        """Of what one layer hands to the next."""
+        return self.machine.dtype.itemsize * batch * self.model.context * self.model.hidden
+
+    def _layer(self, batch: int, tensor: int, along: int) -> Layer:
+        """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
+        model = self.model
+        machine = self.machine
+        kernels = self.kernels
+        tokens = batch * model.context
+        up = model.width * (1 + model.gated)
+        shapes = [
+            ((model.hidden + 2 * model.kv) // tensor, model.hidden),
+            (model.hidden, model.hidden // tensor),
+            (up // tensor, model.hidden),
+            (model.hidden, model.width // tensor),
+        ]
+        forward = sum(machine.product(tokens, n, k) for n, k in shapes)
+        backward = sum(
+            machine.product(tokens, k, n) + machine.product(n, k, tokens) for n, k in shapes
         )
-        return Estimate(
-            grid,
-            fullest(self.model, grid),
-            seconds,
-            self.cluster.device.memory,
-            self.kernels.messages * ahead * one,
-        )
+        attention, its_backward = self._attention(batch, tensor)
+        x = self._activation_bytes(batch)
+        scores = machine.dtype.itemsize * batch * model.heads // tensor * model.context**2
+
+        def beside(passes: Passes) -> float:
+            nbytes = passes.whole * x / along + passes.inner * x / tensor + passes.scores * scores
+            return machine.passes(nbytes, passes.launches)
+
+        forward += attention + beside(kernels.forward)
+        last = machine.product(tokens, *shapes[-1])
+        again = {
+            "none": 0.0,
+            "selective": attention + machine.passes(kernels.forward.scores * scores, 2),
+            "full": forward - kernels.early_stop * last,
+        }
+        return Layer(forward, backward + its_backward + beside(kernels.backward), again)
+
+    def _attention(self, batch: int, tensor: int) -> tuple[float, float]:
+        """The products of queries with keys, and of weights with values: forward, backward."""
+        machine = self.machine
+        t = self.model.context
+        d = self.model.hidden // self.model.heads
+        heads = batch * self.model.heads // tensor
+        if self.kernels.explicit:
+            scores = machine.product(t, t, d, heads)
+            output = machine.product(t, d, t, heads)
+            return scores + output, scores + 3 * output
+        flops = 4 * heads * t * t * d
+        nbytes = 4 * machine.dtype.itemsize * heads * t * d
+        return machine.work(flops, nbytes), machine.work(2.5 * flops, 2 * nbytes)
+
+    def _ends(self, batch: int, tensor: int, along: int) -> tuple[float, float]:
+        """The embedding, and the head: the last norm, the projection to V/t words, and the loss.
+
+        The embedding is two look-ups, their masks and their sum; its backward writes a gradient of all words.
+        """
+        machine, hidden = self.machine, self.model.hidden
+        tokens = batch * self.model.context
+        words = uneven(self.model.vocab, tensor)[0]
+        size = machine.dtype.itemsize
+        x = self._activation_bytes(batch) / along
+        embedding = machine.passes(10 * x, 8) + machine.passes(5 * x + size * words * hidden, 6)
+        logits = size * tokens * words
+        there, back, launches = self.kernels.logits
+        products = [(tokens, words, hidden), (tokens, hidden, words), (words, hidden, tokens)]
+        head = sum(machine.product(*sizes) for sizes in products)
+        head += machine.passes(2 * x + there * logits, launches)
+        return embedding, head + machine.passes(3 * x + back * logits, launches)
+
+    def _stages(self, grid: Grid) -> list[Stage]:
+        model = self.model
+        sizes = grid.micro_batch, grid.tensor, grid.along
+        layer = self._layer(*sizes)
+        embedding, head = self._ends(*sizes)
+        there, back = self._tensor(grid)
+        stages = []
+        for s, layers in enumerate(stage_layers(model.layers, grid.pipeline)):
+            first = s == 0
+            last = s == grid.pipeline - 1
+            compute = layers * (layer.forward + layer.backward) + first * embedding + last * head
+            # a micro-batch's gradients are added to those of the others: read, read and write; the first has none
+            params = rank_parameters(model, grid.tensor, grid.pipeline, s)
+            nbytes = params * (PRECISIONS[grid.precision].parameter + 2 * gradient_bytes(grid))
+            adding = self.machine.passes(nbytes, 12 * model.layers // grid.pipeline)
+            compute += (1 - 1 / grid.micro_batches) * adding
+            # messages of the embedding's forward, and of the projection's input in backward
+            tensor = layers * (there + back) + (first + last) * there / 2
+            stages.append(Stage(compute, layers * layer.again[grid.recompute], tensor))
+        return stages
+
+    def _tensor(self, grid: Grid) -> tuple[float, float]:
+        """A layer's messages, in forward, and in backward with what is recomputed.
+
+        Two all-reduces forward, two backward; with the sequence split as many all-gathers and reduce-scatters, and one
+        all-gather a block more in backward, of what forward did not keep. Full recomputation repeats forward's, but for
+        the last where it stops early.
+        """
+        verbs = ("all_gather", "reduce_scatter") if grid.sequence else ("all_reduce",)
+        whole = self._activation_bytes(grid.micro_batch)
+        pair = sum(self.network.verb(verb, grid.tensor, 1, whole) for verb in verbs)
+        again = (grid.recompute == "full") * (2 - self.kernels.early_stop)
+        return 2 * pair, (2 + again) * pair
+
+    def _pipeline(self, grid: Grid, slowest: Stage, others: float) -> float:
+        """What a step waits for messages between stages. others: seconds of all stages but the slowest.
+
+        Blocking, all of them on a micro-batch's way. Else the first one's, through all chunks, and where S micro-batches
+        under way are too few to keep the slowest stage busy; chunks send more, but have more under way.
+        """
+        S = grid.pipeline
+        M = grid.micro_batches
+        v = grid.interleave
+        if S == 1:
+            return 0.0
+        whole = self._activation_bytes(grid.micro_batch)
+        parts = grid.tensor if grid.sequence or self.kernels.scattered else 1
+        message = self.network.send(grid.tensor * grid.data, whole / parts)
+        if parts > 1 and not grid.sequence:
+            message += self.network.verb("all_gather", grid.tensor, 1, whole)
+        if self.kernels.blocking:
+            return 2 * (S - 1) * message * (M * v / S + 1)
+        way = 2 * (S * v - 1) * message
+        late = max(0.0, (others + way - (S - 1) * slowest.total) / S)
+        return way + (M - 1) * late * (v == 1)
+
+    def _data(self, grid: Grid, params: int, backward: float) -> float:
+        """Gradients to be averaged, and parameters to be handed out, less what the last backward hides."""
+        model, kernels = self.model, self.kernels
+        verb = lambda name, nbytes: self.network.verb(name, grid.data, grid.tensor, nbytes)
+        times = grid.micro_batches if grid.zero >= 2 else 1
+        reduction = "reduce_scatter" if grid.zero and not kernels.reduced_whole else "all_reduce"
+        gradients = times * verb(reduction, params * gradient_bytes(grid))
+        gathers = (0, 1, 1, 2 * times)[grid.zero]
+        handed = gathers * verb("all_gather", params * PRECISIONS[grid.precision].parameter)
+        # of the blocks, with embedding and projection, the last one's gradients come too late
+        blocks = stage_layers(model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
+        hidden = times * backward * (1 - 1 / blocks) * kernels.overlap
+        if grid.zero == 3:
+            # parameters are gathered a block ahead, in forward, which takes half of backward's time, too
+            gradients += handed
+            handed = 0.0
+            hidden *= 1.5
+        seconds = max(gradients - hidden, 0.0) + handed
+        if model.tied and grid.pipeline > 1:
+            # the first stage's token embedding and the last one's are one parameter: their gradients are summed
+            nbytes = uneven(model.vocab, grid.tensor)[0] * model.hidden * gradient_bytes(grid)
+            stride = grid.tensor * grid.data * (grid.pipeline - 1)
+            seconds += self.network.verb("all_reduce", 2, stride, nbytes)
+        return seconds
+
+    def _optimizer(self, grid: Grid, params: int) -> float:
+        """Gradients are scaled; every state of the rank's part is read and written, its parameters written."""
+        per = PRECISIONS[grid.precision]
+        passes = self.kernels.adam * (per.master or per.moment)
+        if per.master:
+            passes += 2 * (per.gradient + per.parameter + 2 * per.master)
+        owned = params / (grid.data if grid.zero else 1)
+        return self.machine.passes(2 * gradient_bytes(grid) * params + passes * owned, 12)
 
 
-def fullest(model: Transformer, grid: Grid) -> PerRank:
-    """Memory of the fullest rank: on the first stage, the second (all layers, most in flight), or the last."""
-    stages = {0, min(1, grid.pipeline - 1), grid.pipeline - 1}
-    return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
+def gradient_bytes(grid: Grid) -> int:
+    """Of a parameter's gradient, as it is summed up and sent: in fp32 where there is a flat buffer for it."""
+    return 4 if grid.fused else PRECISIONS[grid.precision].gradient
 
 
-def grids(model: Transformer, cluster: Cluster, batch: int, base: Grid) -> Iterator[Grid]:
-    """All grids for `batch` sequences a step. base: what is the same in all of them."""
-    per_node = cluster.ranks * cluster.devices
-    for tensor in _divisors(per_node):
+# ------------------------------------------------------------
+# Every grid that fits a cluster and a batch.
+#
+#     tensor      within a node: its all-reduces are four a layer
+#     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
+#     data        what is left of the ranks; it divides the batch
+#     ZeRO        0 and 1; without a pipeline also 2 and 3, which reduce, and gather, for every micro-batch
+#     recompute   none, selective (where scores are kept), full.  The sequence is split wherever tensor is above 1.
+
+
+MICRO_BATCHES = 1, 2, 4, 8, 16
+CHUNKS = 1, 2, 3, 4, 6, 8
+PRECISION = "bf16, fp32 gradients"
+
+
+def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
+    """All grids for `batch` sequences a step."""
+    for tensor in divisors(cluster.ranks * cluster.devices):
         if model.heads % tensor or (model.kv_heads or model.heads) % tensor or model.width % tensor:
             continue
         sequence = tensor > 1 and model.context % tensor == 0
-        for pipeline in _divisors(cluster.size // tensor):
+        for pipeline in divisors(cluster.size // tensor):
             data = cluster.size // tensor // pipeline
             if pipeline > model.layers or batch % data:
                 continue
-            one = replace(base, data=data, tensor=tensor, pipeline=pipeline, sequence=sequence)
-            yield from pipelines(model, one, batch // data)
-
-
-def pipelines(model: Transformer, base: Grid, sequences: int) -> Iterator[Grid]:
-    """Micro-batches, chunks, stages of ZeRO and recomputation for `sequences` a pipeline and step."""
-    for b in (b for b in MICRO_BATCHES if sequences % b == 0):
-        M = sequences // b
-        for v in chunks(model, base.pipeline, M):
-            for zero in (0,) if base.data == 1 else (0, 1) if base.pipeline > 1 else (0, 1, 2, 3):
-                for recompute in ("none", "selective", "full"):
-                    yield replace(
-                        base,
-                        micro_batch=b,
-                        micro_batches=M,
+            stages_of_zero = range(1 if data == 1 else 2 if pipeline > 1 else 4)
+            for b, M in micro_batches(batch // data):
+                choices = product(chunks(model, pipeline, M), stages_of_zero, RECOMPUTE)
+                for v, zero, recompute in choices:
+                    yield Grid(
+                        data,
+                        tensor,
+                        pipeline,
+                        zero,
+                        b,
+                        M,
+                        sequence,
+                        recompute,
                         interleave=v,
-                        zero=zero,
-                        recompute=recompute,
+                        dropout=FUSED.explicit,
+                        precision=PRECISION,
                     )
+
+
+def divisors(n: int) -> list[int]:
+    return [k for k in range(1, n + 1) if n % k == 0]
+
+
+def micro_batches(sequences: int) -> list[tuple[int, int]]:
+    """How `sequences` of a pipeline and step may be cut: the size of a micro-batch, and how many there are."""
+    return [(b, sequences // b) for b in MICRO_BATCHES if sequences % b == 0]
 
 
 def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
@@ -771,38 +655,29 @@ def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
     return [v for v in CHUNKS if v == 1 or (even and model.layers % (stages * v) == 0)]
 
 
-def _divisors(n: int) -> list[int]:
-    return [k for k in range(1, n + 1) if n % k == 0]
-
-
 # ------------------------------------------------------------
 # `plan`: the fastest grid that fits, what it costs, and why the others lose.
 #
 # Every grid (`grids`) gets its memory and its seconds; the fastest that fits wins. For each value that one decision
 # could have had (tensor 1, 2, 4…) the best grid with that value is its rival, and loses for a reason: too large by so
 # many bytes, or slower by so many seconds, most of them in one part of the step.
+#
+# A rank may have what its device has, less what the driver, the libraries and holes between blocks take: `RESERVED`.
 
 
 DECISIONS = "tensor", "pipeline", "interleave", "zero", "recompute", "micro_batch"
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of a run over `tokens` tokens: steps, days, GPU-hours, and money at `rate` a GPU-hour."""
+class Cost(NamedTuple):
+    """Of a run: steps, days, GPU-hours, and money."""
 
-    tokens: float
     steps: float
     days: float
     gpu_hours: float
-    rate: float
-
-    @property
-    def money(self) -> float:
-        return self.gpu_hours * self.rate
+    money: float
 
 
-@dataclass(frozen=True)
-class Rival:
+class Rival(NamedTuple):
     """The best estimate where a decision has another value, and why it loses."""
 
     decision: str
@@ -823,18 +698,14 @@ class Plan:
     estimates: Sequence[Estimate]
 
     @property
-    def gpus(self) -> int:
-        return self.cluster.size
-
-    @property
     def seconds(self) -> float:
         """Of a step."""
         return self.best.step.total
 
     @property
     def mfu(self) -> float:
-        done = flops(self.model, self.batch)
-        return utilization(done, self.seconds, self.gpus, self.machine.peak)
+        needed = flops(self.model, self.batch)
+        return utilization(needed, self.seconds, self.cluster.size, self.machine.peak)
 
     @property
     def tokens_per_second(self) -> float:
@@ -850,46 +721,32 @@ class Plan:
                 f"a run has at least 1 token at a rate of at least 0, not {tokens:g} at {rate:g}"
             )
         seconds = tokens / self.tokens_per_second
-        hours = seconds / 3600 * self.gpus
-        return Cost(
-            tokens, tokens / (self.batch * self.model.context), seconds / 86400, hours, rate
-        )
+        hours = seconds / 3600 * self.cluster.size
+        return Cost(seconds / self.seconds, seconds / 86400, hours, hours * rate)
 
     @cached_property
     def rivals(self) -> list[Rival]:
         """For each decision and each other value of it the best that there was, and why it loses."""
-        found = []
+        rivals = []
         for decision in DECISIONS:
-            chosen = getattr(self.best.grid, decision)
-            by_value: dict = {}
-            for one in self.estimates:
-                value = getattr(one.grid, decision)
-                if value != chosen and (value not in by_value or rank(one) < rank(by_value[value])):
-                    by_value[value] = one
-            ordered = sorted(
-                by_value.items(), key=lambda item: 0 if isinstance(item[0], str) else item[0]
-            )
-            found += [Rival(decision, value, one, why(one, self.best)) for value, one in ordered]
-        return found
+            best_with: dict[int | str, Estimate] = {}
+            for estimate in sorted(self.estimates, key=rank):
+                best_with.setdefault(getattr(estimate.grid, decision), estimate)
+            del best_with[getattr(self.best.grid, decision)]
+            values = RECOMPUTE if decision == "recompute" else sorted(best_with)
+            for value in [value for value in values if value in best_with]:
+                estimate = best_with[value]
+                rivals.append(Rival(decision, value, estimate, why(estimate, self.best)))
+        return rivals
 
 
-def plan(
-    model: Transformer | str,
-    cluster: Cluster | str,
-    batch: int,
-    *,
-    kernels: Kernels = FUSED,
-    precision: str = "bf16, fp32 gradients",
-    dtype: torch.dtype = torch.bfloat16,
-    algorithm: str = "hierarchical",
-) -> Plan:
-    """The fastest grid for a step of `batch` sequences: `plan("gpt3-175b", "h100:128x8", 1536)`.
+def plan(model: Transformer | str, cluster: Cluster | str, batch: int) -> Plan:
+    """The fastest grid for a step of `batch` sequences, trained as today: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
-    model, cluster: as they are, or by name (`MODELS`, `cluster_of`).  kernels: the program that trains.  precision: as for `predict.states`.  algorithm: of collectives.
-    Raises ValueError for a name that is unknown, for a batch that no grid divides, and where nothing fits: it says by
-    how much the leanest grid is too large.
+    model, cluster: as they are, or by name (`MODELS`, `cluster_of`). Raises ValueError for a name that is unknown, for a
+    batch that no grid divides, and where nothing fits: it says by how much the leanest grid is too large.
     """
-    model = model_of(model) if isinstance(model, str) else model
+    model = known(model, MODELS, "model") if isinstance(model, str) else model
     cluster = cluster_of(cluster) if isinstance(cluster, str) else cluster
     if cluster.device is None:
         raise ValueError(
@@ -897,42 +754,38 @@ def plan(
         )
     if batch < 1:
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
-    known(precision, PRECISIONS, "precision")
-    machine = Machine(cluster.device, dtype, kernels.launch)
-    planner = Planner(model, cluster, kernels, machine, algorithm)
-    base = Grid(dropout=kernels.explicit, precision=precision)
-    found = [planner.estimate(grid) for grid in grids(model, cluster, batch, base)]
-    if not found:
+    machine = Machine(cluster.device)
+    planner = Planner(model, cluster, FUSED, machine)
+    estimates = [planner.estimate(grid) for grid in grids(model, cluster, batch)]
+    if not estimates:
         raise ValueError(
             f"no grid of {cluster.size} ranks divides {batch} sequences and {model.layers} layers"
         )
-    best = min(found, key=rank)
+    best = min(estimates, key=rank)
     if best.over:
         raise ValueError(
             f"nothing fits: the leanest grid, with {best.total / GB:.1f} GB on a rank, "
             f"is {best.over / GB:.1f} GB too large for {best.capacity / GB:.0f}"
         )
-    return Plan(model, cluster, batch, machine, best, found)
+    return Plan(model, cluster, batch, machine, best, estimates)
 
 
-def rank(one: Estimate) -> tuple[int, float]:
+def rank(estimate: Estimate) -> tuple[int, float]:
     """The smaller the better: what does not fit by how much it is too large, then seconds."""
-    return one.over, one.step.total
+    return estimate.over, estimate.step.total
 
 
-def why(one: Estimate, best: Estimate) -> str:
+def why(estimate: Estimate, best: Estimate) -> str:
     """Why an estimate loses against the best."""
-    if one.over:
-        name, nbytes = max(one.memory.bytes.items(), key=lambda item: item[1])
-        return f"too large by {one.over / GB:.1f} GB: {name} {nbytes / GB:.1f} GB"
-    more = one.step.total - best.step.total
-    losses = {name: s - best.step.parts[name] for name, s in one.step.parts.items()}
-    name, most = max(losses.items(), key=lambda item: item[1])
-    return (
-        f"slower by {short(more)}: {name} +{short(most)}"
-        if more > 0
-        else "as fast, and found later"
-    )
+    if estimate.over:
+        name, nbytes = max(estimate.memory.bytes.items(), key=lambda item: item[1])
+        return f"too large by {estimate.over / GB:.1f} GB: {name} {nbytes / GB:.1f} GB"
+    more = estimate.step.total - best.step.total
+    if more <= 0:
+        return "as fast, and found later"
+    losses = {name: s - best.step.parts[name] for name, s in estimate.step.parts.items()}
+    name = max(losses, key=losses.get)
+    return f"slower by {short(more)}: {name} +{short(losses[name])}"
 
 
 def short(seconds: float) -> str:
@@ -961,156 +814,125 @@ class Run:
     model: Transformer
     cluster: Cluster
     kernels: Kernels
-    grids: tuple[Grid, ...]
+    grids: Sequence[Grid]
     seconds: float
     nbytes: float | None = None
 
+    @cached_property
     def predicted(self) -> Estimate:
         """What the planner says; of several grids, of the fastest that fits."""
         machine = Machine(self.cluster.device, torch.float16, self.kernels.launch)
         planner = Planner(self.model, self.cluster, self.kernels, machine)
-        found = [planner.estimate(grid) for grid in self.grids]
-        return (
-            min(found, key=lambda e: (bool(e.over), e.step.total)) if len(found) > 1 else found[0]
-        )
+        estimates = [planner.estimate(grid) for grid in self.grids]
+        return min(estimates, key=lambda e: (e.over > 0, e.step.total))
+
+    @property
+    def time_error(self) -> float:
+        """Predicted over published, − 1."""
+        return self.predicted.step.total / self.seconds - 1
+
+    @property
+    def memory_error(self) -> float | None:
+        return None if self.nbytes is None else self.predicted.total / self.nbytes - 1
+
+
+def model_in(row: dict, heads: int, vocab: int) -> Transformer:
+    return Transformer(row["layers"], row["hidden"], heads, vocab, row["seq"])
 
 
 def bloom() -> Iterator[Run]:
     """The rows that ran; those that did not fit have no time."""
     for row in published("bloom_topology_search"):
-        if not isinstance(row["sec_per_it"], int | float):
-            continue
-        yield bloom_run(row, row["sec_per_it"], row["gpu_mem_gb"])
+        if isinstance(row["sec_per_it"], int | float):
+            yield bloom_run(row, row["sec_per_it"], row["gpu_mem_gb"])
 
 
 def bloom_run(row: dict, seconds: float, memory: float | None) -> Run:
     """One row: its columns hidden, layers, heads, dp, tp, pp, mbs, gbs, optimizer."""
     wide = row["optimizer"] != "fp16"
-    grid = Grid(
-        row["dp"],
-        row["tp"],
-        row["pp"],
-        row["zero"],
-        row["mbs"],
-        row["gbs"] // (row["dp"] * row["mbs"]),
-        recompute="full",
-        fused=wide,
-    )
+    dp, tp, pp, b = (row[name] for name in ("dp", "tp", "pp", "mbs"))
+    M = row["gbs"] // (dp * b)
+    grid = Grid(dp, tp, pp, row["zero"], b, M, recompute="full", fused=wide)
     heads = row["heads"] or 64
-    model = Transformer(row["layers"], row["hidden"], heads, 250880, row["seq"])
     name = (
-        f"H {row['hidden']} L {row['layers']} a {heads}, {row['dp']}·{row['tp']}·{row['pp']}, b {row['mbs']}, "
+        f"H {row['hidden']} L {row['layers']} a {heads}, {dp}·{tp}·{pp}, b {b}, "
         f"B {row['gbs']}, {'fp32 gradients' if wide else 'fp16'}"
     )
-    return Run(
-        name, model, jean_zay(grid.ranks // 8), DEEPSPEED, (grid,), seconds, memory and memory * GB
-    )
+    cluster = jean_zay(grid.ranks // 8)
+    nbytes = memory and memory * GB
+    return Run(name, model_in(row, heads, 250880), cluster, DEEPSPEED, [grid], seconds, nbytes)
 
 
 def megatron() -> Iterator[Run]:
     """Table 1 of Narayanan et al. 2021."""
     for row in published("megatron_sc21_table1"):
-        if row["quantity"] != "iteration_time":
-            continue
-        yield megatron_run(row, row["value"])
+        if row["quantity"] == "iteration_time":
+            yield megatron_run(row, row["value"])
 
 
 def megatron_run(row: dict, seconds: float) -> Run:
     """One row: its columns model, heads, hidden, layers, seq, vocab, tp, pp, gpus, batch."""
-    model = Transformer(row["layers"], row["hidden"], row["heads"], row["vocab"], row["seq"])
+    model = model_in(row, row["heads"], row["vocab"])
     data = row["gpus"] // (row["tp"] * row["pp"])
-    sequences = row["batch"] // data
     same = dict(recompute="full", precision="fp16, fp32 gradients in the optimizer")
     grids = [
-        Grid(data, row["tp"], row["pp"], 0, b, sequences // b, interleave=v, **same)
-        for b in MICRO_BATCHES
-        if sequences % b == 0
-        for v in chunks(model, row["pp"], sequences // b)
+        Grid(data, row["tp"], row["pp"], 0, b, M, interleave=v, **same)
+        for b, M in micro_batches(row["batch"] // data)
+        for v in chunks(model, row["pp"], M)
     ]
     cluster = Cluster.dgx_a100(row["gpus"] // 8)
-    return Run(
-        f"{row['model']}, {row['gpus']} GPUs", model, cluster, MEGATRON, tuple(grids), seconds
-    )
+    return Run(f"{row['model']}, {row['gpus']} GPUs", model, cluster, MEGATRON, grids, seconds)
 
 
 def recompute() -> Iterator[Run]:
     """Table 5 of Korthikanti et al. 2022, and the 530 B model on 8 times as many GPUs."""
     kinds = {"iteration_time_full_recompute": "full", "iteration_time_present_work": "selective"}
-    for row in published("activation_recomputation"):
+    rows = published("activation_recomputation")
+    for row in rows:
         if row["quantity"] in kinds:
             yield recompute_run(row, kinds[row["quantity"]], row["value"])
         elif row["quantity"] == "iteration_time_530B_dp8":
-            one = next(
-                r for r in published("activation_recomputation") if r["model"] == "530B" and r["tp"]
-            )
-            yield recompute_run(
-                one | {"gpus": 2240, "global_batch": 2240}, "selective", row["value"]
-            )
+            smaller = next(other for other in rows if other["model"] == "530B" and other["tp"])
+            larger = smaller | {"gpus": 2240, "global_batch": 2240}
+            yield recompute_run(larger, "selective", row["value"])
 
 
 def recompute_run(row: dict, how: str, seconds: float) -> Run:
     """One row: its columns model, heads, hidden, layers, seq, vocab, tp, pp, interleave, gpus, global_batch,
     micro_batch; `how` is "full" or "selective", which has its sequence split."""
-    model = Transformer(row["layers"], row["hidden"], row["heads"], row["vocab"], row["seq"])
+    b = row["micro_batch"]
     data = row["gpus"] // (row["tp"] * row["pp"])
-    grid = Grid(
-        data,
-        row["tp"],
-        row["pp"],
-        0,
-        row["micro_batch"],
-        row["global_batch"] // data // row["micro_batch"],
-        how == "selective",
-        how,
-        interleave=row["interleave"],
-    )
+    M = row["global_batch"] // data // b
+    split = how == "selective"
+    grid = Grid(data, row["tp"], row["pp"], 0, b, M, split, how, interleave=row["interleave"])
     name = f"{row['model']}, {row['gpus']} GPUs, {how}"
-    return Run(name, model, Cluster.dgx_a100(row["gpus"] // 8), MEGATRON, (grid,), seconds)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A run, published and predicted: seconds of a step, and bytes of a GPU where they were said."""
-
-    name: str
-    seconds: float
-    predicted: float
-    nbytes: float | None
-    held: int
-
-    @property
-    def time(self) -> float:
-        """Predicted over published, − 1."""
-        return self.predicted / self.seconds - 1
-
-    @property
-    def memory(self) -> float | None:
-        return None if self.nbytes is None else self.held / self.nbytes - 1
+    model = model_in(row, row["heads"], row["vocab"])
+    return Run(name, model, Cluster.dgx_a100(row["gpus"] // 8), MEGATRON, [grid], seconds)
 
 
 @dataclass(frozen=True)
 class Errors:
-    """The rows of a table."""
+    """The runs of a table."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: Sequence[Run]
 
     @property
     def time(self) -> list[float]:
-        return [row.time for row in self.rows]
+        return [row.time_error for row in self.rows]
 
     @property
     def memory(self) -> list[float]:
-        return [row.memory for row in self.rows if row.memory is not None]
+        return [row.memory_error for row in self.rows if row.nbytes is not None]
 
     @property
     def words(self) -> str:
         """`time: mean error 5.0 %, with its sign −3.4 %, largest −26.4 % (row)`, and the same of memory."""
-        kinds = {"time": self.time} | ({"memory": self.memory} if self.memory else {})
         return "; ".join(
-            f"{what}: mean error {mean(map(abs, some)):.1%}, with its sign {mean(some):+.1%}, "
-            f"largest {max(some, key=abs):+.1%}"
-            for what, some in kinds.items()
+            f"{what}: mean error {mean(map(abs, errors)):.1%}, with its sign {mean(errors):+.1%}, "
+            f"largest {max(errors, key=abs):+.1%}"
+            for what, errors in (("time", self.time), ("memory", self.memory))
+            if errors
         )
 
 
@@ -1119,12 +941,7 @@ TABLES = {"bloom": bloom, "megatron": megatron, "recompute": recompute}
 
 def errors(name: str) -> Errors:
     """What the planner says of each row of a table. ValueError for a name that is none of `TABLES`."""
-    if name not in TABLES:
-        raise ValueError(f"the tables are {', '.join(TABLES)}, not {name!r}")
-    said = [(run, run.predicted()) for run in TABLES[name]()]
-    return Errors(
-        name, tuple(Row(r.name, r.seconds, e.step.total, r.nbytes, e.total) for r, e in said)
-    )
+    return Errors(name, list(known(name, TABLES, "the table")()))
 
 
 # ------------------------------------------------------------
@@ -1132,7 +949,7 @@ def errors(name: str) -> Errors:
 
 
 def named(grid: Grid) -> str:
-    """`data 64, tensor 8, pipeline 2 × 4 chunks, ZeRO 1, selective recomputation, 96 micro-batches of 2`"""
+    """`data 64, tensor 8, pipeline 2 × 4 chunks, ZeRO 1, recompute selective, 96 micro-batches of 2`"""
     v = f" × {grid.interleave} chunks" * (grid.interleave > 1)
     return (
         f"data {grid.data}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}, "
@@ -1140,9 +957,9 @@ def named(grid: Grid) -> str:
     )
 
 
-def memory_table(found: Plan) -> Table:
+def memory_table(plan: Plan) -> Table:
     """Bytes of the fullest rank, by category, and what is left."""
-    best = found.best
+    best = plan.best
     items = best.memory.bytes | {
         "messages": best.messages,
         "reserved": RESERVED,
@@ -1152,63 +969,62 @@ def memory_table(found: Plan) -> Table:
     return table(rows, ["memory of the fullest rank", "GB", "of the device"])
 
 
-def time_table(found: Plan) -> Table:
+def time_table(plan: Plan) -> Table:
     """Seconds of a step, by part."""
-    step = found.best.step
-    rows = [(name, s, f"{s / step.total:.1%}") for name, s in step.parts.items()]
-    return table([*rows, ("step", step.total, "100%")], ["time", "seconds", "of the step"])
-
-
-def cost_table(found: Plan, tokens: float, rate: float) -> Table:
-    """What the run costs. `rate`: money a GPU-hour."""
-    cost = found.cost(tokens, rate)
+    step = plan.best.step
+    parts = step.parts | {"step": step.total}
     rows = [
-        ("tokens", f"{cost.tokens:,.0f}"),
-        ("tokens a second", f"{found.tokens_per_second:,.0f}"),
+        (name, s, "100%" if name == "step" else f"{s / step.total:.1%}")
+        for name, s in parts.items()
+    ]
+    return table(rows, ["time", "seconds", "of the step"])
+
+
+def cost_table(plan: Plan, tokens: float, rate: float) -> Table:
+    """What the run costs. `rate`: money a GPU-hour."""
+    cost = plan.cost(tokens, rate)
+    rows = [
+        ("tokens", f"{tokens:,.0f}"),
+        ("tokens a second", f"{plan.tokens_per_second:,.0f}"),
         ("steps", f"{cost.steps:,.0f}"),
         ("days", f"{cost.days:.1f}"),
         ("GPU-hours", f"{cost.gpu_hours:,.0f}"),
         (f"money, at {rate:g} a GPU-hour", f"{cost.money:,.0f}"),
-        ("MFU", f"{found.mfu:.1%}"),
+        ("MFU", f"{plan.mfu:.1%}"),
     ]
     return table(rows, ["the run", ""])
 
 
-def rivals_table(found: Plan) -> Table:
+def rivals_table(plan: Plan) -> Table:
     """The best grid for each other value of a decision, and why it loses."""
-    rows = [
-        (
-            f"{r.decision.replace('_', '-')} {r.value}",
-            named(r.estimate.grid),
-            r.estimate.step.total,
-            r.why,
-        )
-        for r in found.rivals
-    ]
+    rows = []
+    for decision, value, estimate, reason in plan.rivals:
+        choice = f"{decision.replace('_', '-')} {value}"
+        rows.append((choice, named(estimate.grid), estimate.step.total, reason))
     return table(rows, ["with", "the best grid", "seconds", "loses"])
 
 
-def text(found: Plan, tokens: float, rate: float) -> str:
+def text(plan: Plan, tokens: float, rate: float) -> str:
     """All of it."""
     head = (
-        f"{found.cluster.summary()}\nbatch {found.batch:,} × {found.model.context:,} tokens, "
-        f"{len(found.estimates):,} grids; η = {found.machine.device.efficiency:g} of the data sheet\n"
-        f"\n{named(found.best.grid)}: {found.seconds:.2f} s a step, MFU {found.mfu:.1%}"
+        f"{plan.cluster.summary()}\nbatch {plan.batch:,} × {plan.model.context:,} tokens, "
+        f"{len(plan.estimates):,} grids; η = {plan.machine.device.efficiency:g} of the data sheet\n"
+        f"\n{named(plan.best.grid)}: {plan.seconds:.2f} s a step, MFU {plan.mfu:.1%}"
     )
-    parts = (
-        memory_table(found),
-        time_table(found),
-        cost_table(found, tokens, rate),
-        rivals_table(found),
+    tables = (
+        memory_table(plan),
+        time_table(plan),
+        cost_table(plan, tokens, rate),
+        rivals_table(plan),
     )
-    return "\n\n".join([head, *(part.text for part in parts)])
+    return "\n\n".join([head, *(part.text for part in tables)])
 
 
-def picture(found: Plan, rivals: int = 8) -> Picture:
-    """Seconds of a step by part: the best grid's, and those of its rivals that fit, the fastest first."""
-    fit = {r.estimate.grid: r.estimate for r in found.rivals if not r.estimate.over}
-    first = sorted(fit.values(), key=lambda one: one.step.total)[:rivals]
-    bars = {brief(one.grid): one.step.parts for one in [found.best, *first]}
+def picture(plan: Plan) -> Picture:
+    """Seconds of a step by part: the best grid's, and those of its eight fastest rivals that fit."""
+    fit = {r.estimate.grid: r.estimate for r in plan.rivals if not r.estimate.over}
+    fastest = sorted(fit.values(), key=rank)[:8]
+    bars = {brief(estimate.grid): estimate.step.parts for estimate in [plan.best, *fastest]}
     return stacked(bars, title="A step, by part", unit="s")
 
 
@@ -1218,22 +1034,17 @@ def brief(grid: Grid) -> str:
     return f"{grid.data}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero} {grid.recompute} b{grid.micro_batch}"
 
 
-def errors_table(found: Errors) -> Table:
+def errors_table(errors: Errors) -> Table:
     """Each row's published and predicted seconds and GB."""
-    rows = [
-        (
-            r.name,
-            r.seconds,
-            r.predicted,
-            f"{r.time:+.1%}",
-            r.nbytes and r.nbytes / GB,
-            r.held / GB,
-            "" if r.memory is None else f"{r.memory:+.0%}",
-        )
-        for r in found.rows
-    ]
+    rows = []
+    for run in errors.rows:
+        seconds = [run.seconds, run.predicted.step.total, f"{run.time_error:+.1%}"]
+        memory = [None, run.predicted.total / GB, ""]
+        if run.nbytes is not None:
+            memory = [run.nbytes / GB, run.predicted.total / GB, f"{run.memory_error:+.0%}"]
+        rows.append([run.name, *seconds, *memory])
     columns = ["run", "seconds", "predicted", "error", "GB", "predicted GB", "error of memory"]
-    return table(rows, columns, title=f"{found.name}: {found.words}")
+    return table(rows, columns, title=f"{errors.name}: {errors.words}")
 
 
 # ------------------------------------------------------------
@@ -1242,33 +1053,24 @@ def errors_table(found: Errors) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a plan, or with --published the errors against published runs. 2 for what cannot be planned."""
-    given = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m minidist.study.plan", description=main.__doc__)
+    option = parser.add_argument
+    option("--model", default="gpt3-175b", help=f"one of {', '.join(MODELS)}")
+    option("--cluster", default="h100:128x8", help="device:nodes×devices, as h100:128x8")
+    option("--batch", type=int, default=1536, help="sequences of a step")
+    option("--tokens", type=float, default=300e9, help="of the whole run")
+    option("--rate", type=float, default=2.0, help="money a GPU-hour, an assumption to be replaced")
+    option("--published", action="store_true", help="against published runs, row by row")
+    asked = parser.parse_args(arguments)
     try:
-        if given.published:
+        if asked.published:
             print("\n\n".join(errors_table(errors(name)).text for name in TABLES))
         else:
-            print(text(plan(given.model, given.cluster, given.batch), given.tokens, given.rate))
+            print(text(plan(asked.model, asked.cluster, asked.batch), asked.tokens, asked.rate))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m minidist.study.plan", description=main.__doc__)
-    parser.add_argument("--model", default="gpt3-175b", help=f"one of {', '.join(MODELS)}")
-    parser.add_argument(
-        "--cluster", default="h100:128x8", help="device:nodes×devices, as h100:128x8"
-    )
-    parser.add_argument("--batch", type=int, default=1536, help="sequences of a step")
-    parser.add_argument("--tokens", type=float, default=300e9, help="of the whole run")
-    parser.add_argument(
-        "--rate", type=float, default=2.0, help="money a GPU-hour, an assumption to be replaced"
-    )
-    parser.add_argument(
-        "--published", action="store_true", help="the planner against published runs, row by row"
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     activations         bytes that one layer keeps for backward, after the formula of the literature
     Grid, per_rank      bytes of one rank among data × tensor × pipeline ranks, item by item
     mfu, run_cost…      how well a machine is used, and what a run costs
+    zero_kept, bubble, best_bucket, dgc_bytes…    what each way to train in parallel costs, in a section of its own
 
 Letters: B batch, T tokens, H hidden, V vocabulary, L layers, Ψ parameters; the papers' b, s, h, v, l. `tensor` is their
 t, `pipeline` their p, `interleave` their m or v. Bytes are integers; GB = 10⁹, GiB = 2³⁰.
@@ -13,10 +14,11 @@ t, `pipeline` their p, `interleave` their m or v. Bytes are integers; GB = 10⁹
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
+from minidist.collectives.verbs import seconds as collective_seconds
 from minidist.split import even, uneven
 from minidist.study.charts import Table, table
 
@@ -275,6 +277,11 @@ class States(Totals):
     optimizer_states: int
 
 
+def check_zero(stage: int) -> None:
+    if stage not in range(4):
+        raise ValueError(f"ZeRO has the stages 0 (none) to 3, not {stage}")
+
+
 def states(
     params: int,
     optimizer: str = "adam",
@@ -292,8 +299,7 @@ def states(
     per = known(precision, PRECISIONS, "precision")
     moments = known(optimizer, MOMENTS, "optimizer")
     moments *= 1 if optimizer == "adam 8-bit" else per.moment
-    if zero not in range(4):
-        raise ValueError(f"ZeRO has the stages 0 (none) to 3, not {zero}")
+    check_zero(zero)
     if not 0 <= rank < data:
         raise ValueError(f"there is no rank {rank} among {data} data-parallel ranks")
     part = uneven(params, data)[rank]
@@ -421,28 +427,16 @@ def logits(tokens: int, vocab: int, tensor: int = 1) -> int:
     return 4 * tokens * uneven(vocab, tensor)[0]
 
 
-def in_flight(
-    stages: int, micro_batches: int, stage: int = 0, schedule: str = "1f1b", interleave: int = 1
-) -> int:
-    """How many micro-batches' activations a stage of a pipeline keeps at once, at most.
+def in_flight(stages: int, micro_batches: int, stage: int = 0, interleave: int = 1) -> int:
+    """How many micro-batches' activations a stage of a pipeline under 1F1B keeps at once, at most.
 
-    "naive" 1, "gpipe" M, "1f1b" the stages from here to the last, at most M. interleave: the stage has that many
-    chunks of layers, and this counts chunks: 2(S − stage − 1) + (interleave − 1)S + 1, at most M·interleave. So
-    the first stage keeps L(1 + (S − 1)/(S·interleave)) layers' worth, and L without (section 4.2.3).
-    Raises ValueError for a stage that does not exist, another schedule, or interleaving without 1F1B.
+    The stages from here to the last, at most M. interleave: the stage has that many chunks of layers, and this counts
+    chunks: 2(S − stage − 1) + (interleave − 1)S + 1, at most M·interleave. So the first stage keeps
+    L(1 + (S − 1)/(S·interleave)) layers' worth, and L without (section 4.2.3).
+    Raises ValueError for a stage that does not exist.
     """
     if not 0 <= stage < stages:
         raise ValueError(f"there is no stage {stage} among {stages}")
-    if schedule not in ("naive", "gpipe", "1f1b"):
-        raise ValueError(f"a schedule is naive, gpipe or 1f1b, not {schedule!r}")
-    if interleave > 1 and schedule != "1f1b":
-        raise ValueError(
-            f"only 1f1b is interleaved here, not {schedule} with {interleave} chunks a stage"
-        )
-    if schedule == "naive":
-        return 1
-    if schedule == "gpipe":
-        return micro_batches
     ahead = stages - stage
     if interleave > 1:
         ahead = 2 * (stages - stage - 1) + (interleave - 1) * stages + 1
@@ -467,8 +461,8 @@ class Grid:
     """How a step is spread over data × tensor × pipeline ranks.
 
     zero: ZeRO's stage, 0 to 3. micro_batch: sequences in one; micro_batches: how many a pipeline gets in a step.
-    sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". schedule, interleave: as
-    for `in_flight`. fused: gradients are copied into a flat fp32 buffer. optimizer, precision: as for `states`.
+    sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
+    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam.
     """
 
     data: int = 1
@@ -479,12 +473,13 @@ class Grid:
     micro_batches: int = 1
     sequence: bool = False
     recompute: str = "none"
-    schedule: str = "1f1b"
     interleave: int = 1
     dropout: bool = True
     fused: bool = False
-    optimizer: str = "adam"
     precision: str = "bf16"
+
+    def __post_init__(self):
+        check_zero(self.zero)
 
     @property
     def ranks(self) -> int:
@@ -517,34 +512,36 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
     Raises ValueError where the grid does not divide the model; uneven layers are allowed without interleaving.
     """
     if stage is None:
-        ranks = [per_rank(model, grid, s) for s in range(grid.pipeline)]
-        return max(ranks, key=lambda rank: rank.total)
+        # the first stage, the second, with all its layers and most in flight, or the last
+        stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
+        return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
-    kept = states(params, grid.optimizer, grid.precision, grid.zero, grid.data)
+    held = states(params, "adam", grid.precision, grid.zero, grid.data)
     layer = activations(
         model, grid.micro_batch, grid.tensor, grid.sequence, grid.recompute, grid.dropout
     )
+    # of one micro-batch: the last stage goes backward at once
+    output = output_activations(model, grid.micro_batch, grid.tensor, grid.along)
     buffers = fused_gradients(params) if grid.fused else 0
-    if (
-        grid.zero == 3
-    ):  # a layer's parameters are brought together when needed, the next layer's meanwhile
+    if grid.zero == 3:
+        # a layer's parameters are brought together when needed, the next layer's meanwhile
         gathered = layer_parameters(model, grid.tensor)
         buffers += 2 * gathered * PRECISIONS[grid.precision].parameter
     return PerRank(
-        kept.parameters,
-        kept.gradients,
-        kept.optimizer_states,
+        held.parameters,
+        held.gradients,
+        held.optimizer_states,
         activations_of_layers=_layers_held(model, grid, stage) * layer,
         layer_being_recomputed=_recomputed(model, grid),
         mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,
-        output_and_logits=_output(model, grid) if stage == grid.pipeline - 1 else 0,
+        output_and_logits=output if stage == grid.pipeline - 1 else 0,
         buffers=buffers,
     )
 
 
 def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
     """Layers' worth of activations on a stage, over all micro-batches in flight."""
-    chunks = in_flight(grid.pipeline, grid.micro_batches, stage, grid.schedule, grid.interleave)
+    chunks = in_flight(grid.pipeline, grid.micro_batches, stage, grid.interleave)
     if grid.interleave == 1:
         return chunks * stage_layers(model.layers, grid.pipeline)[stage]
     return chunks * even(model.layers, grid.pipeline * grid.interleave, "layers")[0]
@@ -563,16 +560,10 @@ def _recomputed(model: Transformer, grid: Grid) -> int:
 
 def _mask(model: Transformer, grid: Grid) -> int:
     """Of all micro-batches in flight; an interleaved first stage runs up to two rounds ahead."""
-    batches = in_flight(grid.pipeline, grid.micro_batches, 0, grid.schedule)
+    batches = in_flight(grid.pipeline, grid.micro_batches)
     if grid.interleave > 1:
         batches = min(grid.micro_batches, 2 * grid.pipeline)
     return embedding_activations(model, grid.micro_batch, grid.along, batches)
-
-
-def _output(model: Transformer, grid: Grid) -> int:
-    """The last norm's and the projection's inputs follow the tokens, the logits are split by vocabulary."""
-    batches = in_flight(grid.pipeline, grid.micro_batches, grid.pipeline - 1, grid.schedule)
-    return batches * output_activations(model, grid.micro_batch, grid.tensor, grid.along)
 
 
 # ------------------------------------------------------------
@@ -693,6 +684,7 @@ def zero_traffic(stage: int, params: int, n: int, frozen: int = 0, replicas: int
     the n shards, for an all-reduce of its gradients: 2(r−1)/r·Ψ/n more.
     Every backward that is reduced, at stages 2 and 3, costs the gradients' part again.
     """
+    check_zero(stage)
     if stage < 3:
         return Fraction(2 * params * (n - 1), n)
     within = Fraction((3 * params + 2 * frozen) * (n - 1), n)
@@ -895,3 +887,238 @@ def _versions(rule: str, stage: int, S: int) -> tuple[int, int]:
     if rule not in rows:
         raise ValueError(f"there is a formula for {', '.join(rows)}, not for {rule!r}")
     return rows[rule]
+
+
+# ------------------------------------------------------------
+# Data parallelism in buckets: when the gradients are averaged, and which bucket size is best.
+#
+# Backward computes gradients one after the other, T seconds in all. The all-reduce of a bucket of s bytes takes c(s), by a
+# ring on n ranks 2(n−1)α + 2(n−1)/n·sβ; it starts when the bucket is complete and the one before it is averaged.
+#
+#     backward  g4 │ g3 │ g2 │ g1 │                   fast wire: it waits for backward, end = T + c(s)
+#     wire         └─ g4 ─┘└─ g3 g2 ─┘└─ g1 ─┘        slow wire: backward is over long before
+#
+# Large buckets pay few latencies, small ones start early and leave little for the end. With N bytes that are computed
+# evenly, the best size is about N·√(2(n−1)α/T) if the wire is slower than backward; else the smallest whose all-reduce is
+# over before the next bucket is complete, 2(n−1)α/(T/N − 2(n−1)/n·β).
+#
+# Source: Li et al. 2020, "PyTorch Distributed", sections 2.2.1, 3.2.2 and 5.3.
+
+
+def bucketed_seconds(
+    sizes: Sequence[int],
+    seconds: Sequence[float],
+    n: int,
+    alpha: float,
+    beta: float,
+    bucket_bytes: int = 25 << 20,
+    first_bucket_bytes: int = 1 << 20,
+    overlap: bool = True,
+) -> float:
+    """Seconds from the start of backward until all gradients are averaged, by rings.
+
+    sizes: bytes of each gradient, in the order in which they become ready (one dtype).  seconds: to compute each.
+    n ranks, links of `alpha` seconds and `beta` seconds per byte.  The rest as in `DataParallel`.
+    Raises ValueError unless there are as many seconds as sizes.
+    """
+    if len(sizes) != len(seconds):
+        raise ValueError(f"{len(sizes)} gradients have a size, but {len(seconds)} a time")
+    ready = 0.0
+    filled = 0
+    limit = min(first_bucket_bytes, bucket_bytes)
+    wire = 0.0 if overlap else sum(seconds)  # when it is free
+
+    def averaged() -> float:
+        return max(wire, ready) + collective_seconds("all_reduce", "ring", n, filled, alpha, beta)
+
+    for size, took in zip(sizes, seconds, strict=True):
+        if filled and filled + size > limit:
+            wire = averaged()
+            filled, limit = 0, bucket_bytes
+        filled += size
+        ready += took
+    return averaged() if sizes else 0.0
+
+
+def best_bucket(
+    sizes: Sequence[int],
+    seconds: Sequence[float],
+    n: int,
+    alpha: float,
+    beta: float,
+    candidates: Sequence[int],
+) -> int:
+    """The one of `candidates` with the smallest `bucketed_seconds`, the first bucket as large as the others.
+
+    Of equally good ones the largest wins, as it sends the fewest messages.
+    """
+
+    def time(size: int) -> float:
+        return bucketed_seconds(sizes, seconds, n, alpha, beta, size, size)
+
+    return min(candidates, key=lambda size: (time(size), -size))
+
+
+# ------------------------------------------------------------
+# Compression: bytes that all ranks together send for the average of one bucket, by rings, with n of them.
+#
+#     N numbers of w bytes in P tensors     flags tell which ranks have a gradient, one number a tensor
+#     dense      2(n−1)·w(N + P)
+#     half       2(n−1)·2(N + P)
+#     sign       2(n−1)·wP + n(n−1)·(⌈N/8⌉ + wP)
+#     powersgd   2(n−1)·w(P + exact + Σ r(a + b))        over matrices (a, b); exact: numbers in all other tensors
+#     dgc        2(n−1)·w(P + exact) + n(n−1)·((w + 2)K + 8⌈N/65536⌉)       exact: numbers in small tensors; K sent
+#
+# An all-reduce sends every number 2(n−1) times, an all-gather every rank's n−1 times. Weights cost 16(n−1) more for each
+# backward. Gradients are in fp32: w = 4.
+
+
+def dense_bytes(shapes: Sequence[Sequence[int]], n: int, w: int = 4) -> int:
+    """shapes: of the gradients in a bucket.  w: bytes of a number."""
+    return 2 * (n - 1) * w * (sum(map(math.prod, shapes)) + len(shapes))
+
+
+def half_bytes(shapes: Sequence[Sequence[int]], n: int) -> int:
+    return dense_bytes(shapes, n, 2)
+
+
+def sign_bytes(shapes: Sequence[Sequence[int]], n: int) -> int:
+    gathered = math.ceil(sum(map(math.prod, shapes)) / 8) + 4 * len(shapes)
+    return 2 * (n - 1) * 4 * len(shapes) + n * (n - 1) * gathered
+
+
+def powersgd_bytes(shapes: Sequence[Sequence[int]], n: int, rank: int = 1) -> int:
+    numbers = len(shapes)
+    for shape in shapes:
+        rows, columns = (
+            (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+        )
+        thin = min(rows, columns, rank) * (rows + columns)
+        numbers += thin if 2 * thin < rows * columns else rows * columns
+    return 2 * (n - 1) * 4 * numbers
+
+
+def dgc_bytes(
+    shapes: Sequence[Sequence[int]], n: int, sparsity: float = 0.999, small: int = 1024
+) -> int:
+    """At one sparsity."""
+    lengths = [math.prod(shape) for shape in shapes]
+    exact = sum(length for length in lengths if length < small)
+    entries = sum(max(1, round((1 - sparsity) * length)) for length in lengths if length >= small)
+    gathered = 6 * entries + 8 * math.ceil(sum(lengths) / 65536) if entries else 0
+    return 2 * (n - 1) * 4 * (len(shapes) + exact) + n * (n - 1) * gathered
+
+
+# ------------------------------------------------------------
+# Local SGD: an average of Ψ numbers of s bytes every H steps, instead of one of the gradients in P tensors in each.
+#
+#     a period of H steps     bytes of all ranks         seconds, by rings
+#     data parallel           H · 2(n−1)(Ψ + P)s         H · (T + 2(n−1)α + 2(n−1)/n·(Ψ + P)sβ)
+#     Local SGD               2(n−1)Ψs                   H · T + 2(n−1)α + 2(n−1)/n·Ψsβ
+#
+# T: seconds of a step without messages. So a step costs 1/H of data parallelism's, a little less for the flag that data
+# parallelism sends with each tensor. Averaged states count as `copies` of Ψ. Post-local SGD has H = 1 up to the switch.
+# AdaComm sends 16 bytes a rank and hop more for each interval; weights cost 8 bytes an average.
+
+
+def local_sgd_bytes(
+    steps: int, H: int, params: int, n: int, itemsize: int = 4, start: int = 0, copies: int = 1
+) -> int:
+    """Of `steps` steps, all ranks together; in the first `start` of them H is 1.
+
+    copies: 1, and 1 for each state that is averaged too. After the last average there may be up to H − 1 steps that
+    nobody hears of.
+    """
+    early = min(steps, start)
+    averages = early + (steps - early) // H
+    return 2 * (n - 1) * averages * params * itemsize * copies
+
+
+# ------------------------------------------------------------
+# Parameter server: a step with n workers and s servers, N bytes of parameters, on links of α seconds and β seconds a byte.
+#
+# A step takes every worker's gradients into the servers and as many parameters out: n·N/s bytes each way on a server's
+# wire, the bottleneck where there are fewer servers than workers. C: seconds of computing.
+#
+#     synchronous, a step alone           C + 2α + 2n·N/s·β
+#     one step of many                    C + 2α + min(2n, n + 2s − 1)·N/s·β       one server: (n + 1)Nβ
+#     asynchronous, one server            an update every 2α + Nβ, or (C + 3α + 2Nβ)/n where that is longer
+#     ring all-reduce                     C + 2(n−1)α + 2(n−1)/n·Nβ                2Nβ at most
+#     bounded, `bound` steps apart        a gradient misses at most (n−1)(2·bound + 1) updates of others
+#
+# In a run the answers leave one after the other, so workers begin one after the other, and their pushes come in while
+# the last answers go out: wires carry both ways at once. Asynchronous: a server hears a header, then takes the gradients,
+# then hears the next. Exact on links all alike, where s divides n.
+#
+# The bound: between a worker's pull and its push another one adds at most 2·bound + 1 gradients, as it was `bound` behind
+# at worst, and ends up `bound` + 1 ahead, having begun its last step `bound` ahead.
+#
+# Sources: Li et al. 2014, section 2.2; Ho et al. 2013, sections 2 and 3; Patarasuk and Yuan 2009 for the ring.
+
+
+def sync_server_seconds(
+    n: int,
+    s: int,
+    nbytes: float,
+    alpha: float,
+    beta: float,
+    compute: float = 0.0,
+    headers: tuple[int, int] = (0, 0),
+    alone: bool = False,
+) -> float:
+    """From one synchronous step to the next, in a long run; alone: of a step that all workers begin together.
+
+    headers: bytes beside the gradients of a push to one server, and beside the parameters of its answer.
+    Raises ValueError unless 1 ≤ s ≤ n.
+    """
+    if not 1 <= s <= n:
+        raise ValueError(
+            f"the formula is for 1 server or more, and as many workers at least: not {n} for {s}"
+        )
+    push, answer = (nbytes / s + header for header in headers)
+    both = n * (push + answer)
+    if not alone:
+        both = min(both, n * push + (2 * s - 1) * answer)
+    return compute + 2 * alpha + both * beta
+
+
+def async_server_seconds(
+    n: int,
+    nbytes: float,
+    alpha: float,
+    beta: float,
+    compute: float = 0.0,
+    headers: tuple[int, int] = (0, 0),
+) -> float:
+    """Between two updates by n like workers, once they take turns at one server, whose own step takes no time here."""
+    push, answer = (nbytes + header for header in headers)
+    turn = 2 * alpha + push * beta
+    return max(turn, (turn + compute + alpha + answer * beta) / n)
+
+
+def most_stale_bounded(n: int, bound: int) -> int:
+    """Updates of others that a gradient of one of n workers misses at most, under a bound."""
+    return (n - 1) * (2 * bound + 1)
+
+
+# Tensor parallelism: bytes that the n ranks of a group together send, (in forward, in backward), by rings.
+#
+# N = B·T·H numbers are the data between blocks. Of N, an all-reduce sends 2(n−1)·N over all ranks, an all-gather or a
+# reduce-scatter (n−1)·N; a rank sends an n-th of that. Which a block needs: the table in `parallel.tensor`. Per layer
+# and token that is 8(n−1)H numbers, whatever T and the number of heads; nothing depends on how many parameters there are.
+# The gradient of the input is among it: the first layer of all sends less where nothing before it learns.
+
+
+def tensor_layer_bytes(
+    n: int,
+    batch: int,
+    tokens: int,
+    hidden: int,
+    itemsize: int,
+    sequence: bool = False,
+    regather: bool = False,
+) -> tuple[int, int]:
+    """A layer: two blocks, and two norms. Numbers of `itemsize` bytes; sequence, regather: as for `tensor_parallel_`."""
+    whole, vector = batch * tokens * hidden * itemsize, hidden * itemsize
+    block = 2 * whole + sequence * 2 * vector + regather * whole
+    return (n - 1) * 4 * whole, (n - 1) * (2 * block + sequence * 2 * 4 * vector)

@@ -1,12 +1,12 @@
 """Who did what and when: the timelines of runs, still and as a page to look into.
 
     timeline   one trace, or several on one axis of time; live memory under it
-    stages     when the stages of a pipeline worked: a list on paper, a simulation, or what ranks noted while they ran
+    stages     when the stages of a pipeline worked: a simulation, or what ranks noted while they ran
     viewer     a page to zoom, point at, click and search
 
 Each rank has a row for what it did (its spans), and under it two thin ones for its wires: the sender's is busy from a
 message's start until it is sent, the receiver's for as long before the message has arrived. Lanes of `stream` have rows
-of their own, beneath the rank's.
+of their own, beneath the rank's. Of a very large run the beginning is shown, and what is left out is said.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ import base64
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from itertools import pairwise, product
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
 
 from matplotlib.collections import PolyCollection
-from matplotlib.patheffects import withStroke
 
 from minidist.comm.trace import CATEGORIES, Message, Results, Span, Timeline, Trace
 from minidist.parallel.schedules import Action
-from minidist.parallel.simulate import Simulation, simulate
-from minidist.study.charts import categories, stack
+from minidist.parallel.simulate import Simulation
+from minidist.study.charts import categories, held_words, stack
 from minidist.study.picture import (
     CARD,
     EDGE,
@@ -46,6 +44,7 @@ from minidist.study.picture import (
     Card,
     Picture,
     card,
+    check_time,
     colors,
     ending,
     inches,
@@ -55,27 +54,53 @@ from minidist.study.picture import (
     unit_of,
 )
 
-# ------------------------------------------------------------------------------------------------------ still pictures
+# ------------------------------------------------------------------------------------------------- what of a run is shown
 TALL = {"do": 0.26, "send": 0.1, "receive": 0.1}  # inches of a row, where there is room
-LABELS = 0.85  # inches of the names of the rows
-MOST_ARROWS = 300
-MOST_INCHES = 7.0  # of all rows
-
-# (rank, lane, row) → start, end, kind, name
-Bars = dict[tuple[int, str, str], list[tuple[float, float, str, str]]]
+MOST_RANKS = 128
+MOST_EVENTS = 20_000
 
 
-class Chart(NamedTuple):
-    """One run as it is drawn. memory: (rank, its Timeline) or None; arrows: the messages to draw as such."""
+class Chart:
+    """What is shown of one trace: `ranks`, in this order, and what they did up to `end` seconds.
 
-    ranks: list[int]
-    bars: Bars
-    memory: tuple[int, Timeline] | None
-    arrows: Sequence[Message] = ()
+    messages, spans: by their start.  bars: (rank, lane, row) → (start, end, kind, name) of each.  kinds: of all bars.
+    memory: the first rank with the highest peak of live bytes, and its Timeline, or None.  limits: what is left out, in
+    words.
+    Errors: ValueError for an unknown rank, or nothing to show.
+    """
 
-    @property
-    def end(self) -> float:
-        return max(end for row in self.bars.values() for _, end, *_ in row)
+    def __init__(self, trace: Trace, ranks: Sequence[int] | None = None):
+        order = list(range(trace.n) if ranks is None else ranks)
+        if not order or not set(order) <= set(range(trace.n)):
+            raise ValueError(
+                f"ranks {sorted(order)} are not all in this trace of {trace.n} ranks, 0 to {trace.n - 1}"
+            )
+        self.ranks = order[:MOST_RANKS]
+        self.limits = []
+        if len(order) > MOST_RANKS:
+            words = f"{MOST_RANKS} of {len(order):,} ranks: choose others with ranks=[…]"
+            self.limits.append(words)
+        shown = set(self.ranks)
+        events: list[Message | Span] = [m for m in trace if m.src in shown or m.dst in shown]
+        events += [span for span in trace.spans if span.rank in shown]
+        if not events:
+            raise ValueError(f"the trace has no message and no span of ranks {order}")
+        events.sort(key=lambda event: event.start)
+        first = events[:MOST_EVENTS]
+        self.messages = [event for event in first if isinstance(event, Message)]
+        self.spans = [event for event in first if isinstance(event, Span)]
+        self.bars = bars_of(self.messages, self.spans, shown)
+        self.end = max(end for row in self.bars.values() for _, end, *_ in row)
+        self.kinds = {kind for row in self.bars.values() for *_, kind, _ in row}
+        if len(events) > MOST_EVENTS:
+            self.end = max(events[MOST_EVENTS].start, events[0].start)
+            words = f"the first {MOST_EVENTS:,} of {len(events):,} messages and spans"
+            self.limits.append(f"{words}, up to {measure(self.end, 's')}: choose ranks=[…]")
+        check_time(self.end)
+        held = [
+            (rank, trace.memory[rank]) for rank in self.ranks if len(trace.memory.get(rank, ()))
+        ]
+        self.memory = max(held, key=lambda pair: pair[1].peak, default=None)
 
     def rows(self, squeeze: float = 1.0) -> tuple[dict[tuple[int, str, str], float], float]:
         """Where each row begins, in inches from the top, the same rows for each rank; and how tall all are."""
@@ -94,6 +119,36 @@ class Chart(NamedTuple):
         return places, y + 0.06 * squeeze
 
 
+def bars_of(messages: Iterable[Message], spans: Iterable[Span], shown: set[int]) -> dict:
+    """The bars of each row of the ranks `shown`, by their start."""
+    bars = defaultdict(list)
+    for s in spans:
+        bars[s.rank, s.lane, "do"].append((s.start, s.end, s.kind, s.name))
+    for m in messages:
+        busy = m.sent - m.start
+        if m.src in shown:
+            bars[m.src, m.lane, "send"].append((m.start, m.sent, "send", ""))
+        if m.dst in shown:
+            bars[m.dst, m.lane, "receive"].append((m.arrived - busy, m.arrived, "receive", ""))
+    return {key: sorted(row) for key, row in bars.items()}
+
+
+def kinds_of(names: set[str]) -> dict[str, str]:
+    """The colour of each kind of bar, in the order of the legend: a program's own first."""
+    known = list(MEANING)
+    return colors(
+        sorted(names, key=lambda kind: (known.index(kind) if kind in MEANING else -1, kind))
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ still pictures
+LEFT = MARGIN + 0.85  # inches: where the rows begin, beside the names of the ranks
+WIDE = WIDTH - MARGIN - LEFT - 0.15
+MOST_INCHES = 7.0  # of all rows
+MOST_ARROWS = 300
+MEMORY = 1.47  # inches
+
+
 def timeline(
     trace: Trace | Mapping[str, Trace],
     *,
@@ -105,104 +160,62 @@ def timeline(
 
     ranks: only these ranks, in this order.  memory: under a trace that has some, the live bytes of the rank with the
     highest peak.
-    Errors: ValueError for no trace, an empty one, an unknown rank, more than 256 ranks.
+    Errors: ValueError for no trace, an empty one, an unknown rank, a run that takes no time.
     """
     traces = trace if isinstance(trace, Mapping) else {"": trace}
-    charts = {}
-    for name, each in traces.items():
-        order = known_ranks(each, ranks)
-        room("ranks", len(order), 256)
-        bars = bars_of(each, each.spans, set(order))
-        if not bars:
-            raise ValueError(f"trace {name!r} has no message and no span of ranks {order}")
-        charts[name] = Chart(order, bars, fullest(each, order) if memory else None)
-    room("traces", len(charts), 16)
-    return _picture(title, charts, some_time(max(chart.end for chart in charts.values())))
+    room("traces", len(traces), 16)
+    charts = {name: Chart(each, ranks) for name, each in traces.items()}
+    for chart in charts.values():
+        chart.memory = chart.memory if memory else None
+    limits = [words for chart in charts.values() for words in chart.limits]
+    return draw(title, charts, limits)
 
 
-def some_time(end: float) -> float:
-    """`end`. ValueError where all is over at 0 seconds."""
-    if end <= 0:
-        raise ValueError("every event of the trace is at 0 s: there is no time to draw")
-    return end
-
-
-def known_ranks(trace: Trace, ranks: Sequence[int] | None) -> list[int]:
-    """`ranks`, all of the trace for None. ValueError for none at all, or one that the trace has not."""
-    order = list(range(trace.n) if ranks is None else ranks)
-    if not order or not set(order) <= set(range(trace.n)):
-        raise ValueError(
-            f"ranks {sorted(order)} are not all in this trace of {trace.n} ranks, 0 to {trace.n - 1}"
-        )
-    return order
-
-
-def bars_of(messages: Iterable[Message], spans: Iterable[Span], shown: set[int]) -> Bars:
-    """The bars of each row of the ranks `shown`, by their start."""
-    bars: Bars = defaultdict(list)
-    for s in spans:
-        if s.rank in shown:
-            bars[s.rank, s.lane, "do"].append((s.start, s.end, s.kind, s.name))
-    for m in messages:
-        busy = m.sent - m.start
-        if m.src in shown:
-            bars[m.src, m.lane, "send"].append((m.start, m.sent, "send", ""))
-        if m.dst in shown:
-            bars[m.dst, m.lane, "receive"].append((m.arrived - busy, m.arrived, "receive", ""))
-    return {key: sorted(row) for key, row in bars.items()}
-
-
-def fullest(trace: Trace, ranks: Sequence[int]) -> tuple[int, Timeline] | None:
-    """The first of `ranks` whose memory has the highest peak, with its Timeline."""
-    held = [(rank, trace.memory[rank]) for rank in ranks if len(trace.memory.get(rank, ()))]
-    return max(held, key=lambda pair: pair[1].peak, default=None)
-
-
-def kinds_of(found: set[str]) -> dict[str, str]:
-    """The colour of each kind of bar, in the order of the legend: a program's own first."""
-    known = list(MEANING)
-    order = sorted(found, key=lambda kind: (known.index(kind) if kind in MEANING else -1, kind))
-    return colors(order)
-
-
-def _picture(
-    title: str, charts: Mapping[str, Chart], end: float, limits: Sequence[str] = ()
+def draw(
+    title: str, charts: Mapping[str, Chart], limits: list[str], arrows: bool = False
 ) -> Picture:
-    """The charts under each other. limits: what is left out, in words."""
-    rows = [row for chart in charts.values() for row in chart.bars.values()]
-    kinds = kinds_of({kind for row in rows for *_, kind, _ in row})
+    """The charts under each other, on one axis of time; what is left out is said above them."""
+    kinds = kinds_of(set().union(*(chart.kinds for chart in charts.values())))
+    end = max(chart.end for chart in charts.values())
     squeeze = min(1.0, MOST_INCHES / sum(chart.rows()[1] for chart in charts.values()))
     most = max((chart.memory[1].peak for chart in charts.values() if chart.memory), default=0)
     top = 0.8 + 0.2 * len(limits)
     deep = {name: chart.rows(squeeze)[1] + 0.3 * bool(name) for name, chart in charts.items()}
-    tall = sum(deep[name] + 0.12 + 1.47 * bool(chart.memory) for name, chart in charts.items())
+    memories = sum(bool(chart.memory) for chart in charts.values())
+    tall = sum(deep.values()) + 0.12 * len(deep) + MEMORY * memories
     with card(WIDTH, top + tall + 0.43, title) as sheet:
         sheet.key(MARGIN, 0.58, kinds)
         for k, words in enumerate(limits):
-            sheet.word(MARGIN, 0.8 + 0.2 * k, words, color=MUTED)
+            sheet.note(MARGIN, 0.8 + 0.2 * k, words)
         for name, chart in charts.items():
-            if name:
-                sheet.word(MARGIN, top + 0.15, name, TEXT, weight="bold")
-                x = MARGIN + inches(name, TEXT, "bold") + 0.15
-                sheet.word(x, top + 0.15, measure(chart.end, "s"), TEXT, color=MUTED)
             head = 0.3 * bool(name)
-            _rows(sheet, top + head, deep[name] - head, chart, end, kinds, squeeze)
+            sheet.word(MARGIN, top + 0.15, name, TEXT, weight="bold")
+            if name:
+                x = MARGIN + inches(name, TEXT, "bold") + 0.15
+                sheet.note(x, top + 0.15, measure(chart.end, "s"), size=TEXT)
+            draw_rows(sheet, top + head, deep[name] - head, chart, end, kinds, squeeze, arrows)
             top += deep[name]
             if chart.memory:
-                _memory(sheet, top, chart, end, most)
-                top += 1.47
+                rank, held = chart.memory
+                words = f"memory of rank {rank}"
+                sheet.word(MARGIN, top + 0.21, words, weight="bold")
+                x = MARGIN + inches(words, SMALL, "bold") + 0.22
+                sheet.key(x, top + 0.21, categories(held))
+                ax, scale = time_axes(sheet, top + 0.42, 1.05, end)
+                stack(ax, held, min(end, chart.end), scale, most)
+                top += MEMORY
             top += 0.12
         for ax in sheet.fig.axes[:-1]:
             ax.tick_params(labelbottom=False)
             ax.spines["bottom"].set_visible(False)
         sheet.fig.axes[-1].set_xlabel(f"time, {unit_of(end, TIME_UNITS)[1]}")
         shown = [f"  shown: {words}" for words in limits]
-        return sheet.picture(title, *_spent(charts, kinds), *shown)
+        return sheet.picture(title, *spent_text(charts, kinds), *shown)
 
 
-def _axes(sheet: Card, top: float, tall: float, end: float):
+def time_axes(sheet: Card, top: float, tall: float, end: float):
     """Axes across the card, and the seconds of their unit."""
-    ax = sheet.axes(MARGIN + LABELS, top, WIDTH - 2 * MARGIN - LABELS - 0.15, tall)
+    ax = sheet.axes(LEFT, top, WIDE, tall)
     scale = unit_of(end, TIME_UNITS)[0]
     ax.set_xlim(0, end / scale)
     ax.grid(axis="x")
@@ -210,13 +223,20 @@ def _axes(sheet: Card, top: float, tall: float, end: float):
     return ax, scale
 
 
-def _rows(
-    sheet: Card, top: float, tall: float, chart: Chart, end: float, kinds: dict, squeeze: float
+def draw_rows(
+    sheet: Card,
+    top: float,
+    tall: float,
+    chart: Chart,
+    end: float,
+    kinds: dict,
+    squeeze: float,
+    arrows: bool,
 ) -> None:
     """The bars of each row, with names where they fit; what is below a pixel is a shade of how busy it was."""
-    ax, scale = _axes(sheet, top, tall, end)
+    ax, scale = time_axes(sheet, top, tall, end)
     ax.set_ylim(tall, 0)
-    inch = (WIDTH - 2 * MARGIN - LABELS - 0.15) / end
+    inch = WIDE / end
     places, _ = chart.rows(squeeze)
     boxes = []
     faces = []
@@ -232,23 +252,23 @@ def _rows(
             faces.append(kinds[kind])
             if name and low - y > 0.17 and inches(name) + 0.08 < wide:
                 # arrows cross the bars, not the names
-                halo = [withStroke(linewidth=2.5, foreground=kinds[kind])]
-                style = dict(ha="center", color=ink_on(kinds[kind]), path_effects=halo)
-                x = MARGIN + LABELS + (start + stop) / 2 * inch
+                x = LEFT + (start + stop) / 2 * inch
+                style = dict(ha="center", color=ink_on(kinds[kind]), halo=kinds[kind])
                 sheet.word(x, top + (y + low) / 2, name, **style)
     bars = PolyCollection(boxes, facecolors=faces, linewidths=0, zorder=2)
     ax.add_collection(bars, autolim=False)
     middle = {key: y + TALL[key[2]] * squeeze / 2 for key, y in places.items()}
-    draw_arrows(ax, chart.arrows, middle, scale)
-    by_label = defaultdict(list)
+    if arrows:
+        draw_arrows(ax, chart.messages, middle, scale)
+    heights = defaultdict(list)
     lanes = {lane for _, lane, _ in places}
     for (rank, lane, _), y in middle.items():
         name = f"rank {rank}"
         if len(lanes) > 1 and lane != "main":
             name = f"lane {lane}" if lane.isdigit() else lane
-        by_label[rank, name].append(y)
-    every = next(2**k for k in range(20) if len(by_label) * 0.16 <= tall * 2**k)
-    marked = list(by_label.items())[::every]
+        heights[rank, name].append(y)
+    every = next(2**k for k in range(20) if len(heights) * 0.16 <= tall * 2**k)
+    marked = list(heights.items())[::every]
     ax.set_yticks([sum(ys) / len(ys) for _, ys in marked], [name for (_, name), _ in marked])
 
 
@@ -269,16 +289,7 @@ def draw_arrows(ax, messages: Sequence[Message], middle: dict, scale: float) -> 
         ax.quiver(*zip(*ends, strict=True), color=INK, alpha=0.8, zorder=3, **in_data, **shape)
 
 
-def _memory(sheet: Card, top: float, chart: Chart, end: float, most: float) -> None:
-    rank, held = chart.memory
-    words = f"memory of rank {rank}"
-    sheet.word(MARGIN, top + 0.21, words, weight="bold")
-    sheet.key(MARGIN + inches(words, SMALL, "bold") + 0.22, top + 0.21, categories(held))
-    ax, scale = _axes(sheet, top + 0.42, 1.05, end)
-    stack(ax, held, (0.0, min(end, chart.end)), scale, most)
-
-
-def _spent(charts: Mapping[str, Chart], kinds: dict[str, str]):
+def spent_text(charts: Mapping[str, Chart], kinds: dict[str, str]) -> Iterator[str]:
     """What each rank spent its time on, in words; of many ranks the least, the most and the mean."""
     for name, chart in charts.items():
         spent = {rank: dict.fromkeys(kinds, 0.0) for rank in chart.ranks}
@@ -301,36 +312,32 @@ def _spent(charts: Mapping[str, Chart], kinds: dict[str, str]):
                 yield f"  {kind}: {f'{low} on each rank' if low == high else spread}"
         if chart.memory:
             rank, held = chart.memory
-            parts = ", ".join(f"{c} {measure(b, 'B')}" for c, b in held.at_peak.items() if b)
             when = measure(float(held.times[held.total.argmax()]), "s")
-            yield f"  memory of rank {rank}: peak {measure(held.peak, 'B')} at {when} ({parts})"
+            yield f"  memory of rank {rank}: peak {held_words(held.at_peak)}, at {when}"
 
 
 # ----------------------------------------------------------------------------------------------------------- stages
 ACTIONS = {"F": "forward", "B": "backward", "I": "backward", "W": "weights", "U": "update"}
 
-Lists = Sequence[Sequence[Action]]
-Spans = Sequence[Sequence[tuple[Action | str, float, float]]]
+Noted = Sequence[Sequence[tuple[Action | str, float, float]]]
 
 
-def stages(runs: Mapping[str, Simulation | Lists | Spans], *, title: str = "Stages") -> Picture:
+def stages(runs: Mapping[str, Simulation | Noted], *, title: str = "Stages") -> Picture:
     """Draw pipelines, `{"1F1B": run, …}`, on one axis of time; rank s is stage s.
 
-    A run: for each stage its list of actions, as a schedule gives it (F, I and W take 1, B 2, U 1/4); or a Simulation;
-    or what ranks noted, (action, start, end) in seconds, an action being `F3` or the library's. A unit of time is
-    drawn as a second.
-    Errors: ValueError for nothing to draw, lists that cannot run, and an action that is none of F, B, I, W and U.
+    A run is a Simulation, or what ranks noted, (action, start, end) in seconds, an action being `F3` or the library's.
+    A unit of a simulation's time is drawn as a second.
+    Errors: ValueError for nothing to draw, and an action that is none of F, B, I, W and U.
     """
     return timeline({name: trace_of(run) for name, run in runs.items()}, title=title)
 
 
-def trace_of(run: Simulation | Lists | Spans) -> Trace:
+def trace_of(run: Simulation | Noted) -> Trace:
     """A pipeline's run as a trace whose spans are its actions."""
-    if not isinstance(run, Simulation) and any(isinstance(row[0], Action) for row in run if row):
-        run = simulate(run, update=0.25)
-    rows = [[span[1:] for span in row] for row in run.spans] if isinstance(run, Simulation) else run
-    trace = Trace(len(rows))
-    for stage, row in enumerate(rows):
+    if isinstance(run, Simulation):
+        run = [[span[1:] for span in row] for row in run.spans]
+    trace = Trace(len(run))
+    for stage, row in enumerate(run):
         for action, start, end in row:
             word = str(action)
             if word[:1] not in ACTIONS:
@@ -364,8 +371,6 @@ DARK = {
 }
 """The card of a page that follows the reader's choice of light or dark; the hues stay."""
 
-MOST_EVENTS = 20_000
-MOST_ROWS = 128  # ranks
 MOST_MOMENTS = 6_000  # of memory, of all ranks together
 
 
@@ -378,39 +383,7 @@ def viewer(
     messages or spans the first are shown; whatever is left out is said above the picture.
     Errors: ValueError for an unknown rank, an empty trace, a run that takes no time.
     """
-    trace = run.trace if isinstance(run, Results) else run
-    return Viewer(trace, part(trace, ranks), title)
-
-
-class Part(NamedTuple):
-    """The part of a trace that is shown, up to `end`. limits: what is left out, in words."""
-
-    ranks: list[int]
-    end: float
-    messages: list[Message]
-    spans: list[Span]
-    limits: list[str]
-
-
-def part(trace: Trace, ranks: Sequence[int] | None) -> Part:
-    """Choose what is shown of `trace`. Errors: ValueError for an unknown rank, or nothing to show."""
-    known = known_ranks(trace, ranks)
-    shown = set(known[:MOST_ROWS])
-    events: list[Message | Span] = [m for m in trace if m.src in shown or m.dst in shown]
-    events += [s for s in trace.spans if s.rank in shown]
-    room("messages and spans", len(events), 10**9)
-    limits = []
-    if len(shown) < len(known):
-        limits.append(f"{len(shown)} of {len(known):,} ranks: choose others with ranks=[…]")
-    events.sort(key=lambda event: event.start)
-    end = max(m.arrived if isinstance(m, Message) else m.end for m in events[:MOST_EVENTS])
-    if len(events) > MOST_EVENTS:
-        end = max(events[MOST_EVENTS].start, events[0].start)
-        words = f"the first {MOST_EVENTS:,} of {len(events):,} messages and spans"
-        limits.append(f"{words}, up to {measure(end, 's')}: choose ranks=[…]")
-    messages = [event for event in events[:MOST_EVENTS] if isinstance(event, Message)]
-    spans = [event for event in events[:MOST_EVENTS] if isinstance(event, Span)]
-    return Part(known[:MOST_ROWS], some_time(end), messages, spans, limits)
+    return Viewer(run.trace if isinstance(run, Results) else run, title, ranks)
 
 
 class Viewer:
@@ -422,25 +395,21 @@ class Viewer:
     run gives the same bytes each time.
     """
 
-    def __init__(self, trace: Trace, shown: Part, title: str):
+    def __init__(self, trace: Trace, title: str, ranks: Sequence[int] | None):
         self.title = title
-        self.shown = shown
-        self.data = columns(shown)
-        memory = {r: trace.memory[r] for r in shown.ranks if len(trace.memory.get(r, ()))}
-        self.data["memory"], said = memory_columns(memory, self.data["tick"])
-        self.limits = shown.limits + said
-        self.memory = fullest(trace, shown.ranks)
+        self.chart = Chart(trace, ranks)
+        self.data = columns(self.chart)
+        held = {r: trace.memory[r] for r in self.chart.ranks if len(trace.memory.get(r, ()))}
+        self.data["memory"], cut = memory_columns(held, self.data["tick"])
+        self.limits = self.chart.limits + cut
 
     @cached_property
     def picture(self) -> Picture:
-        """The same, drawn once and still."""
-        ranks, end, messages, spans, limits = self.shown
-        if len(messages) > MOST_ARROWS:
-            count = f"{len(messages):,} messages"
-            limits = [*limits, f"no arrows: {count}, and {MOST_ARROWS} can be told apart"]
-        arrows = messages if len(messages) <= MOST_ARROWS else ()
-        chart = Chart(ranks, bars_of(messages, spans, set(ranks)), self.memory, arrows)
-        return _picture(self.title, {"": chart}, end, limits)
+        """The same, drawn once and still, with an arrow for each message where they can be told apart."""
+        count = len(self.chart.messages)
+        few = count <= MOST_ARROWS
+        limits = [f"no arrows: {count:,} messages, and {MOST_ARROWS} can be told apart"] * (not few)
+        return draw(self.title, {"": self.chart}, self.chart.limits + limits, arrows=few)
 
     @property
     def text(self) -> str:
@@ -455,16 +424,16 @@ class Viewer:
         )
         css = f":root{{color-scheme:light dark;{light}}}\n"
         css += f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
-        notes = [
-            f'<p class="limits" role="note">Shown: {escape(words)}</p>\n' for words in self.limits
-        ]
+        note = '<p class="limits" role="note">Shown: {}</p>\n'
         read = lambda name: (PAGE / name).read_text(encoding="utf-8")
+        # as JSON without spaces, safe inside a <script> element
+        run = json.dumps(self.data, separators=(",", ":"), ensure_ascii=False)
         return Template(read("page.html")).substitute(
             title=escape(self.title or "Timeline"),
             summary=escape(self.text),
             css=css + read("page.css"),
-            run=as_json(self.data),
-            limits="".join(notes),
+            run=run.replace("<", "\\u003c"),
+            limits="".join(note.format(escape(words)) for words in self.limits),
             scripts="\n".join(f"<script>\n{read(name)}</script>" for name in SCRIPTS),
         )
 
@@ -507,61 +476,51 @@ def tick_of(end: float) -> float:
     return 10.0 ** min(-9, math.floor(math.log10(end)) - 5)
 
 
-def pack(values: Sequence[int]) -> int | list[int]:
-    """The one value that all are, or the list."""
-    return values[0] if len(set(values)) == 1 else list(values)
-
-
 def differences(values: Sequence[int]) -> list[int]:
     """Each value less the one before it, the first less 0."""
     return [b - a for a, b in pairwise([0, *values])]
 
 
-def as_json(value) -> str:
-    """`value` as JSON without spaces, safe inside a <script> element."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-
-
-def columns(shown: Part) -> dict:
+def columns(chart: Chart) -> dict:
     """The tables of messages and spans with their words: what data.js reads."""
-    _, end, messages, spans, _ = shown
-    tick = tick_of(end)
+    messages, spans = chart.messages, chart.spans
+    tick = tick_of(chart.end)
     at = lambda seconds: round(seconds / tick)
-    lanes = {event.lane for event in [*messages, *spans]} - {"main"}
-    lane = _numbers(["main", *sorted(lanes)])
+    lane = _numbers(["main", *sorted({event.lane for event in [*messages, *spans]})])
     word = _numbers(["", *(m.label or "" for m in messages), *(s.name for s in spans)])
     colors = kinds_of({s.kind for s in spans} | ({"send", "receive"} if messages else set()))
     kind = _numbers(colors)
-    busy = {(s.rank, s.lane) for s in spans} | {(rank, "main") for rank in shown.ranks}
+    busy = {(s.rank, s.lane) for s in spans} | {(rank, "main") for rank in chart.ranks}
     busy |= {(rank, m.lane) for m in messages for rank in (m.src, m.dst)}
-    rows = product(shown.ranks, lane)
-    table_of_messages = {
-        "src": [m.src for m in messages],
-        "dst": [m.dst for m in messages],
-        "bytes": [m.nbytes for m in messages],
-        "start": differences([at(m.start) for m in messages]),
-        "busy": [at(m.sent) - at(m.start) for m in messages],
-        "flight": [at(m.arrived) - at(m.sent) for m in messages],
-        "word": [word[m.label or ""] for m in messages],
-        "lane": [lane[m.lane] for m in messages],
-    }
-    table_of_spans = {
-        "rank": [s.rank for s in spans],
-        "lane": [lane[s.lane] for s in spans],
-        "kind": [kind[s.kind] for s in spans],
-        "start": differences([at(s.start) for s in spans]),
-        "long": [at(s.end) - at(s.start) for s in spans],
-        "name": [word[s.name] for s in spans],
-    }
     return {
-        "messages": {"count": len(messages)} | _packed(table_of_messages),
-        "spans": {"count": len(spans)} | _packed(table_of_spans),
+        "messages": {
+            "count": len(messages),
+            "src": [m.src for m in messages],
+            "dst": [m.dst for m in messages],
+            "bytes": [m.nbytes for m in messages],
+            "start": differences([at(m.start) for m in messages]),
+            "busy": [at(m.sent) - at(m.start) for m in messages],
+            "flight": [at(m.arrived) - at(m.sent) for m in messages],
+            "word": [word[m.label or ""] for m in messages],
+            "lane": [lane[m.lane] for m in messages],
+        },
+        "spans": {
+            "count": len(spans),
+            "rank": [s.rank for s in spans],
+            "lane": [lane[s.lane] for s in spans],
+            "kind": [kind[s.kind] for s in spans],
+            "start": differences([at(s.start) for s in spans]),
+            "long": [at(s.end) - at(s.start) for s in spans],
+            "name": [word[s.name] for s in spans],
+        },
         "tick": tick,
-        "unit": unit_of(end / 10, TIME_UNITS)[::-1],  # one for all, with three decimals
+        "unit": unit_of(chart.end / 10, TIME_UNITS)[::-1],  # one for all, with three decimals
         "start": 0,
-        "end": at(end),
-        "ranks": shown.ranks,
-        "rows": [[rank, lane[name]] for rank, name in rows if (rank, name) in busy],
+        "end": at(chart.end),
+        "ranks": chart.ranks,
+        "rows": [
+            [rank, lane[name]] for rank, name in product(chart.ranks, lane) if (rank, name) in busy
+        ],
         "lanes": list(lane),
         "words": list(word),
         "kinds": [[name, color, ink_on(color)] for name, color in colors.items()],
@@ -571,10 +530,6 @@ def columns(shown: Part) -> dict:
 def _numbers(names: Iterable[str]) -> dict[str, int]:
     """Each of the names with its number."""
     return {name: i for i, name in enumerate(dict.fromkeys(names))}
-
-
-def _packed(table: dict[str, list[int]]) -> dict:
-    return {name: pack(values) for name, values in table.items()}
 
 
 def memory_columns(lines: dict[int, Timeline], tick: float) -> tuple[dict | None, list[str]]:
@@ -592,15 +547,16 @@ def memory_columns(lines: dict[int, Timeline], tick: float) -> tuple[dict | None
         series[rank] = {
             "count": len(moments),
             "peak": held.peak,
-            "time": pack(differences(ticks)),
-            "live": [pack(differences(held.live[name][moments].tolist())) for name in names],
+            "time": differences(ticks),
+            "live": [differences(held.live[name][moments].tolist()) for name in names],
         }
     total = sum(len(held) for held in lines.values())
     shown = sum(each["count"] for each in series.values())
-    said = [f"{shown:,} of {total:,} moments of memory, the highest among them"]
+    limits = [f"{shown:,} of {total:,} moments of memory, the highest among them"]
     categories = [[name, MEANING[name]] for name in names]
     rank = max(lines, key=lambda rank: lines[rank].peak)
-    return {"categories": categories, "rank": rank, "series": series}, said * (shown < total)
+    memory = {"categories": categories, "rank": rank, "series": series}
+    return memory, limits * (shown < total)
 
 
 def telling(total: list[int], most: int) -> list[int]:

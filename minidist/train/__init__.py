@@ -10,7 +10,7 @@ NoiseScale            how large a batch is worth it (optim)
 warm_up, cosine, batch_ramp, scaled    rates and batches that change with the steps (schedule)
 clip_grad_norm_       clipping by the norm of all gradients, each counted once (norm)
 
-Fused operators are in `fuse`, optimizers over one flat buffer in `flat_optim`.
+Fused operators are in `fuse`, AdamW over one flat buffer in `flat_optim`.
 """
 
 from .amp import LossScaler, Masters, autocast, prepare

@@ -78,19 +78,13 @@ def name_of(function: str | Callable) -> str:
     `x ** y`: "pow", `torch.linalg.norm`: "norm", `torch.ops.mine.scan.default`: "scan"; in-place ones keep their
     underscore, "add_". A string is its own name.
     """
-    name = (function if isinstance(function, str) else getattr(function, "__name__", "")).partition(
-        "."
-    )[0]
+    name = function if isinstance(function, str) else getattr(function, "__name__", "")
+    name, _, _ = name.partition(".")  # without the overload
     if name.startswith("__") and name.endswith("__"):
         name = name[2:-2]
     for family in FAMILIES:
         name = name.removeprefix(family)
     return name
-
-
-def names(functions: Iterable[str | Callable]) -> frozenset[str]:
-    """The names of a list that may hold functions and names."""
-    return frozenset(map(name_of, functions))
 
 
 # ------------------------------------------------------------
@@ -138,9 +132,7 @@ class autocast(TorchFunctionMode):
             raise ValueError(f"autocast is to one of {HALVES}, not to {dtype}")
         self.dtype = dtype
         self.enabled = enabled
-        self.white = names(white)
-        self.black = names(black)
-        self.gray = names(gray)
+        self.white, self.black, self.gray = (set(map(name_of, x)) for x in (white, black, gray))
         twice = sorted(self.white & self.black | self.white & self.gray | self.black & self.gray)
         if twice:
             raise ValueError(f"on two lists at once: {', '.join(twice)}")
@@ -159,27 +151,29 @@ class autocast(TorchFunctionMode):
             self._casts.clear()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        outer = []
-        if not self._silenced:  # this is the innermost: the others get the call next
-            outer = [mode for mode in autocasts() if mode is not self]
-        for mode in outer:
+        kwargs = kwargs or {}
+        if self._silenced:
+            return func(*args, **kwargs)
+        outer = [mode for mode in autocasts() if mode is not self]
+        for mode in outer:  # this is the innermost, and they get the call next
             mode._silenced += 1
         try:
-            return self._call(func, args, kwargs or {})
+            return self._call(func, args, kwargs)
         finally:
             for mode in outer:
                 mode._silenced -= 1
 
     def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
-        if not self.enabled or self._silenced or kwargs.get("out") is not None:
-            return func(*args, **kwargs)
         name = name_of(func)
+        if not self.enabled or kwargs.get("out") is not None:
+            return func(*args, **kwargs)
         if name in self.white:
             args, kwargs = cast((args, kwargs), self._low)
         elif name in self.black:
-            args, kwargs = cast((args, kwargs), _single)
+            args, kwargs = cast((args, kwargs), lambda x: x.float())
         elif name in self.gray:
-            args, kwargs = cast((args, kwargs), _to(widest((args, kwargs))))
+            dtype = widest((args, kwargs))
+            args, kwargs = cast((args, kwargs), lambda x: x.to(dtype))
         elif opened(func) is not None:
             return self._within(opened(func), args, kwargs)
         return func(*args, **kwargs)
@@ -218,16 +212,9 @@ def cast(value, to: Callable[[Tensor], Tensor]):
 
 def widest(value) -> torch.dtype:
     """The dtype that holds what all these tensors hold: fp32, unless all are of one half."""
-    found: set[torch.dtype] = set()
-    cast(value, lambda x: found.add(x.dtype))
-    return found.pop() if len(found) == 1 else torch.float32
-
-
-def _to(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return lambda x: x.to(dtype)
-
-
-_single = _to(torch.float32)
+    dtypes: set[torch.dtype] = set()
+    cast(value, lambda x: dtypes.add(x.dtype))
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
 @remember
@@ -236,17 +223,14 @@ def opened(func: Callable) -> Callable | None:
 
     multi_head_attention_forward is on no list, but the products in it are. None for all other functions.
     """
-    asks = [
-        n
-        for n in getattr(getattr(func, "__code__", None), "co_names", ())
-        if n.startswith("has_torch_function")
-    ]
+    used = getattr(getattr(func, "__code__", None), "co_names", ())
+    asks = [name for name in used if name.startswith("has_torch_function")]
     if not asks or func.__module__ not in ("torch.nn.functional", "torch.functional"):
         return None
     inside = func.__globals__ | dict.fromkeys(asks, lambda *tensors: False)
-    made = FunctionType(func.__code__, inside, func.__name__, func.__defaults__, func.__closure__)
-    made.__kwdefaults__ = func.__kwdefaults__
-    return made
+    whole = FunctionType(func.__code__, inside, func.__name__, func.__defaults__, func.__closure__)
+    whole.__kwdefaults__ = func.__kwdefaults__
+    return whole
 
 
 # ------------------------------------------------------------
@@ -289,30 +273,34 @@ class Masters(Optimizer):
             raise ValueError(f"masters have a floating-point dtype, not {dtype}")
         self.inner: Optimizer | None = None
         self.dtype = dtype
-        self._make = optimizer_class
-        self._kwargs = kwargs
-        self._versions = {}
+        self._versions: dict[
+            Tensor, int
+        ] = {}  # of each parameter, when it was equal to its rounded master
         super().__init__(params, {})
+        groups = [
+            {**group, "params": [self._master(p) for p in group["params"]]}
+            for group in self.param_groups
+        ]
+        self.inner = optimizer_class(groups, **kwargs)
+        _options(self.inner.param_groups, self.param_groups)
         self.defaults, self.state = self.inner.defaults, self.inner.state
 
     def __getstate__(self) -> dict[str, Any]:
-        # torch's knows of none, so a copy would lack them
-        own = ("inner", "dtype", "_make", "_kwargs", "_versions")
+        # torch's knows no more than groups and states; a scheduler's `step` stays with this one
+        own = ("inner", "dtype", "_versions")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Parameters to step from now on; their masters are made here."""
         super().add_param_group(group)
-        group = self.param_groups[-1]
-        masters = [self._master(p) for p in group["params"]]
-        self._versions |= {p: p._version for p in group["params"]}
-        if self.inner is None:
-            self.inner = self._make([{**group, "params": masters}], **self._kwargs)
-        else:
+        if self.inner is not None:
+            group = self.param_groups[-1]
+            masters = [self._master(p) for p in group["params"]]
             self.inner.add_param_group({**group, "params": masters})
-        group |= {**self.inner.param_groups[-1], "params": group["params"]}
+            _options(self.inner.param_groups[-1:], [group])
 
     def _master(self, p: Tensor) -> Tensor:
+        self._versions[p] = p._version
         return p if p.dtype.itemsize >= self.dtype.itemsize else p.detach().to(self.dtype)
 
     def masters(self) -> list[Tensor]:
@@ -321,9 +309,7 @@ class Masters(Optimizer):
         Parameters that were put at the end of a group by its owner get theirs here.
         """
         for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
-            for p in group["params"][len(inner["params"]) :]:
-                inner["params"].append(self._master(p))
-                self._versions[p] = p._version
+            inner["params"] += map(self._master, group["params"][len(inner["params"]) :])
         return [m for group in self.inner.param_groups for m in group["params"]]
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
@@ -371,27 +357,27 @@ class Masters(Optimizer):
             torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
         self._versions = {p: p._version for group in self.param_groups for p in group["params"]}
 
-    @torch.no_grad()
-    def load_masters(self, values: Iterable[Tensor]) -> None:
-        """Masters from `values`, in order, rounded into the parameters. ValueError for another number of them."""
-        values, masters = list(values), self.masters()
-        if len(values) != len(masters):
-            raise ValueError(f"{len(values)} values were given for {len(masters)} masters")
-        for m, value in zip(masters, values, strict=True):
-            m.copy_(value)
-        self._round()
-
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's, which can load it, and "masters". (A copy of what the parameters cannot hold.)"""
         return self.inner.state_dict() | {"masters": [m.detach() for m in self.masters()]}
 
+    @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Also from the inner class's own state_dict, without masters: these stay as they are."""
+        """Masters are rounded into the parameters. The inner class's own state_dict has none: these stay as they are.
+
+        Raises ValueError for another number of masters.
+        """
+        masters = self.masters()
+        values = state_dict.get("masters", masters)
+        if len(values) != len(masters):
+            raise ValueError(f"{len(values)} values were given for {len(masters)} masters")
         self.inner.load_state_dict(state_dict)
         self.state = self.inner.state
         _options(self.inner.param_groups, self.param_groups)
         if "masters" in state_dict:
-            self.load_masters(state_dict["masters"])
+            for m, value in zip(masters, values, strict=True):
+                m.copy_(value)
+            self._round()
 
 
 def stored_gradients(optimizer: Optimizer) -> list[Tensor]:
@@ -415,7 +401,7 @@ def _options(source: list[dict], to: list[dict]) -> None:
 #     scale(loss).backward()     gradients are S times as large, in fp16
 #     unscale_(optimizer)        times 1/S in fp32; is any of them inf or nan?     (once a step; then clip, if you clip)
 #     step(optimizer)            the optimizer's step, or none if one was found: on all ranks or on none
-#     update()                   one found: S ← S·backoff; `growth_interval` steps without one: S ← S·growth
+#     update()                   one found: S ← S·backoff; after `growth_interval` in a row without: S ← S·growth
 #
 # Cost: one reading of each gradient, one all-reduce of 4 bytes. Invariant: a skipped step changes no parameter and no
 # state of the optimizer. Source: Micikevicius et al. 2018, "Mixed Precision Training", sections 3.2 and 4 (dynamic);
@@ -433,7 +419,7 @@ class LossScaler:
         scaler.step(optimizer)
         scaler.update()
 
-    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval in steps.  min_scale: S does not fall
+    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval: updates in a row without an inf.  min_scale: S does not fall
     below it; steps that overflow all the same are skipped.  enabled: False does nothing but step.  dynamic: False keeps
     S; a step with an inf is skipped all the same.  comm: ranks that step together agree whether one of them has found an
     inf, with one all-reduce for each optimizer; None: this rank alone decides, which is right only where all ranks see
@@ -481,8 +467,8 @@ class LossScaler:
         self.dynamic = dynamic
         self.skipped = 0
         self._scale, self._good = float32(init), 0
-        # of each optimizer since the last update: what was done, any inf
-        self._found: dict[int, tuple[str, bool]] = {}
+        # of each optimizer since the last update: what was done, whether there was an inf
+        self._progress: dict[int, tuple[str, bool]] = {}
 
     def get_scale(self) -> float:
         """S; 1 if scaling is off."""
@@ -497,10 +483,10 @@ class LossScaler:
         """Divide the gradients of `optimizer` by S, in place, and see whether all are finite. Once a step."""
         if not self.enabled:
             return
-        if id(optimizer) in self._found:
-            stage, _ = self._found[id(optimizer)]
+        if id(optimizer) in self._progress:
+            stage, _ = self._progress[id(optimizer)]
             raise RuntimeError(
-                f"this optimizer is {stage} since the last update(): unscale_ comes once, before step"
+                f"this optimizer was already {stage} since the last update(): unscale_ comes once, before step"
             )
         grads = gradients(optimizer)
         if not grads and self.comm is None:
@@ -509,23 +495,17 @@ class LossScaler:
             )
         if grads:
             torch._foreach_mul_(grads, float32(1 / self._scale))
-        self._found[id(optimizer)] = UNSCALED, self._agree(grads)
+        self._progress[id(optimizer)] = UNSCALED, self._agree(grads)
 
     def _agree(self, grads: list[Tensor]) -> bool:
         """Whether a gradient of any rank is inf or nan."""
         grads = [g for g in grads if g.numel()]
-        device = (
-            grads[0].device if self.comm is None and grads else getattr(self.comm, "device", None)
-        )
-        flag = torch.zeros((), dtype=torch.float32, device=device)
+        device = self.comm.device if self.comm is not None else grads[0].device if grads else None
+        flag = torch.zeros((), device=device)
         if grads:
             largest = torch._foreach_norm(grads, math.inf)  # of a gradient with a nan: nan
-            flag = (
-                torch.stack([x.isfinite().to(device) for x in largest])
-                .all()
-                .logical_not()
-                .to(flag.dtype)
-            )
+            finite = torch.stack([x.isfinite().to(device) for x in largest])
+            flag = finite.all().logical_not().to(torch.float32)
         if self.comm is not None:
             all_reduce_(self.comm, flag, "max")
         return bool(decide(flag, on_meta=False))
@@ -538,28 +518,30 @@ class LossScaler:
             raise RuntimeError(
                 "a closure computes gradients within step(), where they cannot be checked before it"
             )
-        if id(optimizer) not in self._found:
+        if id(optimizer) not in self._progress:
             self.unscale_(optimizer)
-        stage, found = self._found[id(optimizer)]
+        stage, overflow = self._progress[id(optimizer)]
         if stage == STEPPED:
-            raise RuntimeError("this optimizer is stepped since the last update(): step comes once")
-        self._found[id(optimizer)] = STEPPED, found
-        self.skipped += found
-        return None if found else optimizer.step(**kwargs)
+            raise RuntimeError(
+                "this optimizer was already stepped since the last update(): step comes once"
+            )
+        self._progress[id(optimizer)] = STEPPED, overflow
+        self.skipped += overflow
+        return None if overflow else optimizer.step(**kwargs)
 
     def update(self) -> None:
         """Choose the next S, by what the steps since the last update have found."""
         if not self.enabled:
             return
-        if not self._found:
+        if not self._progress:
             raise RuntimeError("no optimizer was unscaled or stepped since the last update()")
         if self.dynamic:
-            self._adapt(any(found for _, found in self._found.values()))
-        self._found.clear()
+            self._adapt(any(overflow for _, overflow in self._progress.values()))
+        self._progress.clear()
 
-    def _adapt(self, found: bool) -> None:
-        self._good = 0 if found else self._good + 1
-        if found:
+    def _adapt(self, overflow: bool) -> None:
+        self._good = 0 if overflow else self._good + 1
+        if overflow:
             smaller = max(float32(self._scale * self.backoff_factor), float32(self.min_scale))
             if smaller == 0:
                 raise RuntimeError(
@@ -596,17 +578,17 @@ class LossScaler:
 def gradients(optimizer: Optimizer) -> list[Tensor]:
     """The gradients that `optimizer.step()` will apply; of sparse ones the values. ValueError for one in fp16."""
     if hasattr(optimizer, "gradients"):
-        found = optimizer.gradients()
+        grads = optimizer.gradients()
     else:
-        found = stored_gradients(optimizer)
-    found = [g._values() if g.is_sparse else g for g in found]
-    low = sum(g.dtype == torch.float16 for g in found)
+        grads = stored_gradients(optimizer)
+    grads = [g._values() if g.is_sparse else g for g in grads]
+    low = sum(g.dtype == torch.float16 for g in grads)
     if low:
         raise ValueError(
-            f"{low} of {len(found)} gradients are in fp16, and lose what scaling saved if divided there: "
+            f"{low} of {len(grads)} gradients are in fp16, and lose what scaling saved if divided there: "
             "step fp32 copies of the parameters, Masters(params, optimizer_class, …)"
         )
-    return found
+    return grads
 
 
 def float32(x: float) -> float:
@@ -660,24 +642,12 @@ class Prepared(NamedTuple):
     scaler: LossScaler
     autocast: autocast
 
-    def step(self, loss: Tensor, max_norm: float | None = None) -> None:
-        """Backward, clip the global norm of the gradients to `max_norm`, step or skip, choose the scale, zero them."""
+    def step(self, loss: Tensor) -> None:
+        """Backward, step or skip, choose the scale, drop the gradients."""
         self.scaler.scale(loss).backward()
-        if max_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-            self._clip(max_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-
-    def _clip(self, max_norm: float) -> None:
-        """By whoever has the gradients: a sharded optimizer or model knows the norm over all ranks."""
-        for owner in (self.optimizer, self.model):
-            if hasattr(owner, "clip_grad_norm_"):
-                owner.clip_grad_norm_(max_norm)
-                return
-        params = [p for group in self.optimizer.param_groups for p in group["params"]]
-        nn.utils.clip_grad_norm_(params, max_norm)
 
 
 def prepare(
@@ -686,17 +656,15 @@ def prepare(
     level: str = "O1",
     dtype: torch.dtype = torch.float16,
     comm: Comm | None = None,
-    masters: bool | None = None,
     scaler: LossScaler | None = None,
-    **lists,
 ) -> Prepared:
     """`model`, in fp32, made ready for a level, in place; see the table above.
 
     optimizer: makes one from parameters.  dtype: of the halves.  comm: of the ranks that step together (see
-    LossScaler).  masters: False at O2 for an optimizer that has its own.  scaler: instead of the level's own.
-    lists: white, black, gray for autocast.
+    LossScaler).  scaler: instead of the level's own. An optimizer that has masters of its own, such as a
+    ShardedOptimizer with a master_dtype, goes with O3 and a scaler.
     In half, a forward casts its inputs to half and its results to fp32, for the loss.
-    Errors: ValueError for an unknown level or dtype, or a model that is not in fp32.
+    Raises ValueError for an unknown level or dtype, or a model that is not in fp32.
     """
     if level not in LEVELS or dtype not in HALVES:
         raise ValueError(
@@ -711,19 +679,16 @@ def prepare(
     params = [p for p in model.parameters() if p.requires_grad]
     if chosen.half:
         halve_(model, dtype, chosen.wide_norms)
-        model.register_forward_pre_hook(_inputs(dtype), with_kwargs=True)
+        half = lambda module, args, kwargs: cast((args, kwargs), lambda x: x.to(dtype))
+        model.register_forward_pre_hook(half, with_kwargs=True)
         model.register_forward_hook(lambda module, args, out: cast(out, lambda x: x.float()))
-    if chosen.masters and masters is not False:
+    if chosen.masters:
         # from the halves: ranks that get theirs by broadcast have the same
         stepping = Masters(params, optimizer)
     else:
         stepping = optimizer(params)
     own = LossScaler(enabled=chosen.scaled and dtype == torch.float16, comm=comm)
-    return Prepared(model, stepping, scaler or own, autocast(dtype, **lists, enabled=chosen.lists))
-
-
-def _inputs(dtype: torch.dtype) -> Callable[..., Any]:
-    return lambda module, args, kwargs: cast((args, kwargs), lambda x: x.to(dtype))
+    return Prepared(model, stepping, scaler or own, autocast(dtype, enabled=chosen.lists))
 
 
 @torch.no_grad()
@@ -776,26 +741,22 @@ class Exponents(NamedTuple):
     def total(self) -> int:
         return self.zeros + self.bad + sum(self.counts.values())
 
-    def shifted(self, powers: int) -> dict[int, int]:
-        """`counts` of the numbers times 2^powers: what a loss scale does."""
-        return {e + powers: count for e, count in self.counts.items()}
-
 
 def exponents(
     tensors: Tensor | Iterable[Tensor], dtype: torch.dtype = torch.float16, scale: float = 1.0
 ) -> Exponents:
     """Count the elements of `tensors` (gradients, say; None among them is passed over) times `scale` by exponent.
 
-    Give gradients of fp32, of which `dtype` has lost nothing yet. Errors: ValueError for meta tensors.
+    Give gradients of fp32, of which `dtype` has lost nothing yet.
     """
     x = _flat(tensors) * scale
     finite = x[x.isfinite() & (x != 0)].abs()
     _, powers = torch.frexp(finite)  # |x| = m·2^p with m from 1/2 to below 1
-    found, counts = torch.unique(powers - 1, return_counts=True)
+    powers, counts = torch.unique(powers - 1, return_counts=True)
     rounded, tiny = finite.to(dtype).double(), torch.finfo(dtype).tiny
     under, over = int((rounded == 0).sum()), int(rounded.isinf().sum())
     sub = int((rounded < tiny).sum()) - under
-    by_power = dict(zip(found.tolist(), counts.tolist(), strict=True))
+    by_power = dict(zip(powers.tolist(), counts.tolist(), strict=True))
     zeros, bad = int((x == 0).sum()), int(x.isfinite().logical_not().sum())
     return Exponents(
         dtype, by_power, zeros, bad, len(finite) - under - over - sub, sub, under, over
@@ -809,7 +770,7 @@ def lost(
 ) -> float:
     """The share, 0 to 1, of the updates that are not 0 which leave their weight in `dtype` as it is.
 
-    updates: what is added to the weights, of the same sizes. Errors: ValueError for other sizes, meta tensors.
+    updates: what is added to the weights, of the same sizes. Raises ValueError for other sizes.
     """
     u, w = _flat(updates), _flat(weights)
     if u.shape != w.shape:
@@ -822,11 +783,6 @@ def lost(
 
 def _flat(tensors: Tensor | Iterable[Tensor]) -> Tensor:
     """All elements in one row, in float64."""
-    rows = [tensors] if isinstance(tensors, Tensor) else [x for x in tensors if x is not None]
-    if any(x.is_meta for x in rows):
-        raise ValueError(
-            f"{sum(x.is_meta for x in rows)} of {len(rows)} tensors are on the meta device: no values"
-        )
-    return torch.cat(
-        [torch.empty(0, dtype=torch.float64), *(x.detach().cpu().double().flatten() for x in rows)]
-    )
+    tensors = [tensors] if isinstance(tensors, Tensor) else [x for x in tensors if x is not None]
+    nothing = torch.empty(0, dtype=torch.float64)
+    return torch.cat([nothing, *(x.detach().cpu().double().flatten() for x in tensors)])

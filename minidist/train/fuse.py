@@ -466,8 +466,9 @@ def backward_tile(
     return ds @ k, ds.mT @ q, p.mT @ do
 
 
-def _tiles(T: int, K: int, causal: bool, tile: int) -> list[tuple[int, int]]:
+def _tiles(q: Tensor, k: Tensor, causal: bool, tile: int) -> list[tuple[int, int]]:
     """(queries, keys) of every tile of scores that is worked on."""
+    T, K = q.shape[1], k.shape[1]
     return [
         (min(tile, T - i), min(tile, K - j))
         for i in range(0, T, tile)
@@ -477,19 +478,19 @@ def _tiles(T: int, K: int, causal: bool, tile: int) -> list[tuple[int, int]]:
 
 def _product(q, k, causal, tile) -> int:
     """FLOPs of one product over all tiles, such as the scores'."""
-    N, T, d = q.shape
-    return sum(2 * N * d * rows * keys for rows, keys in _tiles(T, k.shape[1], causal, tile))
+    scores = sum(queries * keys for queries, keys in _tiles(q, k, causal, tile))
+    return 2 * len(q) * q.shape[2] * scores
 
 
 def _moved(q, k, v, causal, scale, tile, out_val) -> int:
-    keys = sum(keys for _, keys in _tiles(q.shape[1], k.shape[1], causal, tile))
+    keys = sum(keys for _, keys in _tiles(q, k, causal, tile))
     return q.nbytes + 2 * keys * k[:, :1].nbytes + sum(x.nbytes for x in out_val)
 
 
 def _backward_moved(do, q, k, v, out, lse, causal, scale, tile, out_val) -> int:
     # of a query, in each tile: q, do; dq twice, in fp32; lse, D
     a_query = 2 * q[:, :1].nbytes + (2 * q.shape[2] + 2) * lse[:, :1].nbytes
-    queries = sum(queries for queries, _ in _tiles(q.shape[1], k.shape[1], causal, tile))
+    queries = sum(queries for queries, _ in _tiles(q, k, causal, tile))
     once = do, out, lse, k, v, *out_val[1:]
     return queries * a_query + sum(x.nbytes for x in once)
 

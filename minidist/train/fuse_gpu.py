@@ -1,7 +1,7 @@
 """The operators of `fuse` and `flat_optim` for a GPU, in Triton.
 
 A function without an underscore is the operator of its name, with the same arguments, whose tensors are contiguous.
-A program of the grid has a block of a flat buffer (add3, the optimizers), a row, which stays in registers where it is
+A program of the grid has a block of a flat buffer (add3, AdamW), a row, which stays in registers where it is
 short (bias_gelu, layer_norm) and passes by in blocks where it may have any length (softmax, cross_entropy), or a tile
 of queries or keys (attention). Sums are taken in float32, in float64 of float64. Numbers such as ε and the learning
 rate arrive in a small tensor: a Python float among a kernel's arguments is float32 there.
@@ -64,18 +64,6 @@ def _add3(a, b, c, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _sgd(p, v, g, how, n, MOMENTUM: tl.constexpr, BLOCK: tl.constexpr):
-    at, there = _block(n, BLOCK)
-    x = load(p, at, there)
-    d = load(g, at, there) + tl.load(how + 1) * x
-    if MOMENTUM:
-        velocity = tl.load(how + 2) * load(v, at, there) + tl.load(how + 3) * d
-        tl.store(v + at, velocity, there)
-        d = tl.load(how + 4) * d + tl.load(how + 5) * velocity
-    tl.store(p + at, x - tl.load(how) * d, there)
-
-
-@triton.jit
 def _adamw(p, m, v, g, how, n, BLOCK: tl.constexpr):
     at, there = _block(n, BLOCK)
     beta1 = tl.load(how + 1)
@@ -91,31 +79,16 @@ def _adamw(p, m, v, g, how, n, BLOCK: tl.constexpr):
     tl.store(v + at, square, there)
 
 
-def _run(kernel, tensors, *numbers, **flags) -> None:
-    """`kernel` over flat tensors of one length, with the numbers in a small tensor: one small copy to the GPU."""
-    p = tensors[0]
-    how = torch.tensor(numbers, dtype=wide_dtype(p)).to(p.device, non_blocking=True)
-    n = p.numel()
-    kernel[(triton.cdiv(n, BLOCK),)](*tensors, how, n, **flags, BLOCK=BLOCK)
-
-
 def add3(a, b, c):
     out, n = torch.empty_like(a), a.numel()
     _add3[(triton.cdiv(n, BLOCK),)](a, b, c, out, n, BLOCK=BLOCK)
     return out
 
 
-def sgd_(p, velocity, g, lr, momentum, dampening, nesterov, weight_decay, first):
-    # velocity = keep·velocity + gain·d, and the step is own·d + push·velocity
-    keep, gain = (0.0, 1.0) if first else (momentum, 1 - dampening)
-    own, push = (1.0, momentum) if nesterov else (0.0, 1.0)
-    moves = velocity is not None
-    tensors = p, velocity if moves else p, g
-    _run(_sgd, tensors, lr, weight_decay, keep, gain, own, push, MOMENTUM=moves)
-
-
 def adamw_(p, m, v, g, *numbers):
-    _run(_adamw, (p, m, v, g), *numbers)
+    how = torch.tensor(numbers, dtype=wide_dtype(p)).to(p.device, non_blocking=True)  # one copy
+    n = p.numel()
+    _adamw[(triton.cdiv(n, BLOCK),)](p, m, v, g, how, n, BLOCK=BLOCK)
 
 
 # ------------------------------------------------------------
@@ -237,12 +210,11 @@ def layer_norm_backward(dy, x, weight, mean, rstd):
 @triton.jit
 def _normalizer(row, V, BLOCK: tl.constexpr):
     """m = max x and s = Σ exp(x − m) of the row, in one reading: each column of the block has its own until the end."""
-    column = tl.arange(0, BLOCK)
-    first = wide(tl.load(row + column, column < V, -float("inf")))
-    m = tl.maximum(first, -3e38)  # finite: exp(−inf − m) is 0, not nan
-    s = tl.exp(first - m)
-    for start in range(BLOCK, V, BLOCK):
-        x = wide(tl.load(row + start + column, start + column < V, -float("inf")))
+    s = wide(tl.zeros((BLOCK,), row.dtype.element_ty))
+    m = s - 3e38  # finite: exp(−inf − m) is 0, not nan
+    for start in range(0, V, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = wide(tl.load(row + column, column < V, -float("inf")))
         peak = tl.maximum(m, x)
         s = s * tl.exp(m - peak) + tl.exp(x - peak)
         m = peak
@@ -263,9 +235,8 @@ def _softmax(x, y, V, BLOCK: tl.constexpr):
 @triton.jit
 def _softmax_backward(y, dy, dx, V, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * V
-    column = tl.arange(0, BLOCK)
-    sums = load(y, row + column, column < V) * load(dy, row + column, column < V)
-    for start in range(BLOCK, V, BLOCK):
+    sums = wide(tl.zeros((BLOCK,), y.dtype.element_ty))
+    for start in range(0, V, BLOCK):
         column = start + tl.arange(0, BLOCK)
         sums += load(y, row + column, column < V) * load(dy, row + column, column < V)
     total = tl.sum(sums)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..collectives import all_reduce_
 from ..comm.base import Comm
-from ..cut import cuts
+from ..split import cuts
 
 
 def own_norm(x: Tensor, norm_type: float = 2.0) -> Tensor:
@@ -53,8 +53,8 @@ def clip_(
     As `torch.nn.utils.clip_grad_norm_`: times max_norm/(norm + 1e-6), where that is below 1.  counted: those of this
     rank's gradients that no other rank counts, None for all. Raises ValueError for a limit below 0.
     """
-    if not max_norm >= 0:
-        raise ValueError(f"gradients are clipped to a norm of at least 0, not {max_norm}")
+    if not isinstance(max_norm, int | float) or not max_norm >= 0:  # math.inf only measures
+        raise ValueError(f"gradients are clipped to a norm of at least 0, not {max_norm!r}")
     norm = global_norm(comm, grads if counted is None else counted, norm_type)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for g in grads:

@@ -2,7 +2,7 @@
 
 SGD, LARS, AdamW, LAMB              two steps, each with and without a trust ratio; also of sharded layers
 groups, bias_or_norm                what is stepped plainly, and what is cut over ranks
-NoiseScale, noise_terms, square_of  the critical batch size, from gradients of two sizes of batch
+NoiseScale, noise_terms             the critical batch size, from gradients of two sizes of batch
 steps_ratio, samples_ratio, best_rate    what follows from it
 """
 
@@ -18,23 +18,20 @@ from torch import Tensor, nn
 
 from ..collectives import all_reduce_
 from ..comm.base import Comm
-from ..cut import cuts
 from ..decide import decide
+from ..split import cuts
 from .norm import all_reduce_cut_norms_, squares
 
 # ------------------------------------------------------------
-# Options of optimizers, checked: those that cannot be, and those of torch.optim's classes that are not done here.
-
-
-UNKNOWN = ("amsgrad", "maximize", "differentiable")
-"""A state dict of torch.optim's classes may ask for them."""
-
-
-def refuse(group: Mapping[str, Any], why: str) -> None:
-    """ValueError, which says `why`, for an option that is not done here."""
-    for option in UNKNOWN:
-        if group.get(option):
-            raise ValueError(f"{option}=True is not done {why}: take torch.optim's class")
+# What all four have in common: a layer's step may have a length of its own.
+#
+#     for every parameter     moments, from the gradient (AdamW and LAMB)
+#     for all together        norms of weights and updates, over the ranks that share a parameter (see norm.py)
+#     for every parameter     its step, times its trust ratio
+#
+# A group with trust=0 has no ratio: its parameters are stepped as by the plain optimizer, SGD or AdamW, and its norms
+# are neither computed nor sent. Between the first loop and the last nothing is kept but two numbers a parameter, so an
+# update that the norm needs is formed twice, and Ψ more elements of memory are not.
 
 
 def not_negative(**values: float) -> None:
@@ -42,35 +39,6 @@ def not_negative(**values: float) -> None:
     for name, value in values.items():
         if not value >= 0:
             raise ValueError(f"{name} is not negative: it is {value}")
-
-
-def fractions(betas: tuple[float, float]) -> None:
-    """ValueError unless moving averages with these betas exist."""
-    if not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"betas are at least 0 and below 1, not {betas}")
-
-
-def nesterov_has(momentum: float, dampening: float) -> None:
-    """ValueError unless Nesterov's momentum is there, and undamped."""
-    if not momentum > 0 or dampening:
-        raise ValueError(
-            f"Nesterov's momentum has no dampening: momentum {momentum}, dampening {dampening}"
-        )
-
-
-# ------------------------------------------------------------
-# The frame of an optimizer whose step of a layer has a length of its own.
-#
-#     for every parameter     advance: moments, from the gradient
-#     for all together        norms of weights and updates, over the ranks that share a parameter (see norm.py)
-#     for every parameter     apply: its step, times its trust ratio
-#
-# A group with trust=0 has no ratio: its parameters are stepped as by the plain optimizer, SGD or AdamW, and its norms
-# are neither computed nor sent. Between the first loop and the last nothing is kept but two numbers a parameter, so an
-# update that the norm needs is formed twice, and Ψ more elements of memory are not.
-
-
-NONE: Mapping = MappingProxyType({})
 
 
 class Layerwise(torch.optim.Optimizer):
@@ -81,10 +49,12 @@ class Layerwise(torch.optim.Optimizer):
     ratios: {parameter: trust ratio of the last step, a 0-d tensor}, to be looked at; plain parameters are not in it.
     """
 
-    across = ratios = NONE
+    # also of a copy, for which torch takes over states and groups alone
+    across: Mapping[str, Comm] = MappingProxyType({})
+    ratios: Mapping[Tensor, Tensor] = MappingProxyType({})
 
-    def __init__(self, params, defaults: dict[str, Any], across: Mapping[str, Comm] | None):
-        super().__init__(params, defaults)
+    def __init__(self, params, across: Mapping[str, Comm] | None, **defaults):
+        super().__init__(params, defaults | {"split": ()})
         if across:
             self.across = dict(across)
 
@@ -93,63 +63,50 @@ class Layerwise(torch.optim.Optimizer):
         does `split`, which belongs to this run."""
         saved = state_dict["param_groups"]
         if len(saved) == len(self.param_groups):  # else torch says what is wrong
-            ours = [
-                {key: value for key, value in group.items() if key not in ("params", "param_names")}
-                for group in self.param_groups
-            ]
             saved = [
                 own | group | {"split": own["split"]}
-                for own, group in zip(ours, saved, strict=True)
+                for own, group in zip(self.param_groups, saved, strict=True)
             ]
         super().load_state_dict(state_dict | {"param_groups": saved})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None):
-        """One step of every parameter that has a gradient. Returns the closure's loss."""
+    def evaluate(self, closure: Callable[[], Any] | None) -> Any:
+        """The closure's loss. Raises ValueError for options, from a state dict of torch.optim's, and for gradients of
+        which no step is done here."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        every = [(group, p) for group in self.param_groups for p in group["params"]]
         for group in self.param_groups:
-            refuse(group, "here")
-        for group, p in every:
-            if p.grad is not None:
-                if p.grad.layout is not torch.strided:
-                    raise ValueError(
-                        f"the gradient of {tuple(p.shape)} is {p.grad.layout}: steps are of dense ones"
-                    )
-                self._advance(group, p)
-        self.ratios = self._ratios([(group, p) for group, p in every if group["trust"]])
-        for group, p in every:
-            if p.grad is not None:
-                self._apply(group, p, self.ratios.get(p))
+            for option in ("amsgrad", "maximize", "differentiable"):
+                if group.get(option):
+                    raise ValueError(f"{option}=True is not done here: take torch.optim's class")
+        for _, p in self.with_gradient():
+            if p.grad.layout is not torch.strided:
+                raise ValueError(
+                    f"the gradient of {tuple(p.shape)} is {p.grad.layout}: steps are of dense ones"
+                )
         return loss
 
-    def _ratios(self, trusted: list[tuple[dict, Tensor]]) -> dict[Tensor, Tensor]:
-        """Also of parameters that have no gradient here: other ranks may have one for their parts."""
+    def with_groups(self) -> list[tuple[dict[str, Any], Tensor]]:
+        """(group, parameter) of each parameter."""
+        return [(group, p) for group in self.param_groups for p in group["params"]]
+
+    def with_gradient(self) -> list[tuple[dict[str, Any], Tensor]]:
+        """(group, parameter) of each parameter that has a gradient."""
+        return [(group, p) for group, p in self.with_groups() if p.grad is not None]
+
+    def trust_ratios(self, update: Callable, ratio: Callable) -> dict[Tensor, Tensor]:
+        """ratio(group, norm of the weights, norm of update(group, p)) of each parameter p that has a trust ratio.
+
+        Also of those that have no gradient here, and no update: other ranks may have one for their parts.
+        """
+        trusted = [(group, p) for group, p in self.with_groups() if group["trust"]]
         if not trusted:
             return {}
-        # (P, 2)
-        rows = torch.stack([squares([p, self._measured(group, p)]) for group, p in trusted])
+        sums = [squares([p, None if p.grad is None else update(g, p)]) for g, p in trusted]
         split = [group["split"] for group, _ in trusted]
-        norms = all_reduce_cut_norms_(rows, split, self.across).sqrt()
-        return {p: self._ratio(group, *row) for (group, p), row in zip(trusted, norms, strict=True)}
-
-    def _advance(self, group: dict[str, Any], p: Tensor) -> None:
-        """Take the gradient of `p` into its states."""
-
-    def _measured(self, group: dict[str, Any], p: Tensor) -> Tensor | None:
-        """What the ratio compares the weights with; None where there is no gradient."""
-        raise NotImplementedError
-
-    def _ratio(self, group: dict[str, Any], weights: Tensor, other: Tensor) -> Tensor:
-        """The trust ratio, from two norms, 0-d tensors."""
-        raise NotImplementedError
-
-    def _apply(self, group: dict[str, Any], p: Tensor, ratio: Tensor | None) -> None:
-        """Step `p`."""
-        raise NotImplementedError
+        norms = all_reduce_cut_norms_(torch.stack(sums), split, self.across).sqrt()  # (P, 2)
+        return {p: ratio(group, *both) for (group, p), both in zip(trusted, norms, strict=True)}
 
 
 # ------------------------------------------------------------
@@ -166,14 +123,6 @@ class Layerwise(torch.optim.Optimizer):
 # 2013, "On the importance of initialization and momentum". The one rule for both is that of tinygrad's nn/optim.py.
 
 
-def with_momentum(
-    d: Tensor, v: Tensor | None, momentum: float, dampening: float, nesterov: bool
-) -> tuple[Tensor, Tensor]:
-    """The velocity once `d` is taken into `v`, in place (None before the first step), and where to step: −lr times it."""
-    v = d.clone() if v is None else v.mul_(momentum).add_(d, alpha=1 - dampening)
-    return v, d.add_(v, alpha=momentum) if nesterov else v
-
-
 class LARS(Layerwise):
     """Layer-wise adaptive rate scaling.
 
@@ -181,7 +130,7 @@ class LARS(Layerwise):
     with the rate outside of the momentum; so `groups` has it for biases and norms. A trusted layer sees the product
     η·lr alone, these see lr alone: take an lr that suits SGD, and η to fit, or give them an lr of their own.
     weight_decay: β, a part of the gradient, as for SGD.  nesterov: look ahead, w −= d + m·v.
-    split, across: see `Layerwise`.  States are those of torch.optim.SGD: `momentum_buffer`.
+    across: see `Layerwise`.  States are those of torch.optim.SGD: `momentum_buffer`.
     Raises ValueError for negative values, and for Nesterov without momentum.
     """
 
@@ -194,45 +143,42 @@ class LARS(Layerwise):
         trust: float = 1e-3,
         nesterov: bool = False,
         dampening: float = 0.0,
-        split: Sequence[str] = (),
         across: Mapping[str, Comm] | None = None,
     ):
-        not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
-        if nesterov:
-            nesterov_has(momentum, dampening)
-        super().__init__(
-            params,
-            dict(
-                lr=lr,
-                momentum=momentum,
-                dampening=dampening,
-                weight_decay=weight_decay,
-                nesterov=nesterov,
-                trust=trust,
-                split=tuple(split),
-            ),
-            across,
-        )
+        options = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
+        not_negative(**options)
+        if nesterov and (not momentum or dampening):
+            raise ValueError(
+                f"Nesterov's momentum has no dampening: momentum {momentum}, dampening {dampening}"
+            )
+        super().__init__(params, across, **options, nesterov=nesterov, dampening=dampening)
 
-    def _measured(self, group: dict[str, Any], p: Tensor) -> Tensor | None:
-        return p.grad
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None):
+        """One step of every parameter that has a gradient. Returns the closure's loss."""
+        loss = self.evaluate(closure)
+        self.ratios = self.trust_ratios(lambda group, p: p.grad, self._ratio)
+        for group, p in self.with_gradient():
+            lr, momentum = group["lr"], group["momentum"]
+            state = self.state[p]
+            d = p.grad.add(p, alpha=group["weight_decay"])
+            if p in self.ratios:
+                d.mul_(self.ratios[p] * lr)
+                lr = 1.0
+            if momentum:
+                v = state.get("momentum_buffer")
+                if v is None:
+                    v = d.clone()
+                else:
+                    v.mul_(momentum).add_(d, alpha=1 - group["dampening"])
+                state["momentum_buffer"] = v
+                d = d.add_(v, alpha=momentum) if group["nesterov"] else v
+            p.sub_(d, alpha=lr)
+        return loss
 
     def _ratio(self, group: dict[str, Any], weights: Tensor, gradient: Tensor) -> Tensor:
         ratio = group["trust"] * weights / (gradient + group["weight_decay"] * weights)
         return torch.where((weights > 0) & (gradient > 0), ratio, 1.0)
-
-    def _apply(self, group: dict[str, Any], p: Tensor, ratio: Tensor | None) -> None:
-        lr = group["lr"]
-        momentum = group["momentum"]
-        state = self.state[p]
-        d = p.grad.add(p, alpha=group["weight_decay"])
-        if ratio is not None:
-            d, lr = d.mul_(ratio * lr), 1.0
-        if momentum:
-            state["momentum_buffer"], d = with_momentum(
-                d, state.get("momentum_buffer"), momentum, group["dampening"], group["nesterov"]
-            )
-        p.sub_(d, alpha=lr)
 
 
 class SGD(LARS):
@@ -256,11 +202,11 @@ class SGD(LARS):
 #     both     m = β₁m + (1 − β₁)g     v = β₂v + (1 − β₂)g²     m̂ = m/(1 − β₁ᵗ)     v̂ = v/(1 − β₂ᵗ)
 #              u = m̂/(√v̂ + ε) + λw
 #     AdamW    w −= η·u
-#     LAMB     w −= η·φ(‖w‖)/‖u‖·u            a layer's step is η times as long as its weights
+#     LAMB     w −= η·‖w‖/‖u‖·u               a layer's step is η times as long as its weights
 #
 # Public LAMBs disagree. This one is the paper's algorithm 2: the moments are corrected for their start at zero, which
-# some leave out; φ(z) = z, which some clamp to 10, as `clamp=(0, 10)` does; and nothing is divided by the norm of all
-# gradients first, as in NVIDIA's. Where ‖u‖ or φ is 0, of which the paper does not speak, the ratio is 1.
+# some leave out; ‖w‖ is taken as it is, which some clamp to 10; and nothing is divided by the norm of all gradients
+# first, as in NVIDIA's. Where a norm is 0, of which the paper does not speak, the ratio is 1.
 # Sources: You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", algorithm 2;
 # Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
 
@@ -296,10 +242,9 @@ class LAMB(Layerwise):
     """Layer-wise adaptive moments for batches.
 
     trust: 1.0 as in the paper, times which each ratio goes. 0, for a group: it is stepped as by AdamW; so `groups` has
-    it for biases and norms.  clamp: φ(z) = min(max(z, clamp[0]), clamp[1]); None: φ(z) = z.
-    split, across: see `Layerwise`.  States are those of torch.optim.AdamW: `step`, `exp_avg`, `exp_avg_sq`; `step` is a
-    number here and a tensor there, and each loads the other's.
-    Raises ValueError for negative values, betas outside 0 … 1, and a clamp whose ends are in no order.
+    it for biases and norms.  across: see `Layerwise`.  States are those of torch.optim.AdamW: `step`, `exp_avg`,
+    `exp_avg_sq`; `step` is a number here and a tensor there, and each loads the other's.
+    Raises ValueError for negative values, and betas outside 0 … 1.
     """
 
     def __init__(
@@ -310,59 +255,43 @@ class LAMB(Layerwise):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
         trust: float = 1.0,
-        clamp: tuple[float, float] | None = None,
-        split: Sequence[str] = (),
         across: Mapping[str, Comm] | None = None,
     ):
-        not_negative(lr=lr, eps=eps, weight_decay=weight_decay, trust=trust)
-        fractions(betas)
-        if clamp is not None and not 0 <= clamp[0] <= clamp[1]:
-            raise ValueError(
-                f"a norm is clamped between two numbers, 0 or more and in order, not {clamp}"
-            )
-        super().__init__(
-            params,
-            dict(
-                lr=lr,
-                betas=betas,
-                eps=eps,
-                weight_decay=weight_decay,
-                trust=trust,
-                clamp=clamp,
-                split=tuple(split),
-            ),
-            across,
-        )
+        options = dict(lr=lr, eps=eps, weight_decay=weight_decay, trust=trust)
+        not_negative(**options)
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas are at least 0 and below 1, not {betas}")
+        super().__init__(params, across, **options, betas=betas)
 
-    def _advance(self, group: dict[str, Any], p: Tensor) -> None:
-        state = self.state[p]
-        if not state:
-            state |= {"step": 0, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-        state["step"] = int(state["step"]) + 1
-        moments_(state["exp_avg"], state["exp_avg_sq"], p.grad, group["betas"])
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None):
+        """One step of every parameter that has a gradient. Returns the closure's loss."""
+        loss = self.evaluate(closure)
+        for group, p in self.with_gradient():
+            state = self.state[p]
+            if not state:
+                averages = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                state |= {"step": 0} | averages
+            state["step"] = int(state["step"]) + 1
+            moments_(state["exp_avg"], state["exp_avg_sq"], p.grad, group["betas"])
+        self.ratios = self.trust_ratios(self._update, self._ratio)
+        for group, p in self.with_gradient():
+            update = self._update(group, p)
+            if p in self.ratios:
+                update.mul_(self.ratios[p])
+            p.sub_(update, alpha=group["lr"])
+        return loss
 
     def _update(self, group: dict[str, Any], p: Tensor) -> Tensor:
         """u, from the states."""
         state = self.state[p]
-        return adam_update(
-            p,
-            state["exp_avg"],
-            state["exp_avg_sq"],
-            corrections(group["betas"], state["step"]),
-            group["eps"],
-            group["weight_decay"],
-        )
-
-    def _measured(self, group: dict[str, Any], p: Tensor) -> Tensor | None:
-        return None if p.grad is None else self._update(group, p)
+        corrected = corrections(group["betas"], state["step"])
+        averages = state["exp_avg"], state["exp_avg_sq"]
+        return adam_update(p, *averages, corrected, group["eps"], group["weight_decay"])
 
     def _ratio(self, group: dict[str, Any], weights: Tensor, update: Tensor) -> Tensor:
-        length = weights if group["clamp"] is None else weights.clamp(*group["clamp"])
-        return torch.where((length > 0) & (update > 0), group["trust"] * length / update, 1.0)
-
-    def _apply(self, group: dict[str, Any], p: Tensor, ratio: Tensor | None) -> None:
-        update = self._update(group, p)
-        p.sub_(update if ratio is None else update.mul_(ratio), alpha=group["lr"])
+        ratio = group["trust"] * weights / update
+        return torch.where((weights > 0) & (update > 0), ratio, 1.0)
 
 
 class AdamW(LAMB):
@@ -407,18 +336,19 @@ def groups(
     a `FullySharded` names in its `whole_shapes`, "tensor" those that a split module names in its `cuts`.
     Pieces keep the order of `named_parameters`; those without elements are there, too.
     """
-    how, shapes = cuts(module), {}
-    for part in module.modules():
-        shapes |= getattr(part, "whole_shapes", {})
-    found: dict[tuple, dict[str, Any]] = {}
+    tensor_cuts = cuts(module)
+    whole_shapes: dict[Tensor, Sequence[int]] = {}
+    for layer in module.modules():
+        whole_shapes |= getattr(layer, "whole_shapes", {})
+    by_kind: dict[tuple, dict[str, Any]] = {}
     for name, p in module.named_parameters():
-        split = ("data",) * (p in shapes) + ("tensor",) * (name in how)
-        free = plain(name, shapes.get(p, p.shape))
-        group = found.setdefault((free, split), {"params": [], "split": split})
+        split = ("data",) * (p in whole_shapes) + ("tensor",) * (name in tensor_cuts)
+        stepped_plainly = plain(name, whole_shapes.get(p, p.shape))
+        group = by_kind.setdefault((stepped_plainly, split), {"params": [], "split": split})
         group["params"].append((name, p))
-        if free:
+        if stepped_plainly:
             group |= {"weight_decay": 0.0, "trust": 0.0}
-    return list(found.values())
+    return list(by_kind.values())
 
 
 # ------------------------------------------------------------
@@ -463,11 +393,6 @@ def noise_terms(small_square: float, big_square: float, small: float, big: float
     )
 
 
-def square_of(grads: Iterable[Tensor | None]) -> Tensor:
-    """The sum of squares of all these gradients, |G|², a float64 number. None counts as zeros."""
-    return squares([*grads]).sum()
-
-
 class NoiseScale:
     """The noise scale of a training over ranks, averaged over its steps.
 
@@ -489,27 +414,29 @@ class NoiseScale:
             )
         self.comm, self.decay = comm, decay
         self._params = [p for p in params if p.requires_grad]
+        if not self._params:
+            raise ValueError("noise is measured on parameters that train, and none was given")
         self._own = 0.0
         self._sums = [0.0, 0.0]
         self._weight = 0.0
         self._hooks = [p.register_hook(self._seen) for p in self._params]
 
     def _seen(self, grad: Tensor) -> None:
-        self._own = self._own + square_of([grad])
+        self._own = self._own + squares([grad]).sum()
 
     def update(self, samples: int) -> Terms:
         """After a backward of `samples` on this rank: what this step alone says."""
         own, self._own = self._own, 0.0
-        small = all_reduce_(
-            self.comm, torch.as_tensor(own, dtype=torch.float64, device=self.comm.device), "mean"
-        )
-        means = [decide(x, math.nan) for x in (small, square_of(p.grad for p in self._params))]
-        found = noise_terms(*means, samples, self.comm.size * samples)
+        small = torch.as_tensor(own, dtype=torch.float64, device=self.comm.device)
+        all_reduce_(self.comm, small, "mean")
+        big = squares([p.grad for p in self._params]).sum()
+        means = [decide(x, math.nan) for x in (small, big)]
+        terms = noise_terms(*means, samples, self.comm.size * samples)
         self._sums = [
-            self.decay * s + (1 - self.decay) * x for s, x in zip(self._sums, found, strict=True)
+            self.decay * s + (1 - self.decay) * x for s, x in zip(self._sums, terms, strict=True)
         ]
         self._weight = self.decay * self._weight + 1 - self.decay
-        return found
+        return terms
 
     @property
     def terms(self) -> Terms:
@@ -524,12 +451,6 @@ class NoiseScale:
         """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sums": list(self._sums), "weight": self._weight}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._sums, self._weight = list(state["sums"]), state["weight"]
 
 
 def steps_ratio(batch: float, noise: float) -> float:

@@ -218,6 +218,8 @@ def checkpoint(fn: Callable, *inputs, **kwargs) -> Any:
     Raises, in backward, RuntimeError (autograd's) if an input was changed in place since, and ValueError if fn saves
     other tensors, or fewer, than it did.
     """
+    if not callable(fn):
+        raise ValueError(f"checkpoint(fn, …) calls a function or a module, not {fn!r}")
     if not torch.is_grad_enabled():
         return fn(*inputs, **kwargs)
     tensors, repeat = repeatable(fn, inputs, kwargs)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..arguments import instance
 from ..decide import decide
 from .remat import repeatable
 
@@ -90,6 +91,8 @@ class ReversibleSequence(nn.Module):
     def __init__(self, blocks: Iterable[ReversibleBlock]):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
+        for block in self.blocks:
+            instance(block, ReversibleBlock, "a reversible sequence is made of ReversibleBlocks")
         self.bits = next((block.bits for block in self.blocks), None)
         for i, block in enumerate(self.blocks):
             if block.bits != self.bits:

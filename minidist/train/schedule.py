@@ -8,10 +8,8 @@ instead of steps, which a batch that grows needs: `group["lr"] = group["initial_
 
     warm_up        linear to 1, then another      Goyal et al. 2017, section 2.2: "gradual warmup"
     cosine         half a wave to a floor         Loshchilov and Hutter 2017, "SGDR", equation 5, without restarts
-    polynomial     (1 − t/T)^power to a floor     You et al. 2017, algorithm 1, with power 2
-    inverse_root   linear, then 1/√t              Vaswani et al. 2017, "Attention is all you need", equation 3
 
-After their end all but the last stay at the floor. GPT-3: 375 M tokens of warm-up, a cosine over 260 B, floor 0.1.
+After its end a cosine stays at the floor. GPT-3: 375 M tokens of warm-up, a cosine over 260 B, floor 0.1.
 """
 
 from __future__ import annotations
@@ -28,25 +26,15 @@ def constant(step: float) -> float:
     return 1.0
 
 
-def warm_up(steps: float, then: Schedule = constant, start: float = 0.0) -> Schedule:
-    """Linear from `start` to 1 in so many steps, then `then`, which begins with its own step 0.
+def warm_up(steps: float, then: Schedule = constant) -> Schedule:
+    """Linear to 1 in so many steps, then `then`, which begins with its own step 0.
 
-    Step t of them has start + (1 − start)·(t + 1)/steps: the first one is not lost, the last has 1. 0: no warm-up.
-    Raises ValueError for fewer than 0 steps, or a start outside 0 … 1.
+    Step t of them has (t + 1)/steps: the first one is not lost, the last has 1. 0: no warm-up.
+    Raises ValueError for fewer than 0 steps.
     """
-    if steps < 0 or not 0 <= start <= 1:
-        raise ValueError(
-            f"a warm-up has at least 0 steps and starts between 0 and 1, not {steps} and {start}"
-        )
-
-    def factor(step: float) -> float:
-        return (
-            start + (1 - start) * min(1.0, (step + 1) / steps)
-            if step < steps
-            else then(step - steps)
-        )
-
-    return factor
+    if steps < 0:
+        raise ValueError(f"a warm-up has at least 0 steps, not {steps}")
+    return lambda step: min(1.0, (step + 1) / steps) if step < steps else then(step - steps)
 
 
 def warm_up_steps(total: int, share: float = 0.002) -> int:
@@ -59,40 +47,13 @@ def warm_up_steps(total: int, share: float = 0.002) -> int:
     return max(1, round(share * total))
 
 
-def warm_up_share(share: float, k: float) -> float:
-    """The share of training that a batch k times as large warms up: k times as large, so that as many steps remain.
-
-    "Linear-epoch warm-up": with LAMB on BERT 1/320 at a batch of 512 becomes 1/5 at 32,768, k = 64. Of what it would
-    be above 1, 1 is left. You et al. 2020, untuned LAMB. Raises ValueError for k ≤ 0.
-    """
-    if k <= 0:
-        raise ValueError(f"a batch is k > 0 times as large, not k = {k}")
-    return min(1.0, share * k)
-
-
 def cosine(steps: float, floor: float = 0.1) -> Schedule:
     """From 1 to `floor` in so many steps: floor + (1 − floor)·(1 + cos(π·t/steps))/2, then the floor."""
-    _decays(steps, floor)
-    return lambda step: floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
-
-
-def polynomial(steps: float, power: float = 2.0, floor: float = 0.0) -> Schedule:
-    """From 1 to `floor` in so many steps: floor + (1 − floor)·(1 − t/steps)^power, then the floor. 1: a line."""
-    _decays(steps, floor)
-    return lambda step: floor + (1 - floor) * (1 - min(1.0, step / steps)) ** power
-
-
-def inverse_root(warm: float) -> Schedule:
-    """Rises by steps to 1 at step `warm`, then falls with 1/√t: √warm · min(t^(−1/2), t·warm^(−3/2)), t from 1."""
-    _decays(warm, 0.0)
-    return lambda step: math.sqrt(warm) * min((step + 1) ** -0.5, (step + 1) * warm**-1.5)
-
-
-def _decays(steps: float, floor: float) -> None:
     if steps <= 0 or not 0 <= floor <= 1:
         raise ValueError(
             f"a schedule has more than 0 steps and a floor between 0 and 1, not {steps} and {floor}"
         )
+    return lambda step: floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
 
 
 # ------------------------------------------------------------

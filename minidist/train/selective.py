@@ -232,11 +232,11 @@ def fill_by_recipes(slots: list[Slot | None]) -> None:
 
 def with_parents(wanted: Iterable[Call]) -> list[Call]:
     """These calls and all that they need, in the order of forward."""
-    found = set()
-    left = list(wanted)
-    while left:
-        call = left.pop()
-        if call not in found:
-            found.add(call)
-            left += call.parents
-    return sorted(found, key=lambda call: call.order)
+    needed = set()
+    waiting = list(wanted)
+    while waiting:
+        call = waiting.pop()
+        if call not in needed:
+            needed.add(call)
+            waiting += call.parents
+    return sorted(needed, key=lambda call: call.order)

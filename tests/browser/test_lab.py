@@ -28,11 +28,11 @@ IDLE = 'document.querySelector(".jp-NotebookPanel .jp-Notebook-ExecutionIndicato
 # A cell with a number has run, one with a star is about to.
 BEGUN = '[...document.querySelectorAll(".jp-InputArea-prompt")].some(e => /\\[(\\*|\\d+)\\]/.test(e.textContent))'
 RUN_SECONDS = 180
-VIEWER = """from minidist.comm.trace import Span, Trace
+VIEWER = """from minidist.comm.trace import Trace
 from minidist.study import viewer
 trace = Trace(2)
 trace.add(0, 1, 4096, 1e-3, 2e-3, 3e-3)
-trace.spans.append(Span(0, "main", "compute", 0.0, 4e-3, "backward"))
+trace.spans.add(0, "main", "compute", 0.0, 4e-3, "backward")
 viewer(trace)"""
 SHOWN = ".jp-OutputArea-output iframe, .jp-OutputArea-output img"
 

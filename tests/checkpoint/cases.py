@@ -5,12 +5,11 @@ from torch import nn
 
 from minidist.checkpoint import load, pieces
 from minidist.comm import World, launch
-from minidist.cut import Cut
 from minidist.models import TransformerLayer
-from minidist.parallel.tensor import TensorLayer
 from minidist.parallel.vocab import VocabEmbedding
 from minidist.parallel.zero import FullySharded, ShardedOptimizer
-from minidist.split import bounds, uneven
+from minidist.split import Cut, bounds, uneven
+from tests.parallel.tensor_cases import tensor_layer
 
 RUNS = {
     "world": lambda n, *args: World(n).run(*args),
@@ -90,7 +89,7 @@ class Split:
         }
         self.stages = nn.ModuleList(like[name]() for name in self.names)
         self.model = (
-            FullySharded(self.stages, self.data, blocks=TensorLayer)
+            FullySharded(self.stages, self.data, blocks=TransformerLayer)
             if kind == "fully"
             else self.stages
         )
@@ -102,7 +101,7 @@ class Split:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.2)
 
     def _layer(self):
-        return TensorLayer(H, 2, self.tensor, seed=5)
+        return tensor_layer(H, 2, self.tensor, seed=5)
 
     def rename(self, name):
         number, rest = name.split(".", 1)

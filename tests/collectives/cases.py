@@ -160,29 +160,6 @@ class Check:
             total if self.comm.rank == 0 else make(self.comm.rank),
             root=0,
         )
-        n, rank = self.comm.size, self.comm.rank
-        make = lambda r: [
-            rows(r, n, (2,)),
-            rows(r, 2 * n, (), torch.int64, 1),
-            rows(r, n, "strided", salt=2),
-        ]
-        everyone = self.ranks(make)
-        total = [combined(xs, "sum") for xs in zip(*everyone, strict=True)]
-        gathered = [torch.cat(xs) for xs in zip(*everyone, strict=True)]
-        mine = [t.chunk(n)[rank] for t in total]
-        self.same("reduce_scatter of a list", *self.want("reduce_scatter", make(rank), mine))
-        self.same("all_gather of a list", *self.want("all_gather", make(rank), gathered))
-        swapped = [torch.cat([x.chunk(n)[rank] for x in xs]) for xs in zip(*everyone, strict=True)]
-        self.same("all_to_all of a list", *self.want("all_to_all", make(rank), swapped))
-        for root in [] if "gather" in self.missing else self.roots():
-            got, _ = self.call("gather", make(rank), root=root)
-            self.optional("gather of a list", got, gathered if rank == root else None)
-            mine = [x.chunk(n)[rank] for x in make(root)]
-            got, xs = self.call("scatter", make(root) if rank == root else None, root=root)
-            self.same("scatter of a list", got, mine, xs)
-            out = [torch.empty_like(x) for x in mine]
-            got, xs = self.call("scatter", make(root) if rank == root else None, root=root, out=out)
-            self.same("scatter into a list", out, mine, xs)
 
     def want(self, verb, x, expected, **kwargs):
         """(result, expected, inputs), as `same` takes them; nothing to compare if the algorithm lacks the verb."""

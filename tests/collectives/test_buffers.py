@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minidist.collectives.buffers import Flat, Rows, adjacent_view, put, rows
+from minidist.collectives.buffers import Flat, adjacent_view, copy_into, flat_rows
 
 
 def test_one_contiguous_tensor_is_not_copied():
@@ -33,46 +33,40 @@ def test_others_are_copied_and_copied_back(tensors):
     assert all(torch.equal(t, b + 1) for t, b in zip(tensors, before, strict=True))
 
 
-def test_rows_of_every_rank_lie_together():
-    a, b = torch.arange(6).view(3, 2), torch.arange(10, 13)
-    chunks = rows([a, b], [[1, 2], [3, 0]])
-    assert [c.tolist() for c in chunks] == [[0, 1, 10, 11, 12], [2, 3, 4, 5]]
-    room = Rows(a, [a.shape[1:], b.shape[1:]], [[1, 2], [3, 0]])
-    for mine, given in zip(room.chunks, chunks, strict=True):
-        mine.copy_(given)
-    assert all(torch.equal(x, y) for x, y in zip(room.tensors(), [a, b], strict=True))
+def test_rows_of_every_rank():
+    chunks = flat_rows(torch.arange(6).view(3, 2), [1, 2])
+    assert [c.tolist() for c in chunks] == [[0, 1], [2, 3, 4, 5]]
+    strided = torch.arange(6).view(2, 3).t()
+    assert [c.tolist() for c in flat_rows(strided, [2, 1])] == [[0, 3, 1, 4], [2, 5]]
 
 
 def test_a_number_is_one_row():
-    assert [c.tolist() for c in rows([torch.tensor(3.0)], [[1]])] == [[3.0]]
+    assert [c.tolist() for c in flat_rows(torch.tensor(3.0), [1])] == [[3.0]]
 
 
-@pytest.mark.parametrize("sizes", [[[2, 0, 1]], [[0, 3, 0]], [[3, 0, 0]], [[1, 1, 1]]])
+@pytest.mark.parametrize("sizes", [[2, 0, 1], [0, 3, 0], [3, 0, 0], [1, 1, 1]])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_chunks_of_one_tensor_or_of_several_are_adjacent(sizes, device):
-    x, y = torch.arange(6, device=device).view(3, 2), torch.arange(3, device=device)
-    for tensors in ([x], [x, y]):
-        chunks = rows(tensors, sizes * len(tensors))
-        for first in range(3):
-            for end in range(first + 1, 4):
-                whole = adjacent_view(chunks, first, end)
-                assert whole.numel() == sum(chunk.numel() for chunk in chunks[first:end])
-                if device == "cpu":
-                    assert whole.tolist() == torch.cat(chunks[first:end]).tolist()
-                    memory = {t.untyped_storage().data_ptr() for t in (whole, chunks[0])}
-                    assert len(memory) == 1
+def test_chunks_are_adjacent(sizes, device):
+    chunks = flat_rows(torch.arange(6, device=device).view(3, 2), sizes)
+    for first in range(3):
+        for end in range(first + 1, 4):
+            whole = adjacent_view(chunks, first, end)
+            assert whole.numel() == sum(chunk.numel() for chunk in chunks[first:end])
+            if device == "cpu":
+                assert whole.tolist() == torch.cat(chunks[first:end]).tolist()
+                memory = {t.untyped_storage().data_ptr() for t in (whole, chunks[0])}
+                assert len(memory) == 1
 
 
 def test_a_view_where_there_is_nothing():
-    assert [
-        adjacent_view(rows([torch.empty(4, 0)], [[1, 2, 1]]), 0, end).numel() for end in (1, 2, 3)
-    ] == [0, 0, 0]
+    nothing = flat_rows(torch.empty(4, 0), [1, 2, 1])
+    assert [adjacent_view(nothing, 0, end).numel() for end in (1, 2, 3)] == [0, 0, 0]
 
 
 def test_put():
     x, y = torch.ones(2), torch.zeros(2)
-    put(x, y)
+    copy_into(x, y)
     assert y.tolist() == [1, 1]
     before = x._version
-    put(x, x)
+    copy_into(x, x)
     assert x._version == before

@@ -5,7 +5,7 @@ import torch
 
 from minidist.collectives import Hierarchical, all_reduce_
 from minidist.collectives.hierarchical import Bundled, Nodes, by_links, having, of_size
-from minidist.collectives.links import Net, Uniform
+from minidist.collectives.links import Net
 from minidist.comm import World, launch
 from minidist.comm.base import Link
 from minidist.comm.cluster import Cluster
@@ -176,7 +176,7 @@ def test_of_size():
     assert of_size(7, 3).members == [[0, 1, 2], [3, 4, 5], [6]] and of_size(2, 9).members == [
         [0, 1]
     ]
-    assert by_links(Uniform(1, 1, 1)).members == [[0]]
+    assert by_links(Net(1, None)).members == [[0]]
 
 
 def test_chunks_bundle_by_bundle():

@@ -597,10 +597,6 @@ AT_ROOT = {
         lambda comm: from_root(comm, out=torch.ones(2).double()),
         ("float32", "float64"),
     ),
-    "one out too many": (
-        lambda comm: from_root(comm, [X], out=[X[:2].clone(), X[:2].clone()]),
-        ("1", "2"),
-    ),
 }
 
 
@@ -666,34 +662,21 @@ def test_ranks_that_disagree_are_both_named(run, what):
     assert all(word in str(caught.value) for word in ("rank 0", "rank 1", *words)), caught.value
 
 
-def test_many_shapes_are_announced():
-    found = World(2).run(
-        lambda comm: scatter(comm, [torch.ones(4, 3)] * 200 if comm.rank == 0 else None)
-    )
-    assert [[x.shape for x in xs] for xs in found] == [[(2, 3)] * 200] * 2
+def test_rows_are_of_one_tensor():
+    for verb in (all_gather, reduce_scatter, all_to_all, gather, from_root):
+        with pytest.raises(TypeError, match="or in place a list of tensors, not list"):
+            World(2).run(lambda comm, verb=verb: verb(comm, [X, X]))
 
 
-def sizes_for_each_tensor(comm):
-    """Two tensors in one message, cut otherwise: by `first` and by `second`."""
-    first, second = [1, 0, 2], [0, 3, 1]
-    r = comm.rank
-    x, y = torch.arange(3.0), torch.arange(8.0).view(4, 2)
-    own = [x.split(first)[r], y.split(second)[r]]
-    gathered = all_gather(comm, own, [first, second])
-    summed = reduce_scatter(comm, [x, y], sizes=[first, second])
-    back = [[first[r]] * 3, [second[r]] * 3]
-    dealt = all_to_all(comm, [x, y], [first, second], back)
-    assert all(torch.equal(a, b) for a, b in zip(gathered, [x, y], strict=True))
-    assert all(torch.equal(a, 3 * b) for a, b in zip(summed, own, strict=True))
-    assert all(torch.equal(a, torch.cat([b] * 3)) for a, b in zip(dealt, own, strict=True))
+def test_a_tuple_of_tensors_is_reduced_in_place_as_a_list_is():
+    def program(comm):
+        x, y = torch.full((2,), 1.0 + comm.rank), torch.ones(3)
+        all_reduce_(comm, (x, y))
+        return x.tolist(), y.tolist()
 
-
-def test_sizes_for_each_tensor_of_a_list():
-    world = World(3)
-    world.run(sizes_for_each_tensor)
-    assert world.trace.messages(0) == 3 * 2  # both tensors are in one
-    with pytest.raises(ValueError, match="the sizes of 1 tensors were given for 2"):
-        World(3).run(lambda comm: all_gather(comm, [X, X], [[7, 7, 7]]))
+    world = World(2)
+    assert world.run(program) == [([3.0] * 2, [2.0] * 3)] * 2
+    assert world.trace.messages(0) == 2  # both are in one
 
 
 def test_the_default_is_the_comms():

@@ -707,9 +707,14 @@ CORES = Device("cores", {torch.float32: 1e9}, 10**9, bandwidth=1e9, launch=1e-3)
 PCIE = Level(0.5, 1e-6)
 
 
+def with_host(n, host=CORES):
+    links = {"nic": Level(ALPHA, BETA), "pcie": PCIE}
+    return Cluster("hosts", TOY, links, nodes=n, host=host)
+
+
 def hosted(n=1, where="cpu", host=CORES, **kwargs):
     """A World of ranks with a host each; a copy to or from it takes half a second and a microsecond a byte."""
-    cluster = Cluster.uniform(n, ALPHA, BETA, TOY, host, PCIE)
+    cluster = with_host(n, host)
     return World(n, cluster=cluster, device=where, **kwargs)
 
 
@@ -775,7 +780,7 @@ def test_elsewhere_it_does_nothing():
 
 
 def test_a_slow_rank_has_a_slow_host():
-    cluster = Cluster.uniform(2, ALPHA, BETA, TOY, CORES, PCIE).slow_rank(1, 3)
+    cluster = with_host(2).slow_rank(1, 3)
     (fast, _), (slow, _) = World(2, cluster=cluster).run(there_and_back)
     assert fast == pytest.approx(SECONDS) and slow == pytest.approx([3 * s for s in SECONDS])
     noisy = World(1, cluster=cluster.jitter(0.5, 1)).run(there_and_back)[0][0]
@@ -889,7 +894,7 @@ def test_jobs_run_in_their_order_beside_the_caller():
         log.append((comm, i, threading.current_thread() is not threading.main_thread()))
         return 10 * i
 
-    works = [lane.put(job, (i,)) for i in range(4)]
+    works = [lane.submit(job, (i,)) for i in range(4)]
     assert not works[0].done() and len(unwaited) == 4
     go.set()
     assert [w.wait() for w in works] == [0, 10, 20, 30]
@@ -899,7 +904,7 @@ def test_jobs_run_in_their_order_beside_the_caller():
 
 def test_an_exception_is_raised_by_wait_and_the_lane_goes_on():
     lane = ThreadLane(None, "lane 0", unwaited := {})
-    failed, fine = lane.put(lambda comm: 1 / 0, ()), lane.put(lambda comm: 3, ())
+    failed, fine = lane.submit(lambda comm: 1 / 0, ()), lane.submit(lambda comm: 3, ())
     assert fine.wait() == 3 and failed.done() and list(unwaited) == [failed]
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -909,6 +914,6 @@ def test_an_exception_is_raised_by_wait_and_the_lane_goes_on():
 def test_two_lanes_run_side_by_side():
     barrier = threading.Barrier(2, timeout=5)
     works = [
-        ThreadLane(None, f"lane {i}", {}).put(lambda comm: barrier.wait(), ()) for i in range(2)
+        ThreadLane(None, f"lane {i}", {}).submit(lambda comm: barrier.wait(), ()) for i in range(2)
     ]
     assert sorted(w.wait() for w in works) == [0, 1]

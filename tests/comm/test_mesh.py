@@ -28,7 +28,28 @@ def test_a_grid_is_a_reshape(order):
 
 
 def test_the_order_may_be_words():
-    assert Grid(2, 2, 1, "dp tp pp").order == ("dp", "tp", "pp")
+    assert list(Grid(2, 2, 1, "dp tp pp").sizes) == ["dp", "tp", "pp"]
+
+
+def test_equal_grids():
+    grid = Grid(2, 2, 1)
+    assert grid == Grid(dp=2, pp=2) != Grid(2, 2, 1, "dp tp pp") and grid != (2, 2, 1)
+    assert hash(grid) == hash(Grid(dp=2, pp=2)) and (grid.dp, grid.pp, grid.tp) == (2, 2, 1)
+
+
+def axes_of_any_name(comm):
+    mesh = Mesh(comm, dp=2, cp=2, ep=2, order="pp dp ep cp tp")
+    mine = torch.tensor([1 << comm.rank])
+    groups = (mesh.dp, mesh.ep, mesh.cp, mesh.tp, mesh.group("cp", "dp"))
+    return [all_reduce_(group, mine.clone()).item() for group in groups]
+
+
+def test_axes_of_any_name(run_fast):
+    """Context and experts between the replicas and the parts of a tensor: rank 5 is at (1, 0, 1)."""
+    bits = lambda *ranks: sum(1 << r for r in ranks)
+    expected = [bits(1, 5), bits(5, 7), bits(4, 5), bits(5), bits(0, 1, 4, 5)]
+    assert run_fast(axes_of_any_name, 8)[5] == expected
+    assert Grid(dp=2, cp=3, order="pp dp cp tp").rank(dp=1, cp=2) == 5
 
 
 def program(comm, order):
@@ -88,6 +109,7 @@ def test_one_rank_and_no_message():
             r"the axis dp of a mesh has at least 1 rank, not 4\.0",
         ),
         (lambda comm: Mesh(comm, dp=8, order="dp tp"), r"its 3 axes once, .* not these 2: dp, tp"),
+        (lambda comm: Mesh(comm, dp=4, cp=2), r"its 4 axes once, dp, pp, tp, cp, not these 3"),
         (lambda comm: Mesh(comm, dp=8).group("dp", "cp"), r"the 3 axes are pp, dp, tp, not cp"),
         (lambda comm: Grid(2, 2, 2).place(8), r"rank 8 is not in a mesh of 8 ranks"),
         (lambda comm: Grid(2, 2, 2).rank(dp=2), r"dp has 2 ranks, 0 to 1, not 2"),

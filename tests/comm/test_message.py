@@ -14,23 +14,21 @@ from minidist.comm.message import (
     SLOTS,
     Aside,
     Incoming,
-    Message,
     Outgoing,
     Rings,
     ShmWork,
     packed,
-    plain,
     says,
     settled,
     side,
 )
 
 
-def message(op, n=4):
+def message(op):
     comm = SimpleNamespace(
         ranks=[2, 0, 5], rank=1, channel="main", call=None, local=[2, 0, 5].index
     )
-    return Message(ShmWork(None, 1), op, comm, True)
+    return ShmWork(SimpleNamespace(checked=True), comm, [op]).messages[0]
 
 
 def test_a_side_survives_its_travel():
@@ -54,12 +52,13 @@ def test_long_words_are_cut_to_fit():
     assert len(packed(("main/1.0/2.1/lane 3", 1 << 60, 1.0, said))) <= 512
 
 
-def test_plain_and_settled():
+def test_settled():
     x = torch.tensor([1 + 1j, 2 + 2j])
-    assert plain(x) and settled(x) is x
+    assert settled(x) is x
     for y in (x.conj(), x.conj().imag, x.real, torch.ones(4)[::2], torch.ones(2, 3).t()):
-        assert not plain(y) and plain(settled(y)) and torch.equal(settled(y), y)
-        assert settled(y).data_ptr() != y.data_ptr()
+        z = settled(y)
+        assert z.is_contiguous() and not z.is_conj() and not z.is_neg() and torch.equal(z, y)
+        assert z.data_ptr() != y.data_ptr()
 
 
 def test_bytes_are_taken_where_they_lie_or_staged():

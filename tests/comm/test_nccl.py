@@ -126,7 +126,7 @@ def test_jobs_run_on_the_thread_that_asks_in_the_lanes_stream():
     lane, main = StreamLane(comm, gpu, unwaited), gpu.current_stream()
     seen = []
     works = [
-        lane.put(
+        lane.submit(
             lambda c, i: seen.append((c is comm, i, gpu.current_stream() is not main)) or 10 * i,
             (i,),
         )
@@ -150,7 +150,7 @@ def test_streams_wait_for_each_other():
         seen.append((stream, stream.clocks.get(main)))
         stream.tick()
 
-    work = lane.put(job, ())
+    work = lane.submit(job, ())
     [(stream, known)] = seen
     assert known == 1 and main.clocks.get(stream, 0) == 0
     work.wait()
@@ -159,7 +159,7 @@ def test_streams_wait_for_each_other():
 
 def test_an_exception_is_raised_by_wait_and_the_lane_goes_on():
     lane = StreamLane(FakeComm(), nccl_like.Gpu(), unwaited := {})
-    failed, fine = lane.put(lambda comm: 1 / 0, ()), lane.put(lambda comm: 3, ())
+    failed, fine = lane.submit(lambda comm: 1 / 0, ()), lane.submit(lambda comm: 3, ())
     assert fine.wait() == 3 and list(unwaited) == [failed]
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):

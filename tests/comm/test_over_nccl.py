@@ -341,3 +341,22 @@ def test_data_and_tensor_ranks_again_and_again(zero, figure):
     found = over_nccl_like(again, 4, zero, 10, timeout=60)
     figure(f"ZeRO {zero}: {min(found)} of 10 runs end with the same losses")
     assert found == [10] * 4
+
+
+def both_channels(comm):
+    """A message between hosts and one between GPUs, posted in another order on the other side."""
+    host = comm.on_host()
+    small, values = torch.zeros(3), torch.zeros(5, device=comm.device)
+    if comm.rank == 0:
+        works = host.irecv(small, 1, "host"), comm.irecv(values, 1, "device")
+        works[1].wait()
+        works[0].wait()
+        return small.tolist(), values.tolist()
+    comm.isend(values + 2, 0, "device").wait()
+    host.send(small + 1, 0, "host")
+    return None
+
+
+def test_headers_do_not_mix_with_the_hosts_own_messages():
+    results = over_nccl_like(both_channels, 2, checked=True, timeout=8.0)
+    assert results[0] == ([1.0] * 3, [2.0] * 5)

@@ -99,7 +99,7 @@ def test_a_tensor_of_several_calls():
             torch.empty(0),
         ]
         work = group.allreduce(xs)
-        assert work.is_success() and work.result() is not None and work.get_future().done()
+        assert work.is_completed() and work.get_future().done()
         return [x.sum().item() for x in xs]
 
     assert World(3).run(program) == [[18.0, 3, 9.0, 0.0]] * 3
@@ -128,24 +128,23 @@ def waited(comm):
     future = work.get_future()
     told = future.then(lambda future: future.value()[0].sum().item())
     time.sleep(0.05)
-    before = work.is_completed(), work.is_success(), behind.is_completed(), x.sum().item()
+    before = work.is_completed(), behind.is_completed(), x.sum().item()
     go.set()
-    work.synchronize()
-    assert behind.wait() and work.exception() is None and work.result()[0] is x
-    return before, (work.is_completed(), work.is_success(), x.sum().item(), told.wait())
+    assert work.wait() and behind.wait() and work.get_future().wait()[0] is x
+    return before, (work.is_completed(), x.sum().item(), told.wait())
 
 
 def test_it_returns_at_once_and_is_done_later():
-    assert launch(waited, 2) == [((False, False, False, 0.0), (True, True, 2.0, 2.0))] * 2
+    assert launch(waited, 2) == [((False, False, 0.0), (True, 2.0, 2.0))] * 2
 
 
 def errors(comm):
     group, found = CommGroup(comm, all_reduce_=fails), []
     work = group.allreduce([torch.ones(1)])
-    for wait in (work.wait, work.result, work.get_future().wait):
+    for wait in (work.wait, work.get_future().wait):
         with pytest.raises((Broken, RuntimeError), match="of no use"):
             wait()
-    found.append((work.is_completed(), work.is_success(), type(work.exception()).__name__))
+    found.append(work.is_completed())
     model = nn.parallel.DistributedDataParallel(
         nn.Linear(2, 2), process_group=group, init_sync=False
     )
@@ -293,3 +292,15 @@ def test_a_comm_of_other_ranks():
     with pytest.raises(ValueError, match="one rank a process"):
         World(2).run(lambda comm: process_group(comm, collectives) and None)
     assert not dist.is_initialized()
+
+
+def synchronized(comm):
+    group = process_group(comm, collectives)
+    x = torch.ones(1 << 16)
+    work = dist.all_reduce(x, group=group, async_op=True)
+    work.synchronize()
+    return x[0].item(), x[-1].item()
+
+
+def test_synchronize_waits():
+    assert launch(synchronized, 2) == [(2, 2)] * 2

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from benchmarks.hosts import ADDRESSES, LINK, hosts, ip, missing
 from minidist.collectives import all_reduce_
 from minidist.comm import ANY, Mesh, RankMissing, World, from_env, launch, torchdist
 from minidist.comm.torchdist import TorchComm
+from minidist.comm.trace import Trace
 from minidist.parallel.data import DataParallel
 from tests.comm.torchrun import in_its_place
 from tests.repository.files import ROOT
@@ -38,7 +40,11 @@ def program():
     except ValueError as error:
         said = "refused" if "rank 0 sends (2,)" in str(error) else str(error)
     number = torch.rand(1).item()
-    again = from_env().rank  # a second time is the same
+    trace = Trace(n)
+    again = from_env(trace=trace)  # a second time is the same, and leaves the random numbers alone
+    again.sendrecv(x, (r + 1) % n, torch.zeros_like(x), (r - 1) % n)
+    assert [(m.src, m.dst, m.nbytes) for m in trace] == [(r, (r + 1) % n, 8)]
+    after = torch.rand(1).item()
     return (
         r,
         n,
@@ -49,16 +55,17 @@ def program():
         lane.wait(),
         total.sum().item(),
         said,
-        again,
+        again.rank,
         number,
+        after,
     )
 
 
 def test_from_env(capsys):
     """Under torchrun itself: tests/examples."""
-    numbers = World(3, seed=7).run(lambda comm: torch.rand(1).item())
+    numbers = World(3, seed=7).run(lambda comm: (torch.rand(1).item(), torch.rand(1).item()))
     assert list(in_its_place(program, 3)) == [
-        (r, 3, "TorchComm", (r - 1) % 3, half, 2 - r % 2, (r - 1) % 3, 6.0, said, r, numbers[r])
+        (r, 3, "TorchComm", (r - 1) % 3, half, 2 - r % 2, (r - 1) % 3, 6.0, said, r, *numbers[r])
         for r, half, said in [(0, 1, "agreed"), (1, 0, "refused"), (2, 0, "agreed")]
     ]
     assert "Warning" not in capsys.readouterr().err
@@ -393,7 +400,7 @@ def test_a_comm_that_only_one_rank_has_made_is_named():
     ("kwargs", "words"),
     [
         (dict(timeout="5"), "a timeout is a number of seconds"),
-        (dict(seed=None), "a seed is a whole number"),
+        (dict(seed="7"), "a seed is a whole number"),
         (dict(backend="mpi"), 'a backend is "gloo" or "nccl", not \'mpi\''),
         (dict(checked="no"), "checked is True, False"),
     ],
@@ -411,3 +418,39 @@ def test_a_torch_comm_needs_a_group():
         TorchComm()
     with pytest.raises(TypeError, match=r"process group"):
         launch(lambda comm: TorchComm("gloo") and None, 1, transport="gloo")
+
+
+def late(comm):
+    """The first message comes when the first receive has been given up."""
+    if comm.rank == 1:
+        time.sleep(2)
+        for k in (1.0, 2.0):
+            comm.send(torch.full((4,), k), 0)
+        return None
+    first, next_one = torch.zeros(4), torch.zeros(4)
+    with pytest.raises(RankMissing):
+        comm.recv(first, 1)
+    came = []
+    for _ in range(2):
+        comm.recv(next_one, 1)
+        came.append(next_one[0].item())
+    return first.tolist(), came
+
+
+def test_a_receive_that_was_given_up_takes_nothing():
+    assert launch(late, 2, transport="gloo", timeout=1.5)[0] == ([0.0] * 4, [1, 2])
+
+
+def given_up(comm):
+    if comm.rank == 1:
+        time.sleep(1.2)
+        return "later"
+    work = comm.irecv(torch.zeros(4), 1)
+    work.done()
+    with pytest.raises(RankMissing):
+        work.wait()
+    return "handled"
+
+
+def test_what_was_handled_is_not_raised_again_at_the_end():
+    assert launch(given_up, 2, transport="gloo", timeout=0.8) == ["handled", "later"]

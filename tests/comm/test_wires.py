@@ -733,14 +733,14 @@ SHARED = Cluster(
 )
 
 
-def test_a_way_is_the_route_with_its_wires():
+def test_a_pair_has_the_wires_of_its_route():
     routes = Routes(SHARED)
-    way = routes(0, 4)
-    assert way[:2] == SHARED.link(0, 4) == (2.0, 1.0)
-    assert len({way.out, way.into, *(wire for wire, _ in way.shared)}) == 6 == len(routes.wires)
+    pair = routes(0, 4)
+    assert (pair.alpha, pair.beta) == SHARED.link(0, 4) == (2.0, 1.0)
+    assert len({pair.out, pair.into, *(wire for wire, _ in pair.shared)}) == 6 == len(routes.wires)
     # NIC out and in, uplink, downlink
-    assert [beta for _, beta in way.shared] == [0.25, 0.25, 1.0, 1.0]
-    assert routes(0, 4) == way and len(routes.wires) == 6
+    assert [beta for _, beta in pair.shared] == [0.25, 0.25, 1.0, 1.0]
+    assert routes(0, 4).out is pair.out and len(routes.wires) == 6
 
 
 def test_pairs_share_what_they_share():

@@ -218,13 +218,13 @@ def test_steady_code_leaves_random_numbers_alone(run_fast, steady):
         for _ in range(3):
             with contextlib.ExitStack() as stack:
                 for _ in range(steady):
-                    stack.enter_context(comm.steady)
+                    stack.enter_context(comm.without_rng_swap)
                 for _ in range(4):
                     comm.sendrecv(
                         torch.ones(2), (comm.rank + 1) % 3, torch.ones(2), (comm.rank - 1) % 3
                     )
             drawn.append(torch.rand(()).item())
-        with pytest.raises(ValueError, match="rank 7"), comm.steady:
+        with pytest.raises(ValueError, match="rank 7"), comm.without_rng_swap:
             comm.send(torch.ones(1), 7)
         comm.sendrecv(torch.ones(2), (comm.rank + 1) % 3, torch.ones(2), (comm.rank - 1) % 3)
         return drawn + [torch.rand(()).item()]
@@ -244,7 +244,7 @@ def test_steady_code_takes_no_turns(monkeypatch):
     )
 
     def program(comm, steady):
-        with comm.steady if steady else contextlib.nullcontext():
+        with comm.without_rng_swap if steady else contextlib.nullcontext():
             for _ in range(50):
                 comm.sendrecv(torch.ones(2), 1 - comm.rank, torch.ones(2), 1 - comm.rank)
 

@@ -131,11 +131,8 @@ def pipelines(comm):
     """A stage a rank, by each schedule."""
     found = {}
     for name in SCHEDULES:
-        chunks, place = (
-            (2 if name in ("interleaved", "zb_v") else 1),
-            ("V" if name == "zb_v" else "loop"),
-        )
-        options = dict(schedule=name, chunks=chunks, place=place, micro_batches=4)
+        chunks = 2 if name in ("interleaved", "zb_v") else 1
+        options = dict(schedule=name, chunks=chunks, micro_batches=4)
         found[name] = train(comm, (1, comm.size, 1), DEEP, options)
     return found
 

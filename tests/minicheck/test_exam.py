@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict, deque
 from enum import IntEnum
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -15,26 +16,36 @@ from minicheck.exam import (
     Exam,
     Other,
     Outcome,
+    Prediction,
+    Report,
     Wrong,
+    attempt,
+    clipped,
     close,
     decode,
     encode,
     entries,
     few,
+    formed,
+    holds,
     identical,
     near,
     norm_is,
+    on_time,
+    ranked,
     recognized,
     refusal,
     same,
     scaled,
+    shaped,
+    table,
     unchanged,
     unpacked,
     who,
     whole,
     wrong_means,
 )
-from minicheck.guard import grader
+from minicheck.guard import grader, graders
 
 RNG = torch.Generator().manual_seed(0)
 A, B, C = (whole((5,), torch.float32, RNG) for _ in range(3))
@@ -106,8 +117,13 @@ def test_unchanged():
     for after in (A + 1, A[:2], None):
         with pytest.raises(Wrong, match="belongs to the caller"):
             unchanged(after, A, "x")
-    with pytest.raises(Wrong, match="x was changed"):
-        unchanged([1, 2, 3], [1, 2], "x")
+    for after, before, name, says in (
+        ([1, 2, 3], [1, 2], "x", "x was changed"),
+        ([A, A + 1], [A, A], "rank 0: x", r"rank 0: x\[1\] was changed"),
+        ([[1], [3]], [[1], [2]], "`x`", r"`x\[1\]\[0\]` was changed"),
+    ):
+        with pytest.raises(Wrong, match=says):
+            unchanged(after, before, name)
 
 
 NAN, INF = float("nan"), float("inf")
@@ -319,6 +335,125 @@ def test_an_examination_as_a_table(double, total, x, sent, says):
 def test_the_function_of_an_examination():
     table = grader(Table())
     assert table.__name__ == "table" and table.__doc__.startswith("`table(x, y)`")
+
+
+def test_cases_as_a_table():
+    assert table("{} layers of {}", ((2, 3), (4, 5))) == (
+        Case(1, "2 layers of 3", (2, 3)),
+        Case(1, "4 layers of 5", (4, 5)),
+    )
+    assert table(lambda sizes: f"sizes {sizes}", ([1, 2],)) == (Case(1, "sizes [1, 2]", [1, 2]),)
+    assert ranked("n = {}, {} steps", ((3, 2), (1, 4))) == (
+        Case(3, "n = 3, 2 steps", 2),
+        Case(1, "n = 1, 4 steps", 4),
+    )
+    assert ranked("{}{}{}", ((3, 2, 1),)) == (Case(3, "321", (2, 1)),)
+
+
+def test_a_lesson_s_graders():
+    class Named(Exam):
+        name, right = "named", ""
+
+    class Base(Exam):
+        pass
+
+    def predict_it(n=2):
+        """What is asked."""
+        return {"twice": 2 * n}, {"twice": {n: "once"}}
+
+    lesson = SimpleNamespace(a=Named, b=Base, c=Exam, d=Prediction(predict_it, ""), e=predict_it)
+    found = graders(lesson)
+    assert sorted(found) == ["named", "predict_it"]
+    assert found["predict_it"].__doc__ == "What is asked."
+
+
+def test_a_report_is_checked_with_what_was_drawn():
+    class Kept(Report):
+        name = right = ""
+
+        def check(self, case, got, x, y):
+            assert (got, x, y) == ("found", 1, 2)
+
+    assert Kept().call(None, lambda *given: given, 1, 2) == (1, 2)
+    Kept().judge(Case(1, ""), [(1, 2)], Outcome(["found"], []))
+
+
+def test_what_a_report_holds():
+    holds({"a": True, "b": [1]}, {"a": "no a", "b": "no b"})
+    with pytest.raises(Wrong, match=r"^rank 1: no b$"):
+        holds({"a": True, "b": []}, {"a": "no a", "b": "no b"}, "rank 1: ")
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "is_formed"),
+    [
+        (3, int, True),
+        (True, int, False),
+        ([1, 2], [int], True),
+        ((), [int], True),
+        ([1, 2.0], [int], False),
+        ([[1], (2, 3)], [[int]], True),
+        ([(1, "a")], [(int, str)], True),
+        ([(1, "a", 2)], [(int, str)], False),
+        ("ab", [str], False),
+        (None, [int], False),
+    ],
+)
+def test_forms(value, form, is_formed):
+    assert formed(value, form) == is_formed
+    if is_formed:
+        return shaped(value, form, "the result", "a list")
+    with pytest.raises(Wrong, match="the result is"):
+        shaped(value, form, "the result", "a list")
+
+
+def test_a_refusal_is_caught_where_it_is_due():
+    def refuses(x):
+        raise ValueError("odd")
+
+    assert attempt(True, refuses, 1) == {"refused": "odd"}
+    assert attempt(False, lambda x: x, 1) == {"value": 1}
+    with pytest.raises(ValueError, match="odd"):
+        attempt(False, refuses, 1)
+
+
+@pytest.mark.parametrize(
+    ("took", "says"),
+    [
+        (2.0, None),
+        (2.2, None),
+        (0.9, "clock set"),
+        (2.5, "2e\\+03 ms are enough. Why"),
+        (None, None),
+    ],
+)
+def test_time_on_the_clock(took, says):
+    outcome = Outcome([], [], took)
+    if says is None:
+        return on_time(outcome, 1.0, 2.2, 2.0, "the numbers are", "Why?")
+    with pytest.raises(Wrong, match=says):
+        on_time(outcome, 1.0, 2.2, 2.0, "the numbers are", "Why?")
+
+
+def test_clipped_gradients():
+    grads = [{"a": torch.full((4,), 3.0, dtype=torch.float64)}, {"b": torch.ones(1).double() * 8}]
+    looks = lambda r: {"It is this rank's own.": 6.0 + 2 * r}
+    told = lambda r, name: (name, {1.0: "Nothing was scaled."})
+
+    def judged(*found):
+        results = [{"norm": norm, "grads": some} for norm, some in found]
+        clipped(Outcome(results, []), grads, 5.0, 10.0, "rank {}: ".format, looks, "All.", told)
+
+    half = [{name: g * 5 / (10 + 1e-6) for name, g in some.items()} for some in grads]
+    judged((10.0, half[0]), (10.0, half[1]))
+    for norms, some, says in (
+        ((10.0, 8.0), half, "rank 1: the norm is 8, and should be 10. It is this rank's own"),
+        ((10.0, 10.0 + 1e-12), half, "rounding differs"),
+        ((10.0, 10.0), [half[0], grads[1]], "rank 1: b was scaled by 1, .*Nothing was scaled"),
+        ((10.0, 10.0), [half[0], {}], "rank 1: b is None"),
+    ):
+        with pytest.raises(Wrong, match=says):
+            judged(*zip(norms, some, strict=True))
 
 
 def test_few_messages_and_bytes():

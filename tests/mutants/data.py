@@ -51,8 +51,8 @@ FAULTS = {
         Fault(
             "a rank's weight is summed in place, and then divided by itself",
             "parallel/reducer.py",
-            "all_reduce_(comm, mine.clone())",
-            "all_reduce_(comm, mine)",
+            "all_reduce_(comm, own.clone())",
+            "all_reduce_(comm, own)",
             "parallel/test_data.py::test_naive_weights_of_zero",
         ),
     ],
@@ -76,7 +76,7 @@ FAULTS = {
             "parallel/reducer.py",
             "        self._run(bucket.reduce, self._share, self.algorithm)\n",
             "        self._run(bucket.reduce, self._share, self.algorithm).wait()\n",
-            "parallel/test_overlap.py::test_overlap_gains_what_is_not_the_last_bucket[2]",
+            "study/predict/test_overlap.py::test_overlap_gains_what_is_not_the_last_bucket[2]",
         ),
         Fault(
             "buckets stay in the order of registration",
@@ -102,15 +102,15 @@ FAULTS = {
         Fault(
             "no_sync does not end where an error leaves it",
             "parallel/reducer.py",
-            "        try:\n            yield\n        finally:\n            self.in_backward = before\n",
-            "        yield\n        self.in_backward = before\n",
+            "        try:\n            yield\n        finally:\n            self._reducer.in_backward = before\n",
+            "        yield\n        self._reducer.in_backward = before\n",
             "parallel/test_data.py::test_no_sync_ends_with_its_block_even_after_an_error",
         ),
         Fault(
             "buffers are sent inside no_sync",
             "parallel/data.py",
-            "if self.training and self._reducer.in_backward and self.broadcast_buffers:",
-            "if self.training and self.broadcast_buffers:",
+            "if buffers and self.training and self._reducer.in_backward and",
+            "if buffers and self.training and",
             "parallel/test_data.py::test_nothing_is_sent_inside_no_sync",
         ),
         Fault(

@@ -42,8 +42,8 @@ FAULTS = {
         Fault(
             "the newest is the one of the highest step",
             "checkpoint/files.py",
-            "return sorted(found, key=serial_and_step)",
-            "return sorted(found, key=lambda path: serial_and_step(path)[1])",
+            "return sorted(folders, key=serial_and_step)",
+            "return sorted(folders, key=lambda path: serial_and_step(path)[1])",
             "checkpoint/test_checkpoint.py::test_going_back_to_an_earlier_step",
         ),
         Fault(
@@ -109,8 +109,8 @@ FAULTS = {
         Fault(
             "the first rank writes all that replicas have in common",
             "checkpoint/checkpoint.py",
-            "found[part] = min(holders[part], key=loads.__getitem__)",
-            "found[part] = holders[part][0]",
+            "writer_of[part] = min(holders[part], key=loads.__getitem__)",
+            "writer_of[part] = holders[part][0]",
             "checkpoint/test_checkpoint.py::test_replicas_share_the_work",
         ),
         Fault(
@@ -190,8 +190,8 @@ FAULTS = {
         Fault(
             "the last tokens of the text are never seen",
             "text.py",
-            "torch.randint(room + 1, (), generator=random)",
-            "torch.randint(max(room, 1), (), generator=random)",
+            "torch.randint(spare + 1, (), generator=random)",
+            "torch.randint(max(spare, 1), (), generator=random)",
             "test_text.py::test_an_epoch_has_each_piece_once",
         ),
         Fault(

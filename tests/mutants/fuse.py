@@ -121,17 +121,11 @@ FAULTS = {
         Fault(
             "parameters without a gradient are stepped with zeros",
             FLAT,
-            "            if steps is None:\n                continue\n",
-            "            for p in buffer.params[run]:\n"
-            "                p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
-            "            steps = steps or 0\n",
-            OF_FLAT + "twenty_steps",
-        ),
-        Fault(
-            "dampening acts on the first step, too",
-            FLAT,
-            "before = None if first else exact(velocity)",
-            "before = exact(velocity)",
+            "                    if steps is not None:\n"
+            "                        self._step_run(group, buffer, run, steps + 1)\n",
+            "                    for p in buffer.params[run]:\n"
+            "                        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
+            "                    self._step_run(group, buffer, run, (steps or 0) + 1)\n",
             OF_FLAT + "twenty_steps",
         ),
         Fault(
@@ -144,8 +138,8 @@ FAULTS = {
         Fault(
             "only the first parameter is asked whether it still lies in the buffer",
             FLAT,
-            "all(_within(self.data, p) for p in self.params)",
-            "_within(self.data, self.params[0])",
+            "all(_within(buffer.data, p) for p in buffer.params)",
+            "_within(buffer.data, buffer.params[0])",
             OF_FLAT + "parameters_that_got_other_memory",
         ),
         Fault(

@@ -26,7 +26,7 @@ FAULTS = {
             "parallel/compress.py",
             "            if rank == comm.rank:\n",
             "            if rank < comm.size:\n",
-            "parallel/test_compress.py::test_the_papers_rule[True-world-2]",
+            "parallel/test_compress.py::test_the_papers_rule[world-2]",
         ),
         Fault(
             "what no rank has a gradient for is sent all the same",
@@ -40,23 +40,23 @@ FAULTS = {
         Fault(
             "each rank keeps all that the average misses, not its part",
             "parallel/compress.py",
-            "torch.sub(g, average, alpha=1 / n, out=g)",
-            "torch.sub(g, average, out=g)",
+            "g.sub_(average, alpha=1 / comm.size)",
+            "g.sub_(average)",
             "parallel/test_compress.py::test_the_papers_algorithm[1-world-2]",
         ),
         Fault(
             "every step begins with a new Q",
             "parallel/compress.py",
-            'if not self.warm_start or "q" not in state:',
-            'if self.warm_start or "q" not in state:',
+            'if "q" not in self.state[name]:',
+            "if True:",
             "parallel/test_compress.py::test_the_papers_algorithm[1-world-2]",
         ),
         Fault(
-            "the random numbers begin again in a run that goes on",
+            "each rank begins with a Q of its own",
             "parallel/compress.py",
-            "        self._seeds.randint(SEEDS, size=self.draws)\n",
-            "",
-            "parallel/test_compress.py::test_resumed_bit_for_bit[cold]",
+            "generator=generator(0, name)",
+            "generator=generator(id(self), name)",
+            "parallel/test_compress.py::test_the_papers_algorithm[1-world-2]",
         ),
     ],
     "DGC": [
@@ -65,7 +65,7 @@ FAULTS = {
             "parallel/compress.py",
             "        v[chosen] = 0\n",
             "",
-            "parallel/test_compress.py::test_nothing_is_lost[1-None]",
+            "parallel/test_compress.py::test_nothing_is_lost[1]",
         ),
         Fault(
             "each rank is clipped by the limit for all",
@@ -93,9 +93,16 @@ FAULTS = {
         Fault(
             "samples of the period before count again",
             "parallel/local_sgd.py",
-            "self.since = 0\n        self._weight = 0.0\n        self._moved = {}",
-            "self.since, self._moved = 0, {}",
+            "        self._samples = 0.0\n        self._moved = {}",
+            "        self._moved = {}",
             "parallel/test_local_sgd.py::test_samples_of_a_period_count_in_it_alone",
+        ),
+        Fault(
+            "parameters become nan where nobody had a sample",
+            "parallel/local_sgd.py",
+            "max(self._samples, 1e-300)",
+            "self._samples",
+            "parallel/test_local_sgd.py::test_weights_of_nobody",
         ),
         Fault(
             "parameters that were frozen all through a period are sent",
@@ -105,10 +112,10 @@ FAULTS = {
             "parallel/test_local_sgd.py::test_frozen_parameters[0-36]",
         ),
         Fault(
-            "gradients are averaged after the switch, too",
+            "parameters are averaged in every step after the switch, too",
             "parallel/local_sgd.py",
-            "nullcontext() if self.model is None or self.dense else self.model.no_sync()",
-            "nullcontext()",
+            "        return self._H if self.adaptive is None else self.adaptive.period",
+            "        return 1",
             "parallel/test_local_sgd.py::test_bytes_are_the_formulas[3-3-6-0]",
         ),
     ],
@@ -116,8 +123,8 @@ FAULTS = {
         Fault(
             "the period stands still where the loss does",
             "parallel/local_sgd.py",
-            "if period < before.period or fallen",
-            "if period <= before.period or fallen",
+            "if period < self.period:",
+            "if period <= self.period:",
             "parallel/test_local_sgd.py::test_the_rule_by_hand",
         ),
         Fault(
@@ -130,16 +137,16 @@ FAULTS = {
         Fault(
             "an interval ends an average late",
             "parallel/local_sgd.py",
-            "step - self.intervals[-1].step >= self.steps",
-            "step - self.intervals[-1].step > self.steps",
+            "step - self.intervals[-1].step < self.steps",
+            "step - self.intervals[-1].step <= self.steps",
             "parallel/test_local_sgd.py::test_it_steers_local_sgd",
         ),
         Fault(
-            "an interval in seconds begins anew in a run that goes on",
+            "the intervals begin anew in a run that goes on",
             "parallel/local_sgd.py",
-            'now - state["elapsed"], state["over"]',
-            'now, state["over"]',
-            "parallel/test_local_sgd.py::test_an_interval_in_seconds_goes_on",
+            '[Interval(*i) for i in own["intervals"]]',
+            "[]",
+            "parallel/test_local_sgd.py::test_resumed_bit_for_bit[options0]",
         ),
     ],
     "slow momentum": [
@@ -147,25 +154,55 @@ FAULTS = {
             "the momentum depends on the learning rate",
             "parallel/local_sgd.py",
             (
-                "                u.add_(x - p, alpha=1 / rate)\n"
-                "                p.copy_(x.add_(u, alpha=-self.rate * rate))\n"
+                "        momentum.add_(anchor - average, alpha=1 / rate)\n"
+                "        average.copy_(anchor.sub_(momentum, alpha=rate))\n"
             ),
-            "                u.add_(x - p)\n                p.copy_(x.add_(u, alpha=-self.rate))\n",
+            "        momentum.add_(anchor - average)\n        average.copy_(anchor.sub_(momentum))\n",
             "parallel/test_local_sgd.py::test_a_rate_that_changes",
         ),
         Fault(
             "the anchor is the parameter itself, and moves with it",
             "parallel/local_sgd.py",
-            "self.anchors[p], self.buffers[p] = p.detach().clone(), torch.zeros_like(p)",
-            "self.anchors[p], self.buffers[p] = p.detach(), torch.zeros_like(p)",
-            "parallel/test_local_sgd.py::test_algorithm_1[sgd-0.5-1.0]",
+            "[p.detach().clone(), torch.zeros_like(p)]",
+            "[p.detach(), torch.zeros_like(p)]",
+            "parallel/test_local_sgd.py::test_algorithm_1[sgd-0.5]",
         ),
         Fault(
             "the momentum is not saved",
             "parallel/local_sgd.py",
-            '"momenta": self.buffers}',
-            '"momenta": {p: torch.zeros_like(u) for p, u in self.buffers.items()}}',
+            '"slow": {i: self._slow[p] for',
+            '"slow": {i: [self._slow[p][0], torch.zeros_like(p)] for',
             "parallel/test_local_sgd.py::test_resumed_bit_for_bit[options1]",
+        ),
+    ],
+    "what buckets, compression and servers cost, predicted": [
+        Fault(
+            "a bucket is averaged while the one before it still is",
+            "study/predict.py",
+            "return max(wire, ready) + collective_seconds",
+            "return ready + collective_seconds",
+            "study/predict/test_overlap.py::test_by_hand",
+        ),
+        Fault(
+            "of a sparse vector its places are not counted",
+            "study/predict.py",
+            "gathered = 6 * entries",
+            "gathered = 4 * entries",
+            "parallel/test_compress.py::test_counted[2-cpu]",
+        ),
+        Fault(
+            "a period that has not ended is averaged, too",
+            "study/predict.py",
+            "averages = early + (steps - early) // H",
+            "averages = early + -(-(steps - early) // H)",
+            "parallel/test_local_sgd.py::test_bytes_are_the_formulas[2-4-6-0]",
+        ),
+        Fault(
+            "pushes do not come in while the last answers go out",
+            "study/predict.py",
+            "both = min(both, n * push + (2 * s - 1) * answer)",
+            "both = min(both, n * push + 2 * s * answer)",
+            "parallel/test_server.py::test_synchronous[0-2-1]",
         ),
     ],
     "LARS and LAMB": [
@@ -175,6 +212,13 @@ FAULTS = {
             '(gradient + group["weight_decay"] * weights)',
             "gradient",
             "train/test_optim.py::test_as_the_paper[lars]",
+        ),
+        Fault(
+            "dampening acts on the first step, too",
+            "train/optim.py",
+            "v = d.clone()",
+            'v = d * (1 - group["dampening"])',
+            "train/test_optim.py::test_as_torch",
         ),
         Fault(
             "the second moment of LAMB is not corrected for its start",
@@ -241,7 +285,7 @@ FAULTS = {
             "train/optim.py",
             "            hook.remove()\n",
             "            pass\n",
-            "train/test_optim.py::test_saved_removed_and_without_values",
+            "train/test_optim.py::test_removed_and_without_values",
         ),
     ],
     "clipping over a grid": [

@@ -115,15 +115,14 @@ def a_step(n, program, *args, device="cpu"):
 class Momentum:
     """Momentum SGD with the averages of all ranks: what a compression is compared with where it should be exact."""
 
-    def __init__(self, m, nesterov=False):
+    def __init__(self, m):
         self.m = m
-        self.nesterov = nesterov
         self.u = {}
 
     def __call__(self, step, grads):
         found = {}
         for name in grads[0]:
             g = sum(of[name] for of in grads)
-            self.u[name] = u = self.m * self.u.get(name, 0) + g
-            found[name] = self.m * u + g if self.nesterov else u
+            self.u[name] = self.m * self.u.get(name, 0) + g
+            found[name] = self.u[name]
         return found

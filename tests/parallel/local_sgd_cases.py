@@ -5,7 +5,7 @@ import functools
 import torch
 
 from minidist.comm import World, launch
-from minidist.parallel.data import DataParallel
+from minidist.parallel.data import average_gradients
 from minidist.parallel.local_sgd import LocalSGD
 from minidist.split import bounds, uneven
 from tests.largest import largest
@@ -19,7 +19,6 @@ OPTIMIZERS = {
     ),
     "adamw": functools.partial(torch.optim.AdamW, lr=0.02, weight_decay=0.1),
 }
-BUCKETS = [{}, {"bucket_bytes": 1}, {"bucket_bytes": 300}]
 
 
 def parts(n, step, batch, drop_last):
@@ -95,23 +94,22 @@ def train(
     dense=True,
     **options,
 ):
-    """Ours on this rank's part. Ranks start from different seeds. dense: before the switch, with DataParallel."""
+    """Ours on this rank's part. Ranks start from different seeds. dense: before the switch gradients are averaged."""
     module = made(name, comm.rank)
-    model = DataParallel(module, comm) if start and dense else None
-    wrapped = wrap(
-        OPTIMIZERS[optimizer](module.parameters()), comm, H, start=start, model=model, **options
-    )
+    wrapped = wrap(OPTIMIZERS[optimizer](module.parameters()), comm, H, start=start, **options)
     x, y = data()
     for step in range(steps):
         part = parts(comm.size, step, batch, drop_last)[comm.rank]
         wrapped.zero_grad()
-        if not drop_last:
+        loss = mse(module(x[part]), y[part])
+        loss.backward()
+        if step < start and dense:
+            unused = [p for p in module.parameters() if p.grad is None]
+            average_gradients(comm, module, None if drop_last else len(part))
+            for p in unused:
+                p.grad = None  # for the optimizer's decay; it is unused on every rank
+        elif not drop_last:
             wrapped.weight = len(part)
-            if model is not None:
-                model.weight = len(part)
-        with wrapped.local():
-            loss = mse((model or module)(x[part]), y[part])
-            loss.backward()
         wrapped.step(loss=loss)
     return [p.detach() for p in module.parameters()], replicas_equal(
         comm, list(module.parameters())

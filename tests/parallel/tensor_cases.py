@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from minidist.comm import World, launch
-from minidist.cut import cuts
-from minidist.models import seeded_
-from minidist.parallel.tensor import gather_from, scatter_to
+from minidist.models import MLP, Attention, TransformerLayer, seeded_
+from minidist.parallel.tensor import gather_from, scatter_to, tensor_parallel_
+from minidist.split import cuts
 from tests.largest import largest
 
 RUNS = {
@@ -20,6 +20,21 @@ WIDE = dict(dtype=torch.float64)
 
 def data(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def tensor_layer(hidden, heads, comm, sequence=False, regather=False, seed=0, name="", **options):
+    """A layer on the ranks of `comm`, with its initial values."""
+    serial = TransformerLayer(hidden, heads, device="meta", **options)
+    return tensor_parallel_(serial, comm, sequence, regather, seed, name)
+
+
+def tensor_mlp(hidden, comm, sequence=False, regather=False, **options):
+    return tensor_parallel_(MLP(hidden, device="meta", **options), comm, sequence, regather)
+
+
+def tensor_attention(hidden, heads, comm, sequence=False, regather=False, **options):
+    serial = Attention(hidden, heads, device="meta", **options)
+    return tensor_parallel_(serial, comm, sequence, regather)
 
 
 def batch(hidden=HIDDEN, seed=0):

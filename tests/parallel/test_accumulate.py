@@ -251,7 +251,19 @@ def test_a_batch_that_does_not_split():
 
 def test_nothing_to_compare():
     for norms in ([], [nn.BatchNorm1d(3, momentum=None)]):
-        with pytest.raises(
-            ValueError, match=f"of {len(norms)} batch norms in the module 0 have a momentum"
-        ):
+        with pytest.raises(ValueError, match="no batch norm in the module has a momentum"):
             batch_norm_gap(nn.Sequential(nn.Linear(3, 3), *norms), torch.ones(4, 3), 2)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)),
+        nn.Sequential(nn.Embedding(5, 4), nn.BatchNorm1d(4)),
+    ],
+    ids=["without running statistics", "of whole numbers"],
+)
+def test_gaps_of_other_modules(net):
+    x = torch.randint(5, (8,)) if isinstance(net[0], nn.Embedding) else torch.randn(8, 4)
+    gap = batch_norm_gap(net, x, 2)
+    assert gap.outputs > 0 and gap.gradients > 0

@@ -396,3 +396,16 @@ def test_convert():
 def test_a_lazy_norm():
     with pytest.raises(ValueError, match="lazy batch norm"):
         World(1).run(lambda comm: SyncBatchNorm.convert(nn.Sequential(nn.LazyBatchNorm1d()), comm))
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(torch.float32, torch.float64), (torch.float64, torch.float32)], ids=str
+)
+def test_evaluation_in_another_dtype_than_the_parameters(dtypes):
+    def program(comm):
+        norm = SyncBatchNorm(3, comm, dtype=dtypes[0])
+        x = torch.randn(4, 3, dtype=dtypes[1])
+        norm(x)
+        return norm.eval()(x).dtype
+
+    assert World(2).run(program) == [dtypes[1]] * 2

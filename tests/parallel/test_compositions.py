@@ -38,8 +38,8 @@ again = "replaced"
 no = "refused"  # a replaced one is right, too
 VERDICTS = {
     #        DP     DPC    Z1     Z2     FS     OFF    LOCAL  SBN        the newer one
-    DP: (again, again, no, no, no, right, right, right),
-    DPC: (again, again, no, no, no, right, right, right),
+    DP: (again, again, no, no, no, right, no, right),
+    DPC: (again, again, no, no, no, right, no, right),
     Z1: (no, no, again, again, no, no, no, right),
     Z2: (no, no, again, again, no, no, no, right),
     FS: (no, no, no, no, again, right, no, no),
@@ -91,13 +91,7 @@ class Training:
         if kind == OFF:
             self.optimizer = OffloadedOptimizer(params, inner, comm)
         if kind == LOCAL:
-            same = (
-                isinstance(self.model, DataParallel)
-                and self.model.comm.size == comm.size == self.comm.size
-            )
-            self.optimizer = LocalSGD(
-                self.optimizer or inner(params), comm, H, START, self.model if same else None
-            )
+            self.optimizer = LocalSGD(self.optimizer or inner(params), comm, H, START)
         if kind == SBN:
             self.model = SyncBatchNorm.convert(self.model, comm)
 
@@ -114,9 +108,7 @@ class Training:
         mine = slice(self.comm.rank * each, (self.comm.rank + 1) * each)
         for _ in range(steps):
             self.optimizer.zero_grad()
-            around = self.optimizer.local() if LOCAL in self.kinds else torch.enable_grad()
-            with around:
-                mse(self.model(x[mine]), y[mine]).backward()
+            mse(self.model(x[mine]), y[mine]).backward()
             if not self.averaged:
                 average_gradients(self.comm, self.module)
             self.optimizer.step()
@@ -368,16 +360,6 @@ def test_a_delayed_update_lands_before_an_average():
     delayed = World(2).run(landing, "delayed")
     assert far(delayed[0], delayed[1]) == 0
     assert 0 < far(delayed[0], exact[0]) < 0.05
-
-
-def test_a_model_that_averages_over_other_ranks_is_refused():
-    def program(comm):
-        module = net(0, False)
-        model = DataParallel(module, comm.split(comm.rank % 2))
-        with pytest.raises(ValueError, match=r"over 2 ranks, LocalSGD parameters over 4"):
-            LocalSGD(torch.optim.SGD(module.parameters(), lr=0.1), comm, 2, 2, model)
-
-    World(4).run(program)
 
 
 # Two axes of a mesh: the older one over the ranks of one, the newer over those of the other.

@@ -19,7 +19,7 @@ from minidist.comm import World
 from minidist.models import gpt, mlp, next_token_loss
 from minidist.parallel.compress import DGC
 from minidist.parallel.data import DataParallel, Sampler
-from minidist.tasks import digits, text, windows
+from minidist.tasks import digits, text
 from minidist.train.schedule import cosine
 from tests.largest import largest, smallest
 from tests.one_thread import _one_thread  # noqa: F401
@@ -64,6 +64,14 @@ def on_digits(comm, way, seed, sizes, epochs, rate, **options):
             optimizer.step()
     with torch.no_grad():
         return 100 * (net(task.test_x).argmax(1) == task.test_y).double().mean().item()
+
+
+def windows(tokens, steps, batch, length, seed=0):
+    """Pieces of a text from random places, and what comes next: x and y, (steps, batch, length) each."""
+    random = torch.Generator().manual_seed(seed)
+    places = torch.randint(len(tokens) - length, (steps, batch, 1), generator=random)
+    pieces = tokens[places + torch.arange(length + 1)]
+    return pieces[..., :-1].contiguous(), pieces[..., 1:].contiguous()
 
 
 def on_text(comm, way, seed, steps, rate, **options):

@@ -21,7 +21,7 @@ from minidist.comm.cluster import Cluster, Device
 from minidist.models import MLP, Attention, TransformerLayer, gpt, mlp, next_token_loss
 from minidist.parallel import zero
 from minidist.parallel.data import Sampler
-from minidist.parallel.zero import Flat, FullySharded, Held, pack
+from minidist.parallel.zero import Flat, FullySharded, Held, Leaving
 from minidist.study.predict import states, zero_kept, zero_peak, zero_traffic
 from minidist.train.amp import LossScaler, prepare
 from minidist.train.norm import clip_grad_norm_, global_norm
@@ -564,9 +564,9 @@ def test_what_modules_share_belongs_to_the_block_around_them():
         if third:
             module[1].weight = module[0][0].weight
         model = FullySharded(module, comm, blocks=nn.Module)
-        return {
-            unit.name: [[name for *_, name in h.sites] for h in unit.held] for unit in model.units
-        }
+        names = {m: name for name, m in module.named_modules()}
+        sites = lambda h: [f"{names[m]}.{attribute}" for m, attribute in h.sites]
+        return {unit.name: [sites(h) for h in unit.held] for unit in model.units}
 
     tied = ["0.0.weight", "0.1.weight"]
     assert World(1).run(program, False)[0] == {
@@ -659,7 +659,7 @@ def flat_of(comm, dtype=None, seed=0, offload=False):
     for i, p in enumerate(params(seed)):
         setattr(module, f"p{i}", p)
         h = Held(f"p{i}", p)
-        h.sites.append((module, f"p{i}", f"p{i}"))
+        h.sites.append((module, f"p{i}"))
         held.append(h)
     return module, Flat(held, comm, dtype, comm.host if offload else Host(comm.device))
 
@@ -672,7 +672,7 @@ def test_shards_put_together(n):
             flat.sizes,
             flat.shard,
             [h.piece.numel() for h in flat.held],
-            [h.strides for h in flat.held],
+            flat.strides,
         )
 
     results = World(n).run(program)
@@ -703,7 +703,8 @@ def test_whole_and_free(dtype, offload):
             assert flat.full.untyped_storage().nbytes() == 0
             assert all(getattr(module, f"p{i}") is h.piece for i, h in enumerate(flat.held))
             flat.allocate()
-            flat.show()
+            for h in flat.held:
+                h.show()
             seen.append([getattr(module, f"p{i}").detach().clone() for i in range(5)])
             assert all(getattr(module, f"p{i}") is h.whole for i, h in enumerate(flat.held))
             flat.release()
@@ -823,7 +824,8 @@ def one_flat(comm, grads):
 
 
 def packed(flat, part):
-    return pack(flat, [h.whole for h in flat.held], part, [h.name for h in flat.held])
+    leaving = Leaving(flat, [h.whole for h in flat.held])
+    return leaving.pack(0, flat.total, part), leaving.missing
 
 
 @pytest.mark.parametrize("part", [0.5, 0.0])
@@ -852,7 +854,7 @@ def test_a_sparse_gradient_is_refused():
         model = FullySharded(nn.Embedding(4, 2, sparse=True), comm)
         model(torch.tensor([1, 2])).sum().backward()
 
-    with pytest.raises(ValueError, match=r"weight is torch.sparse_coo.*sparse=False"):
+    with pytest.raises(ValueError, match=r"gradient of weight is sparse.*sparse=False"):
         World(2).run(program)
 
 
@@ -884,9 +886,9 @@ def logged(comm, prefetch, steps, skip=()):
         )
         module[i].b.register_forward_hook(lambda *_, i=i: log.append(f"F{i}"))
         module[i].b.register_full_backward_hook(lambda *_, i=i: log.append(f"B{i}"))
-    reduce = model._schedule.reduce
+    reduce = model._reducer.reduce
     position = {id(unit): i for i, unit in enumerate(model.units)}
-    model._schedule.reduce = lambda unit: (
+    model._reducer.reduce = lambda unit: (
         log.append(f"r{position[id(unit)]}") if unit.dirty else 0,
         reduce(unit),
     )
@@ -974,7 +976,7 @@ def test_prefetch_hides_what_computing_takes():
 
 
 def test_prefetch_below_zero_is_refused():
-    with pytest.raises(ValueError, match="-1 blocks"):
+    with pytest.raises(ValueError, match="blocks are gathered ahead, not -1"):
         World(1).run(lambda comm: FullySharded(nn.Linear(1, 1), comm, prefetch=-1))
 
 
@@ -1088,23 +1090,23 @@ def test_gradients_that_accumulate_in_the_shards_cost_a_chunk_more():
 def never_frees(model):
     for unit in model.units:
         for flat in unit.flats:
-            flat.full.untyped_storage().resize_(flat.nbytes)
+            flat.full.untyped_storage().resize_(flat.full.nbytes)
             flat.release = lambda: None
 
 
 def gathers_all_ahead(model):
-    model._schedule.prefetch = 10
+    model._reducer.prefetch = 10
 
 
 def keeps_gradients(model):
-    model._schedule.averages = False
+    model._reducer.in_backward = False
 
 
 def frees_after_backward_only(model):
     for unit in model.units:
         unit.free_, unit.free = (
             unit.free,
-            lambda unit=unit: unit.free_() if model._schedule.active else None,
+            lambda unit=unit: unit.free_() if model._reducer.active else None,
         )
 
 

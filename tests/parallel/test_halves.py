@@ -71,7 +71,7 @@ def conv_net():
 
 def blocks():
     """The stem of a ResNet, a block, and one with a shortcut of its own."""
-    net = resnet(18, 3, 2, 4, small=True, dtype=torch.float64)
+    net = resnet(18, classes=3, channels=2, width=4, small=True, dtype=torch.float64)
     return nn.Sequential(net.stem, *net.blocks[1:3])
 
 

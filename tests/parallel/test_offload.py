@@ -438,12 +438,12 @@ def sparse(comm):
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"mode": "late"}, "'exact' and 'delayed', not 'late'"),
+        ({"mode": "late"}, "'exact', 'delayed', not 'late'"),
         ({"warmup": -1}, "at least 0 steps, not -1"),
         ({"master_dtype": torch.int32}, "not torch.int32"),
         (
             {"params": [torch.nn.Parameter(torch.ones(3, device="meta"))]},
-            r"shape \(3,\) is on meta, .* device is cpu",
+            r"parameter 0 is on meta, .* on cpu",
         ),
         ({"params": []}, "empty parameter list"),
         ({"lr": -1.0}, "learning rate: -1.0"),
@@ -459,7 +459,7 @@ def test_what_cannot_be(how, words):
 
 
 def test_sparse_gradients_are_refused():
-    with pytest.raises(ValueError, match=r"shape \(4, 2\) is torch.sparse_coo"):
+    with pytest.raises(ValueError, match=r"shape \(4, 2\) is sparse"):
         World(1).run(sparse)
 
 
@@ -607,7 +607,8 @@ def test_a_world_with_values_tells_host_and_device_apart():
 
 def test_every_rank_has_a_part_of_the_host():
     slow = Device("bytes", {}, 1 << 40, 1e9)
-    cluster = Cluster.uniform(1, 0.0, 0.0, host=slow, pcie=Level(0.0, 0.0))
+    free = Level(0.0, 0.0)
+    cluster = Cluster(links={"nic": free, "pcie": free}, host=slow)
     for n in (1, 2):
         node = replace(cluster, nodes=1, devices=n)
         times = [
@@ -774,8 +775,8 @@ def run(comm, mode, steps, saved=None, shards=False):
         warmup=1,
         master_dtype=torch.float64,
     )
-    # exact: 2g, 4g, …
-    ours = ShardedOptimizer(model.parameters(), host, comm, algorithm="halving_doubling", lr=0.01)
+    comm.algorithm = "halving_doubling"  # exact: 2g, 4g, …
+    ours = ShardedOptimizer(model.parameters(), host, comm, lr=0.01)
     if saved is not None:
         state, params = copy.deepcopy(saved[comm.rank] if shards else saved[0])[:2]
         with torch.no_grad():
@@ -787,7 +788,9 @@ def run(comm, mode, steps, saved=None, shards=False):
         x, y = batch(k)
         mse(model(x.float()), y.float()).backward()
         ours.step()
-    state, params = copy.deepcopy((ours.state_dict(sharded=shards), list(model.parameters())))
+    state, params = copy.deepcopy(
+        (ours.own_state_dict() if shards else ours.state_dict(), list(model.parameters()))
+    )
     ours.finish()
     assert replicas_equal(comm, list(model.parameters()))
     return state, params, list(model.parameters())

@@ -32,10 +32,10 @@ from minidist.parallel.schedules import (
     Action,
     Item,
     Shape,
+    activations_kept,
     gpipe,
     in_flight,
     interleaved,
-    kept,
     lists,
     naive,
     one_f_one_b,
@@ -717,7 +717,11 @@ def test_activations_go_with_their_backward(name):
     S, M = 3, 7
     for stage, (peak, most, left) in enumerate(World(S).run(watched, SCHEDULES[name], M)):
         actions = SCHEDULES[name](stage, S, M)
-        assert peak == in_flight(actions) and most == max(kept(actions, rest=0)) and left == [0]
+        assert (
+            peak == in_flight(actions)
+            and most == max(activations_kept(actions, rest=0))
+            and left == [0]
+        )
 
 
 def sent_at_once(comm, names, M):
@@ -741,7 +745,7 @@ def test_what_was_sent_goes_when_it_is_answered(transport):
     )
     for stage, found in enumerate(results[:-1]):
         for name, most in found.items():
-            assert most <= max(kept(SCHEDULES[name](stage, 3, M), rest=0)) < M
+            assert most <= max(activations_kept(SCHEDULES[name](stage, 3, M), rest=0)) < M
 
 
 def test_chunks_count_each():

@@ -462,7 +462,7 @@ def test_flags_say_who_has_a_gradient():
     bucket.buffer.fill_(7)
     for p in params:
         bucket.put(p, 1.0)
-    bucket.seal()
+    bucket.mark_present()
     assert bucket.flags.tolist() == [1, 0, 0, 0, 1] and not bucket.grads[6:19].any()
     assert [p.grad is None for p in params] == [False, True, True, True, False]
     bucket.flags[1] += 2  # as if two other ranks had one
@@ -479,7 +479,7 @@ def test_what_was_there_is_not_handed_out_again():
     backward(params)
     for p in params:
         bucket.put(p, 1.0)
-    bucket.seal()
+    bucket.mark_present()
     params[0].grad = None
     bucket.hand_out()
     assert params[0].grad is None

@@ -9,10 +9,10 @@ from minidist.parallel.schedules import (
     Action,
     Item,
     Shape,
+    activations_kept,
     gpipe,
     in_flight,
     interleaved,
-    kept,
     lists,
     naive,
     one_f_one_b,
@@ -155,19 +155,19 @@ def test_a_pipeline_that_cannot_be(shape, words):
 
 
 def test_whole_backwards():
-    assert kept(parse("F0 F1 B0 F2 B1 U1 B2")) == [1, 2, 1, 2, 1, 1, 0]
+    assert activations_kept(parse("F0 F1 B0 F2 B1 U1 B2")) == [1, 2, 1, 2, 1, 1, 0]
     assert in_flight(parse("F0 F1 B0 F2 B1 B2")) == 2
 
 
 def test_split_backwards():
     halves = parse("F0 I0 F1 I1 W0 W1")
-    assert kept(halves) == [1, 1, 2, 2, 1, 0] and in_flight(halves) == 2
-    assert kept(halves, rest=0.25) == [1, 0.25, 1.25, 0.5, 0.25, 0]
-    assert kept(halves, rest=0) == [1, 0, 1, 0, 0, 0]
+    assert activations_kept(halves) == [1, 1, 2, 2, 1, 0] and in_flight(halves) == 2
+    assert activations_kept(halves, rest=0.25) == [1, 0.25, 1.25, 0.5, 0.25, 0]
+    assert activations_kept(halves, rest=0) == [1, 0, 1, 0, 0, 0]
 
 
 def test_nothing():
-    assert kept([]) == [] and in_flight([]) == 0
+    assert activations_kept([]) == [] and in_flight([]) == 0
 
 
 # ------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_h1_is_1f1b_with_the_backward_split():
 def test_every_stage_keeps_as_much_as_the_first(schedule, most):
     for S, M in SIZES:
         for actions in lists(schedule, S, M):
-            assert max(kept(actions)) == min(M, most(S))
+            assert max(activations_kept(actions)) == min(M, most(S))
             assert [a.micro for a in actions if a.kind == "W"] == list(range(M))
 
 

@@ -21,11 +21,12 @@ from minidist.parallel.server import (
     Partition,
     Shard,
     Worker,
-    async_seconds,
-    most_stale,
-    sync_seconds,
-    wire_bytes,
     with_last,
+)
+from minidist.study.predict import (
+    async_server_seconds,
+    most_stale_bounded,
+    sync_server_seconds,
 )
 from minidist.train.flat_optim import FlatAdamW
 from tests.largest import largest
@@ -71,13 +72,6 @@ def test_an_empty_shard():
         World(4).run(train, "hard", "momentum", batch=2)[0][0],
         serial("hard", "momentum", 3, batch=2),
     )
-
-
-def test_an_optimizer_that_looks_at_whole_parameters(run_fast):
-    results = run_fast(train, 5, "hard", "users", 2, whole=True)
-    assert difference(results[0][0], serial("hard", "users", 3)) < 1e-12
-    cut = World(5).run(train, "hard", "users", 2)
-    assert difference(cut[0][0], serial("hard", "users", 3)) > 1e-6
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -168,14 +162,13 @@ def test_a_model_of_a_thousand_million_parameters():
     assert total > 4e9 and max(held) - min(held) <= 4
     begun = [max(times) for times in zip(*(row[1] for row in results[servers:]), strict=True)]
     assert (begun[4] - begun[2]) / 2 == pytest.approx(
-        sync_seconds(n, servers, total, alpha, beta), rel=1e-4
+        sync_server_seconds(n, servers, total, alpha, beta), rel=1e-4
     )
     trained = [m for m in world.trace if m.label in ("gradients", "parameters")]
     for server in range(servers):
         into = sum(m.nbytes for m in trained if m.dst == server)
         out = sum(m.nbytes for m in trained if m.src == server)
         assert into == out == steps * n * held[server]
-        assert into == pytest.approx(wire_bytes(n, servers, total, steps)[0], rel=1e-6)
 
 
 def test_the_last_one_is_known():
@@ -272,9 +265,11 @@ def by_speed(n, seed):
 @pytest.mark.parametrize(("n", "bound"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 2), (4, 1)])
 def test_most_stale_is_reached_and_never_passed(n, bound):
     for seed in range(20):
-        assert largest(staleness(n, bound, by_speed(n, seed))) <= most_stale(n, bound)
+        assert largest(staleness(n, bound, by_speed(n, seed))) <= most_stale_bounded(n, bound)
     first = iter([0] * bound)  # worker 0 runs ahead, then it is as slow as can be
-    assert max(staleness(n, bound, lambda has: next(first, has[-1]))) == most_stale(n, bound)
+    assert max(staleness(n, bound, lambda has: next(first, has[-1]))) == most_stale_bounded(
+        n, bound
+    )
 
 
 # ------------------------------------------------------------
@@ -284,6 +279,7 @@ def test_most_stale_is_reached_and_never_passed(n, bound):
 ALPHA = 2.0**-10
 BETA = 2.0**-20
 PIECES = 2
+HEADERS = 8 * (2 + PIECES), 16  # bytes: two numbers and one a piece; two numbers
 FAST = Device("all but products is free", {torch.float32: 2.0**29}, 1 << 50, float("inf"))
 
 
@@ -323,13 +319,13 @@ GRID = [(1, 1), (2, 1), (5, 1), (4, 2), (6, 2), (3, 3)]
 def test_synchronous(n, s, size):
     starts, _, compute, _ = run(n, s, 96_000, size=size)
     assert compute == pytest.approx(2 * size**3 / 2.0**29)
-    said = compute, PIECES
+    said = compute, HEADERS
     alone = max(begun[1] for begun in starts) - starts[0][0]
     assert alone == pytest.approx(
-        sync_seconds(n, s, 96_000, ALPHA, BETA, *said, alone=True), rel=1e-12
+        sync_server_seconds(n, s, 96_000, ALPHA, BETA, *said, alone=True), rel=1e-12
     )
     long = (max(begun[4] for begun in starts) - max(begun[2] for begun in starts)) / 2
-    assert long == pytest.approx(sync_seconds(n, s, 96_000, ALPHA, BETA, *said), rel=1e-12)
+    assert long == pytest.approx(sync_server_seconds(n, s, 96_000, ALPHA, BETA, *said), rel=1e-12)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
@@ -338,7 +334,7 @@ def test_asynchronous(n, nbytes, size):
     _, updates, compute, _ = run(n, 1, nbytes, steps=8, mode="async", size=size)
     took = updates[6 * n].time - updates[3 * n].time
     assert took / (3 * n) == pytest.approx(
-        async_seconds(n, nbytes, ALPHA, BETA, compute, PIECES), rel=1e-12
+        async_server_seconds(n, nbytes, ALPHA, BETA, compute, HEADERS), rel=1e-12
     )
 
 
@@ -350,7 +346,7 @@ def test_bytes(n, s, mode):
     for server in range(s):
         into = sum(m.nbytes for m in trace if m.dst == server and m.label in labels["in"])
         out = sum(m.nbytes for m in trace if m.src == server and m.label in labels["out"])
-        assert (into, out) == wire_bytes(n, s, 96_000, 3, PIECES)
+        assert (into, out) == tuple(3 * n * (96_000 / s + header) for header in HEADERS)
 
 
 def test_the_masters_wire_and_the_ring():
@@ -359,10 +355,10 @@ def test_the_masters_wire_and_the_ring():
     alpha = 5e-6
     beta = 1 / 50e9
     ring = {n: seconds("all_reduce", "ring", n, nbytes, alpha, beta) for n in (2, 8, 64)}
-    one = {n: sync_seconds(n, 1, nbytes, alpha, beta) for n in ring}
+    one = {n: sync_server_seconds(n, 1, nbytes, alpha, beta) for n in ring}
     assert one[64] / one[8] == pytest.approx(65 / 9, rel=1e-3) and ring[64] / ring[8] < 1.2
     assert all(
-        sync_seconds(n, n, nbytes, alpha, beta) == pytest.approx(2 * nbytes * beta, rel=1e-3)
+        sync_server_seconds(n, n, nbytes, alpha, beta) == pytest.approx(2 * nbytes * beta, rel=1e-3)
         for n in ring
     )
 
@@ -370,9 +366,7 @@ def test_the_masters_wire_and_the_ring():
 def test_cost_refused():
     for n, s in ((1, 2), (2, 0), (0, 0)):
         with pytest.raises(ValueError, match=f"not {n} for {s}"):
-            sync_seconds(n, s, 1, 1, 1)
-    with pytest.raises(ValueError, match="not 0 for 1"):
-        async_seconds(0, 1, 1, 1)
+            sync_server_seconds(n, s, 1, 1, 1)
 
 
 # ------------------------------------------------------------
@@ -444,21 +438,17 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "servers", "whole"), [*itertools.product(MODELS, (1, 2, 3, 4, 7), (False, True))]
-)
-def test_every_element_once(name, servers, whole):
+@pytest.mark.parametrize(("name", "servers"), [*itertools.product(MODELS, (1, 2, 3, 4, 7))])
+def test_every_element_once(name, servers):
     params = MODELS[name]()
-    partition = Partition(params, servers, whole)
+    partition = Partition(params, servers)
     seen = [torch.zeros(p.numel()) for p in params]
     for piece in itertools.chain(*partition.pieces):
         seen[piece.param][piece.first : piece.end] += 1
-        assert not whole or (piece.first, piece.end) == (0, params[piece.param].numel())
     assert all((s == 1).all() for s in seen)
     assert sum(partition.nbytes) == sum(p.nbytes for p in params)
-    if not whole:
-        kinds = len({p.dtype for p in params})
-        assert max(partition.nbytes) - min(partition.nbytes) <= 8 * kinds
+    kinds = len({p.dtype for p in params})
+    assert max(partition.nbytes) - min(partition.nbytes) <= 8 * kinds
 
 
 @pytest.mark.parametrize("name", ["one large", "digits"])
@@ -467,14 +457,12 @@ def test_within_ten_percent_of_equal(name, figure):
         nbytes = Partition(MODELS[name](), servers).nbytes
         figure(f"{name}: bytes at {servers} servers: {nbytes}")
         assert all(abs(one * servers / sum(nbytes) - 1) < 0.1 for one in nbytes)
-    # whole, it is one server's
-    assert max(Partition(MODELS["one large"](), 4, whole=True).nbytes) == 400_000
 
 
-@pytest.mark.parametrize(("name", "whole"), [*itertools.product(MODELS, (False, True))])
-def test_there_and_back(name, whole):
+@pytest.mark.parametrize("name", MODELS)
+def test_there_and_back(name):
     params = [torch.randn_like(p) for p in MODELS[name]()]
-    partition = Partition(params, 3, whole)
+    partition = Partition(params, 3)
     flats = partition.flatten(params)
     again = [torch.empty_like(p) for p in params]
     partition.spread(flats, again)
@@ -484,24 +472,15 @@ def test_there_and_back(name, whole):
         assert sum(chunk.nbytes for chunk in chunks) == partition.nbytes[server] and all(
             c.numel() for c in chunks
         )
-        for piece in partition.pieces[server]:
+        for piece, view in zip(
+            partition.pieces[server], Shard(partition, server, torch.optim.SGD).pieces, strict=True
+        ):
             values = params[piece.param].reshape(-1)[piece.first : piece.end]
-            assert torch.equal(chunks[piece.chunk][piece.start : piece.start + len(values)], values)
+            assert torch.equal(view, values)
     empty = partition.flatten([None] * len(params))
     assert [flat.shape for flat in empty] == [flat.shape for flat in flats] and not any(
         flat.any() for flat in empty
     )
-
-
-def test_whole_parameters_are_balanced_by_bytes():
-    """Ten numbers each, of 8, 4 and 4 bytes."""
-    params = [torch.zeros(10, dtype=torch.float64), torch.zeros(10), torch.zeros(10)]
-    assert Partition(params, 2, whole=True).nbytes == [80, 80]
-
-
-def test_partition_refused():
-    with pytest.raises(ValueError, match="at least 1 server, not 0"):
-        Partition([], 0)
 
 
 # ------------------------------------------------------------
@@ -551,7 +530,9 @@ def test_ssp_keeps_its_bound(bound, n, servers, seed, figure):
         assert len(report.updates) == 12 * n
         ahead = largest(update.ahead for update in report.updates)
         assert ahead <= bound
-        assert largest(update.staleness for update in report.updates) <= most_stale(n, bound)
+        assert largest(update.staleness for update in report.updates) <= most_stale_bounded(
+            n, bound
+        )
     figure(f"SSP, {n} workers, {servers} servers, bound {bound}: up to {ahead} steps ahead")
 
 
@@ -579,7 +560,7 @@ def test_ssp_over_processes():
     )
     for _, report in results[:2]:
         assert largest(update.ahead for update in report.updates) <= 1
-        assert largest(update.staleness for update in report.updates) <= most_stale(3, 1)
+        assert largest(update.staleness for update in report.updates) <= most_stale_bounded(3, 1)
 
 
 @pytest.mark.parametrize(("mode", "bound"), [("async", None), ("ssp", 1)])
@@ -697,8 +678,8 @@ def test_a_dead_server_ends_the_run(run_fast, mode, bound):
 # What a server holds: pieces that are views, stepped by any optimizer.
 
 
-def shards_shard(params, servers, optimizer, whole=False):
-    partition = Partition(params, servers, whole)
+def shards_shard(params, servers, optimizer):
+    partition = Partition(params, servers)
     return partition, [Shard(partition, server, optimizer) for server in range(servers)]
 
 
@@ -720,7 +701,6 @@ SHARD_OPTIMIZERS = {
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
     "rprop": lambda p: torch.optim.Rprop(p, lr=0.1),
     "nadam": lambda p: torch.optim.NAdam(p, lr=0.1),
-    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1),  # looks at rows and columns
 }
 
 
@@ -730,7 +710,7 @@ def test_pieces_are_stepped_as_the_whole(name, model):
     params = [p for p in made(model, 0).parameters() if p.requires_grad]
     whole = [torch.nn.Parameter(p.detach().clone()) for p in params]
     optimizer = SHARD_OPTIMIZERS[name](whole)
-    partition, servers = shards_shard(params, 3, SHARD_OPTIMIZERS[name], whole=name == "adafactor")
+    partition, servers = shards_shard(params, 3, SHARD_OPTIMIZERS[name])
     random = torch.Generator().manual_seed(0)
     for _ in range(4):
         gradients = [torch.randn(p.shape, generator=random, dtype=p.dtype) for p in params]
@@ -740,9 +720,7 @@ def test_pieces_are_stepped_as_the_whole(name, model):
         flats = partition.flatten(gradients)
         for server, shard in enumerate(servers):
             shard.step(partition.chunks(flats, server), [1.0] * len(shard.pieces))
-    # of a strided parameter it adds up rows in another order
-    bound = 1e-14 if name == "adafactor" else 0.0
-    assert difference(gathered(partition, servers, params), whole) <= bound
+    assert difference(gathered(partition, servers, params), whole) == 0
     assert [shard.version for shard in servers] == [4] * 3
 
 
@@ -762,21 +740,11 @@ def test_a_piece_without_a_gradient_is_left_alone():
     assert len(shard.optimizer.state) == 1 and all(p.grad is None for p in shard.pieces)
 
 
-def test_shapes():
-    """Whole where it is whole, flat where it is cut."""
-    _, servers = shards_shard([torch.zeros(4, 2), torch.zeros(4)], 2, SHARD_OPTIMIZERS["sgd"])
-    assert [[tuple(p.shape) for p in shard.pieces] for shard in servers] == [[(6,)], [(2,), (4,)]]
-    _, servers = shards_shard(
-        [torch.zeros(4, 2), torch.zeros(4)], 2, SHARD_OPTIMIZERS["sgd"], whole=True
-    )
-    assert [[tuple(p.shape) for p in shard.pieces] for shard in servers] == [[(4, 2)], [(4,)]]
-
-
 def test_a_server_without_a_piece():
     _, servers = shards_shard([torch.zeros(1)], 3, SHARD_OPTIMIZERS["sgd"])
     assert [shard.optimizer is None for shard in servers] == [False, True, True]
     servers[2].step([], [])
-    assert servers[2].version == 1 and servers[2].room() == []
+    assert servers[2].version == 1 and servers[2].gradient_buffers() == []
 
 
 # ------------------------------------------------------------

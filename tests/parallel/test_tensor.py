@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minidist import models
+from minidist.collectives import all_to_all, broadcast_, reduce_
 from minidist.comm import World, launch
 from minidist.comm.cluster import Cluster, Device
-from minidist.cut import Cut, cuts
 from minidist.models import GPT, MLP, TransformerLayer, initial, seeded_
 from minidist.parallel.data import DataParallel
 from minidist.parallel.tensor import (
@@ -20,26 +20,23 @@ from minidist.parallel.tensor import (
     RowFirstMLP,
     RowLinear,
     SequenceNorm,
-    TensorAttention,
     TensorDropout,
-    TensorLayer,
-    TensorMLP,
-    block_bytes,
+    conjugate,
     copy_to,
     gather_from,
     gather_sequence,
-    layer_bytes,
     linear_on_gathered,
     reduce_from,
     reduce_scatter_sequence,
-    row_first_bytes,
     scatter_to,
     seed_group_,
     shard,
     split_random,
+    summed,
+    tensor_parallel_,
     unshard,
 )
-from minidist.split import uneven
+from minidist.split import Cut, cuts, uneven
 from minidist.study import predict
 from tests.largest import largest
 from tests.parallel.tensor_cases import (
@@ -52,6 +49,9 @@ from tests.parallel.tensor_cases import (
     difference,
     found,
     serial,
+    tensor_attention,
+    tensor_layer,
+    tensor_mlp,
 )
 from tests.size import FULL
 from tests.study.predict.saved import saved_layer
@@ -77,9 +77,9 @@ def oracle_layer(name, **options):
     return serial(make, batch(hidden), count=2)
 
 
-def layers_layer(comm, name, count=2, make=TensorLayer, **options):
+def layers_layer(comm, name, count=2, make=tensor_layer, **options):
     hidden, heads, groups = LAYERS[name]
-    return [make(hidden, heads, comm, groups, **options, **WIDE) for _ in range(count)]
+    return [make(hidden, heads, comm, kv_heads=groups, **options, **WIDE) for _ in range(count)]
 
 
 def every_layer(comm):
@@ -129,7 +129,7 @@ def test_dtypes(dtype, split):
     options = LAYER_SPLITS[split]
 
     def program(comm):
-        block = [TensorLayer(HIDDEN, 12, comm, **options, dtype=dtype)]
+        block = [tensor_layer(HIDDEN, 12, comm, **options, dtype=dtype)]
         y, grads = found(block, batch().to(dtype), comm, bool(options))
         return y.dtype, y.double(), {name: g.double() for name, g in grads.items()}
 
@@ -143,7 +143,7 @@ def test_dtypes(dtype, split):
         )
 
 
-class LayerWithoutF(TensorMLP):
+class LayerWithoutF(MLP):
     def forward(self, x):
         self.fc.forward = lambda x: torch.nn.functional.linear(x, self.fc.weight, self.fc.bias)
         return super().forward(x)
@@ -192,7 +192,7 @@ N = 2 * 60 * HIDDEN * 4  # bytes of the whole data between blocks
 RING = 2 * (4 - 1)  # messages of an all-reduce
 
 
-@pytest.mark.parametrize("make", [TensorMLP, functools.partial(TensorAttention, heads=12)])
+@pytest.mark.parametrize("make", [tensor_mlp, functools.partial(tensor_attention, heads=12)])
 def test_a_block_has_one_all_reduce_forward_and_one_backward(make):
     assert counted_layer(block_program, make=make) == [
         (RING, RING * N // 4),
@@ -201,14 +201,14 @@ def test_a_block_has_one_all_reduce_forward_and_one_backward(make):
 
 
 def test_a_layer_has_two_and_two():
-    make = functools.partial(TensorLayer, heads=12)
+    make = functools.partial(tensor_layer, heads=12)
     forward, both = counted_layer(block_program, make=make)
     assert forward == (2 * RING, 2 * RING * N // 4) and both == (4 * RING, 4 * RING * N // 4)
 
 
 def test_sequence_parallel_sends_the_same_bytes_of_activations():
     """An all-gather and a reduce-scatter are an all-reduce; the vectors' gradients come on top."""
-    make = functools.partial(TensorLayer, heads=12)
+    make = functools.partial(tensor_layer, heads=12)
     whole, split = (
         counted_layer(block_program, make=make, sequence=sequence) for sequence in (False, True)
     )
@@ -296,11 +296,11 @@ def test_as_dtensor_does(tmp_path):
 
 def test_layer_bad_input():
     with pytest.raises(ValueError, match="5 heads do not split hidden = 24"):
-        World(2).run(lambda comm: TensorLayer(24, 5, comm))
+        World(2).run(lambda comm: tensor_layer(24, 5, comm))
     with pytest.raises(ValueError, match="5 heads of keys and values do not serve 12 heads"):
-        World(2).run(lambda comm: TensorLayer(24, 12, comm, 5))
-    with pytest.raises(ValueError, match="sequence=False, regather=True"):
-        World(2).run(lambda comm: TensorLayer(24, 12, comm, regather=True))
+        World(2).run(lambda comm: tensor_layer(24, 12, comm, kv_heads=5))
+    with pytest.raises(ValueError, match="it needs sequence=True, not False"):
+        World(2).run(lambda comm: tensor_layer(24, 12, comm, regather=True))
 
 
 # ------------------------------------------------------------
@@ -368,10 +368,28 @@ def test_dropout_of_whole_and_split_data_in_turn():
 BATCH = 2
 TOKENS = 60
 COST_HIDDEN = 20  # 10 heads, and 4H over 3 ranks, are uneven
+
+
+def block_bytes(n, batch, tokens, hidden, itemsize, sequence=False, regather=False):
+    """Half a layer without its norms."""
+    sizes = n, batch, tokens, hidden, itemsize
+    forward, backward = predict.tensor_layer_bytes(*sizes, sequence, regather)
+    norms = (n - 1) * sequence * 2 * 4 * hidden * itemsize
+    return forward // 2, (backward - norms) // 2
+
+
+def row_first_bytes(n, batch, tokens, hidden, itemsize):
+    whole = batch * tokens * hidden * itemsize
+    return (n - 1) * 10 * whole, (n - 1) * 5 * whole
+
+
 BLOCKS = {
-    "mlp": (TensorMLP, block_bytes),
-    "attention": (functools.partial(TensorAttention, heads=10), block_bytes),
-    "layer": (functools.partial(TensorLayer, heads=10, kv_heads=5), layer_bytes),
+    "mlp": (tensor_mlp, block_bytes),
+    "attention": (functools.partial(tensor_attention, heads=10), block_bytes),
+    "layer": (
+        functools.partial(tensor_layer, heads=10, kv_heads=5),
+        predict.tensor_layer_bytes,
+    ),
     "row first": (RowFirstMLP, row_first_bytes),
 }
 COST_SPLITS = [{}, dict(sequence=True), dict(sequence=True, regather=True)]
@@ -393,19 +411,21 @@ def test_bytes(n, figure):
     dtype = torch.float64 if n % 2 else torch.bfloat16
     for name, (make, formula) in BLOCKS.items():
         for options in COST_SPLITS[: 1 if name == "row first" else 3]:
-            said = formula(n, BATCH, TOKENS, COST_HIDDEN, dtype.itemsize, **options)
-            assert sent(n, make, True, dtype, **options) == said.total, (name, options)
+            forward, backward = formula(n, BATCH, TOKENS, COST_HIDDEN, dtype.itemsize, **options)
+            total = forward + backward
+            assert sent(n, make, True, dtype, **options) == total, (name, options)
             how = ", ".join([name, *options])
-            figure(f"n={n}, {how}: {said.total:,} bytes sent, as by formula")
-            assert n != 3 or sent(n, make, False, dtype, **options) == said.forward, (name, options)
+            figure(f"n={n}, {how}: {total:,} bytes sent, as by formula")
+            assert n != 3 or sent(n, make, False, dtype, **options) == forward, (name, options)
 
 
 def test_the_ways_compared():
     """Column first sends 4/15 of what rows first do; a sequence split sends the same activations."""
-    column, rows = block_bytes(4, 8, 128, 512, 2), row_first_bytes(4, 8, 128, 512, 2)
-    assert 15 * column.total == 4 * rows.total and column.forward == column.backward
-    split, whole = (layer_bytes(4, 8, 128, 512, 2, sequence) for sequence in (True, False))
-    assert split.forward == whole.forward and split.backward - whole.backward == 2 * 3 * 6 * 512 * 2
+    sizes = 4, 8, 128, 512, 2
+    column, rows = block_bytes(*sizes), row_first_bytes(*sizes)
+    assert 15 * sum(column) == 4 * sum(rows) and column[0] == column[1]
+    split, whole = (predict.tensor_layer_bytes(*sizes, sequence) for sequence in (True, False))
+    assert split[0] == whole[0] and split[1] - whole[1] == 2 * 3 * 6 * 512 * 2
 
 
 # ------------------------------------------------------------
@@ -413,6 +433,20 @@ def test_the_ways_compared():
 
 
 INPUTS, OUTPUTS = 7, 10  # n = 3, 4 and 5 divide at most one of them
+
+
+class Gathered(nn.Module):
+    def __init__(self, comm, width):
+        super().__init__()
+        self.comm, self.sizes = comm, uneven(width, comm.size)
+
+    def forward(self, x):
+        return gather_from(x, self.comm, -1, self.sizes)
+
+
+class Scattered(Gathered):
+    def forward(self, x):
+        return scatter_to(x, self.comm, -1, self.sizes)
 
 
 column, row = (
@@ -426,8 +460,10 @@ PAIRS = {  # all are Linear(7, 10), Linear(10, 7)
     ),
     "gathered between": (
         lambda comm, **o: [
-            column(comm, gather_output=True, name="0", **o),
-            row(comm, input_is_split=False, name="1", **o),
+            column(comm, name="0", **o),
+            Gathered(comm, OUTPUTS),
+            Scattered(comm, OUTPUTS),
+            row(comm, name="1", **o),
         ],
         False,
     ),
@@ -457,25 +493,32 @@ PAIRS = {  # all are Linear(7, 10), Linear(10, 7)
 
 def every_pair(comm):
     return {
-        (name, bias, learn): found(
-            make(comm, bias=bias, **WIDE), batch(INPUTS), comm, sequence, learn
+        (name, learn): numbered(
+            found(make(comm, **WIDE), batch(INPUTS), comm, sequence, learn), name
         )
         for name, (make, sequence) in PAIRS.items()
-        for bias, learn in ((True, True), (True, False), (False, True))
+        for learn in (True, False)
     }
 
 
+def numbered(result, name):
+    """What `found` gives, with the second layer called "1", also where other modules stand between."""
+    y, grads = result
+    last = "3." if name == "gathered between" else "1."
+    return y, {k.replace(last, "1."): g for k, g in grads.items()}
+
+
 @functools.cache
-def oracle_linear(bias, learn):
-    layers = nn.Linear(INPUTS, OUTPUTS, bias, **WIDE), nn.Linear(OUTPUTS, INPUTS, bias, **WIDE)
+def oracle_linear(learn):
+    layers = nn.Linear(INPUTS, OUTPUTS, **WIDE), nn.Linear(OUTPUTS, INPUTS, **WIDE)
     return found(seeded_(nn.Sequential(*layers)), batch(INPUTS), learn=learn)
 
 
 @pytest.mark.parametrize(("run", "n"), EVERYWHERE)
 def test_the_serial_layers(run, n):
     for mine in RUNS[run](n, every_pair):
-        for (name, bias, learn), results in mine.items():
-            assert difference(results, oracle_linear(bias, learn)) < 1e-12, (name, bias, learn)
+        for (name, learn), results in mine.items():
+            assert difference(results, oracle_linear(learn)) < 1e-12, (name, learn)
 
 
 class BiasOnEveryRank(RowLinear):
@@ -484,8 +527,9 @@ class BiasOnEveryRank(RowLinear):
 
 
 class BiasOfMyTokens(RowLinear):
-    def _bias(self):
-        return self.bias
+    def forward(self, x):
+        y = reduce_scatter_sequence(nn.functional.linear(x, self.weight), self.comm)
+        return y + self.bias
 
 
 class LinearWithoutF(ColumnLinear):
@@ -544,10 +588,10 @@ def test_initial_values_are_cut_out_of_the_whole():
 
 def test_a_meta_layer_has_no_numbers():
     def program(comm):
-        layer = ColumnLinear(51200, 12288, comm, gather_output=True)
+        layer = ColumnLinear(51200, 12288, comm)
         return layer.weight.device.type, layer(torch.empty(2, 51200, device="meta")).shape
 
-    assert World(4, device="meta").run(program) == [("meta", (2, 12288))] * 4
+    assert World(4, device="meta").run(program) == [("meta", (2, 3072))] * 4
 
 
 def test_autocast_lowers_the_same():
@@ -564,16 +608,12 @@ def test_linear_bad_input():
         World(2).run(lambda comm: ColumnLinear(4, 10, comm, sizes=[5, 4]))
     with pytest.raises(ValueError, match="3 sizes were given for 2 ranks"):
         World(2).run(lambda comm: RowLinear(10, 4, comm, sizes=[5, 4, 1]))
-    with pytest.raises(ValueError, match="sequence=False, regather=True"):
+    with pytest.raises(ValueError, match="it needs sequence=True, not False"):
         World(2).run(lambda comm: ColumnLinear(4, 10, comm, regather=True))
     with pytest.raises(
         ValueError, match="7 rows do not split over 2 ranks: 7 is not a multiple of 2"
     ):
-        World(2).run(
-            lambda comm: RowLinear(4, 4, comm, input_is_split=False, sequence=True)(
-                data(7, 4).float()
-            )
-        )
+        World(2).run(lambda comm: RowLinear(4, 4, comm, sequence=True)(data(7, 2).float()))
 
 
 # ------------------------------------------------------------
@@ -582,7 +622,9 @@ def test_linear_bad_input():
 
 def step(comm, count, sequence=False, regather=False):
     """A step of `count` layers, with dropout-free data (8, 240, 96) on the meta device."""
-    blocks = [TensorLayer(96, 12, comm, sequence=sequence, regather=regather) for _ in range(count)]
+    blocks = [
+        tensor_layer(96, 12, comm, sequence=sequence, regather=regather) for _ in range(count)
+    ]
     x = torch.empty(8, 240 // (comm.size if sequence else 1), 96, device="meta", requires_grad=True)
     for block in blocks:
         x = block(x)
@@ -692,6 +734,62 @@ def test_the_backward_is_the_transpose(run, n):
             for i in range(3)
         ]
         assert max(sums) - min(sums) < 1e-12 * largest(1, abs(sums[0])), (case, sums)
+
+
+def transposed(comm):
+    """The products of differentiable collectives and of their gradients, as `conjugate` makes them."""
+    pieces = [1 + comm.rank, 2]  # rows for rank 0 and 1
+    back = [1, 2] if comm.rank == 0 else [2, 2]  # rows from rank 0 and 1
+
+    def from_root(xs, comm):
+        return [broadcast_(comm, x.clone(), 1) for x in xs]
+
+    def to_root(xs, comm):
+        return [reduce_(comm, x.clone(), 1) * (comm.rank == 1) for x in xs]
+
+    def there(xs, comm):
+        return [all_to_all(comm, xs[0], pieces, back)]
+
+    def again(xs, comm):
+        return [all_to_all(comm, xs[0], back, pieces)]
+
+    results = {}
+    for name, forward, backward, rows in [
+        ("all-reduce", summed, summed, (5, 5)),
+        ("broadcast", from_root, to_root, (5, 5)),
+        ("all-to-all", there, again, (sum(pieces), sum(back))),
+    ]:
+        x = data(rows[0], 3, seed=comm.rank).requires_grad_()
+        y = data(rows[1], 3, seed=10 + comm.rank).requires_grad_()
+        out = conjugate(x, forward, backward, comm)
+        (gradient,) = torch.autograd.grad(out, x, y, create_graph=True)
+        (twice,) = torch.autograd.grad(gradient, y, x.detach())
+        results[name] = [(a * b).sum().item() for a, b in ((out, y), (x, gradient), (twice, y))]
+    return results
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_differentiable_collectives(run):
+    first, second = RUNS[run](2, transposed)
+    for name in first:
+        there, back, twice = (a + b for a, b in zip(first[name], second[name], strict=True))
+        assert abs(there - back) < 1e-12 and abs(there - twice) < 1e-12, name
+
+
+def test_a_module_with_values_keeps_this_ranks_part():
+    """Also what is frozen stays frozen; and every block in a larger module is split."""
+    whole = seeded_(nn.ModuleList(TransformerLayer(20, 10, **WIDE) for _ in range(2)), 4)
+    whole[1].mlp.fc.weight.requires_grad_(False)
+    state = whole.state_dict()
+
+    def program(comm, whole):
+        split = tensor_parallel_(whole, comm, sequence=True)
+        assert not split[1].mlp.fc.weight.requires_grad and split[0].mlp.fc.weight.requires_grad
+        return unshard(split, comm)
+
+    for n in (1, 3):
+        for back in World(n).run(program, whole):
+            assert all(torch.equal(back[name], x) for name, x in state.items())
 
 
 def test_forward():
@@ -821,7 +919,7 @@ SHAPE = dict(hidden=20, heads=10, kv_heads=5)
 
 def there_and_back(comm, state):
     """A serial state dict through the ranks, and how many numbers this rank had of it."""
-    layer = TensorLayer(20, 10, comm, 5, seed=9, **WIDE)
+    layer = tensor_layer(20, 10, comm, kv_heads=5, seed=9, **WIDE)
     mine = shard(state, layer, comm)
     layer.load_state_dict(mine)
     del state, mine
@@ -854,7 +952,9 @@ def test_initial_values_are_the_serial_ones(n, sequence):
         model = nn.ModuleDict(
             {
                 "layers": nn.ModuleList(
-                    TensorLayer(20, 10, comm, 5, sequence=sequence, seed=4, name=f"layers.{i}")
+                    tensor_layer(
+                        20, 10, comm, kv_heads=5, sequence=sequence, seed=4, name=f"layers.{i}"
+                    )
                     for i in range(2)
                 )
             }
@@ -869,7 +969,7 @@ def test_initial_values_are_the_serial_ones(n, sequence):
 
 def test_a_module_may_be_given_and_parts_do_not_hold_the_whole():
     def program(comm, serial):
-        layer = TensorLayer(20, 10, comm, 5, **WIDE)
+        layer = tensor_layer(20, 10, comm, kv_heads=5, **WIDE)
         mine = shard(serial, layer, comm)
         return [x.untyped_storage().nbytes() == x.nbytes for x in mine.values()], list(mine)
 
@@ -879,7 +979,7 @@ def test_a_module_may_be_given_and_parts_do_not_hold_the_whole():
 
 def test_what_is_put_together_is_the_callers_own():
     def program(comm):
-        layer = TensorLayer(20, 10, comm, 5, seed=9)
+        layer = tensor_layer(20, 10, comm, kv_heads=5, seed=9)
         before = {name: x.clone() for name, x in layer.state_dict().items()}
         for x in unshard(layer, comm).values():
             x.add_(1)
@@ -891,7 +991,7 @@ def test_what_is_put_together_is_the_callers_own():
 
 def test_cuts():
     def program(comm):
-        return cuts(TensorLayer(20, 10, comm, 5))
+        return cuts(tensor_layer(20, 10, comm, kv_heads=5))
 
     found = World(4).run(program)[0]
     assert found["mlp.fc.weight"] == found["mlp.fc.bias"] == (0, [20] * 4) and found[
@@ -916,7 +1016,7 @@ def test_a_cut():
 
 def test_parts_bad_input():
     def program(comm, change):
-        layer = TensorLayer(20, 10, comm, 5)
+        layer = tensor_layer(20, 10, comm, kv_heads=5)
         state = seeded_(TransformerLayer(**SHAPE)).state_dict()
         change(state)
         shard(state, layer, comm)
@@ -937,7 +1037,10 @@ def test_parts_bad_input():
 def test_processes_start_alike():
     """Seeds belong to names, in every world."""
     weights = launch(
-        lambda comm: unshard(TensorLayer(20, 10, comm, 5, name="a"), comm)["mlp.fc.weight"], 2
+        lambda comm: unshard(tensor_layer(20, 10, comm, kv_heads=5, name="a"), comm)[
+            "mlp.fc.weight"
+        ],
+        2,
     )
     assert torch.equal(weights[0], initial(0, "a.mlp.fc.weight", (80, 20)).float())
 
@@ -948,7 +1051,7 @@ def test_a_layer_is_made_without_the_whole(sequence, monkeypatch):
     monkeypatch.setattr(models, "BLOCK", 1)
 
     def program(comm):
-        layer = TensorLayer(64, 4, comm, sequence=sequence)
+        layer = tensor_layer(64, 4, comm, sequence=sequence)
         return layer, sum(p.nbytes for p in layer.parameters())
 
     world = World(3, cluster=Cluster.dgx_h100(), device="cpu")
@@ -1022,7 +1125,7 @@ def test_groups():
 def layers_random(comm, sequence, dropout=0.3, count=2):
     seed_group_(comm, 8)
     return [
-        TensorLayer(24, 12, comm, dropout=dropout, sequence=sequence, **WIDE) for _ in range(count)
+        tensor_layer(24, 12, comm, dropout=dropout, sequence=sequence, **WIDE) for _ in range(count)
     ]
 
 
@@ -1113,7 +1216,7 @@ def test_a_split_sequence_drops_different_tokens():
 
 def test_without_the_seed_it_is_refused():
     def program(comm, dropout, train):
-        layer = TensorLayer(24, 12, comm, dropout=dropout).train(train)
+        layer = tensor_layer(24, 12, comm, dropout=dropout).train(train)
         return layer(torch.ones(1, 2, 24)).shape
 
     with pytest.raises(ValueError, match="seed_group_"):
@@ -1125,8 +1228,8 @@ def test_no_dropout_draws_nothing():
     def program(comm, compute):
         seed_group_(comm, 1)
         if compute:
-            TensorLayer(24, 12, comm)(torch.ones(1, 2, 24))
-            TensorLayer(24, 12, comm, dropout=0.5).eval()(torch.ones(1, 2, 24))
+            tensor_layer(24, 12, comm)(torch.ones(1, 2, 24))
+            tensor_layer(24, 12, comm, dropout=0.5).eval()(torch.ones(1, 2, 24))
         return torch.rand(3)
 
     assert torch.equal(World(1).run(program, True)[0], World(1).run(program, False)[0])
@@ -1145,7 +1248,7 @@ def counted_regather(layer, *args):
         return layer(*args), sum(kept)
 
 
-def both(comm, bias=True):
+def both(comm):
     """Results and gradients with it, and with the operator; and the bytes kept by each."""
     results = []
     for layer in (
@@ -1156,19 +1259,18 @@ def both(comm, bias=True):
             data(2, 4, 3, seed=comm.rank).requires_grad_(),
             data(5, 3, seed=9 + comm.rank).requires_grad_(),
         )
-        b = data(5, seed=20).requires_grad_() if bias else None
+        b = data(5, seed=20).requires_grad_()
         y, kept = counted_regather(layer, x, w, b, comm)
         (y * data(*y.shape, seed=30 + comm.rank)).sum().backward()
-        results.append(([y, x.grad, w.grad, *([b.grad] if bias else [])], kept))
+        results.append(([y, x.grad, w.grad, b.grad], kept))
     return results
 
 
 def test_as_the_operator_and_a_linear_layer():
     for n in (1, 2, 3):
-        for bias in (True, False):
-            for (mine, kept), (theirs, more) in World(n).run(both, bias):
-                assert all((a - b).abs().max() < 1e-12 for a, b in zip(mine, theirs, strict=True))
-                assert more - kept == (n - 1) * 2 * 4 * 3 * 8
+        for (mine, kept), (theirs, more) in World(n).run(both):
+            assert all((a - b).abs().max() < 1e-12 for a, b in zip(mine, theirs, strict=True))
+            assert more - kept == (n - 1) * 2 * 4 * 3 * 8
 
 
 def test_beside_the_computation():

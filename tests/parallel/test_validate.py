@@ -13,6 +13,7 @@ from minidist.parallel.schedules import (
     Action,
     Shape,
     gpipe,
+    in_flight,
     interleaved,
     lists,
     naive,
@@ -76,7 +77,8 @@ def test_every_interleaved_schedule_is_one(v):
 
 def test_every_v_is_one():
     for S, M in SIZES:
-        validate(lists(zb_v, S, M), S, M, 2, place="V", limit=2 * S)
+        validate(lists(zb_v, S, M), S, M, 2, place="V")
+        assert all(in_flight(each) <= 2 * S for each in lists(zb_v, S, M))
     with pytest.raises(ScheduleError, match="deadlock"):
         validate(lists(zb_v, 2, 4), 2, 4, 2)  # its chunks are not placed as a loop
 
@@ -190,20 +192,12 @@ def test_deadlock_of_three_is_told_from_its_first_action():
     assert (error.stage, error.position) == (0, 1) and error.why.count("waits at") == 2
 
 
-def test_memory_over_the_limit():
+def test_what_a_stage_keeps():
     for S, M in SIZES:
-        validate(lists(one_f_one_b, S, M), S, M, limit=S)
-        validate(lists(zb_h1, S, M), S, M, limit=S)
-    error = wrong("F0 F1 F2 B0 B1 B2 | F0 B0 F1 B1 F2 B2", limit=2)
-    assert (
-        str(error)
-        == "stage 0, position 2, F2: with it 3 are kept for backwards to come, and the limit is 2"
-    )
-    error = wrong("F0 F1 B0 F2 B1 B2 | F0 F1 B0 F2 B1 B2", limit=1)
-    assert (
-        str(error)
-        == "stage 0, position 1, F1: with it 2 are kept for backwards to come, and the limit is 1"
-    )
+        for schedule in (one_f_one_b, zb_h1):
+            assert all(in_flight(each) <= S for each in lists(schedule, S, M))
+    assert in_flight(parse("F0 F1 F2 B0 B1 B2")) == 3
+    assert in_flight(parse("F0 F1 I0 F2 W0 I1 W1 I2 W2")) == 3
 
 
 def test_weights_of_another_version():

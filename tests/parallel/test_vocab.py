@@ -13,6 +13,7 @@ from minidist.models import gpt, initial
 from minidist.parallel import vocab as vocab_file
 from minidist.parallel.tensor import shard, unshard
 from minidist.parallel.vocab import (
+    ColumnEmbedding,
     VocabEmbedding,
     check_tokens,
     gathered_cross_entropy,
@@ -502,6 +503,60 @@ def test_no_rows_or_columns(sizes):
 def test_no_token(token):
     with pytest.raises(ValueError, match=f"token {token} is no token of a vocabulary of 7: 0 to 6"):
         World(2).run(lambda comm: VocabEmbedding(7, HIDDEN, comm)(torch.tensor([0, token])))
+
+
+def columns(comm, vocab, steps, hidden):
+    """Losses, columns at the end and gradients of the last step, where a rank has some columns."""
+    embedding = ColumnEmbedding(vocab, hidden, comm, dtype=torch.float64)
+    optimizer, losses = torch.optim.SGD(embedding.parameters(), lr=0.5, momentum=0.9), []
+    for step in range(steps):
+        tokens, targets = text(vocab, step)
+        optimizer.zero_grad()
+        looked_up = embedding(tokens)
+        losses.append((looked_up.tanh().sum(-1) - targets).square().mean())
+        losses[-1].backward()
+        optimizer.step()
+    return torch.stack(losses).detach(), embedding.weight.detach(), embedding.weight.grad
+
+
+@pytest.mark.parametrize(
+    ("run", "n"), [*(("world", n) for n in (1, 2, 3, 4)), *(("shm", n) for n in (2, 3, 4))]
+)
+def test_columns_train_as_one(run, n):
+    """7 columns on 2, 3 and 4 ranks, and 2 on up to 4, of which some have none."""
+    for hidden in (7, 2):
+        rows = initial(0, "tokens.weight", (11, hidden))
+        serial = nn.Embedding(11, hidden, dtype=torch.float64, _weight=rows)
+        optimizer, losses = torch.optim.SGD(serial.parameters(), lr=0.5, momentum=0.9), []
+        for step in range(3):
+            tokens, targets = text(11, step)
+            optimizer.zero_grad()
+            losses.append((serial(tokens).tanh().sum(-1) - targets).square().mean())
+            losses[-1].backward()
+            optimizer.step()
+        ranks = both_ways(run, n, columns, 11, 3, hidden)
+        assert [weight.shape[1] for _, weight, _ in ranks] == uneven(hidden, n)
+        assert all(torch.equal(found, ranks[0][0]) for found, _, _ in ranks)
+        found = ranks[0][0], *(torch.cat([r[i] for r in ranks], 1) for i in (1, 2))
+        expected = torch.stack(losses).detach(), serial.weight.detach(), serial.weight.grad
+        assert all((a - b).abs().max() < 1e-12 for a, b in zip(found, expected, strict=True))
+
+
+def test_columns_send_half_of_what_rows_send():
+    def program(comm, layer):
+        layer(12, 8, comm)(torch.arange(12)).sum().backward()
+
+    sent = [World(4).run(program, layer).trace for layer in (ColumnEmbedding, VocabEmbedding)]
+    assert [trace.bytes_sent(0) for trace in sent] == [3 * 12 * 8, 2 * 3 * 12 * 8]
+    assert [trace.messages(0) for trace in sent] == [3, 6]
+
+
+def test_no_token_of_columns():
+    for token in (-1, 7):
+        with pytest.raises(ValueError, match=f"token {token} is no token of a vocabulary of 7"):
+            World(2).run(lambda comm, i=token: ColumnEmbedding(7, 2, comm)(torch.tensor([0, i])))
+    with pytest.raises(ValueError, match="at least 1 row and 1 column, not 4 and 0"):
+        World(2).run(lambda comm: ColumnEmbedding(4, 0, comm))
 
 
 def test_shows_its_rows():

@@ -13,7 +13,7 @@ from minidist.comm.cluster import H100, Cluster
 from minidist.models import gpt, mlp
 from minidist.parallel.data import average_gradients
 from minidist.parallel.reducer import Averages
-from minidist.parallel.zero import Layout, ShardedOptimizer, best_fit
+from minidist.parallel.zero import ShardedOptimizer, best_fit, by_owner
 from minidist.study.predict import states, zero_traffic
 from minidist.train.amp import LossScaler, Masters
 from tests.largest import largest
@@ -78,14 +78,24 @@ def test_uneven_batches(n, stage):
         {"overlap": False},
         {"bucket_bytes": 1},
         {},
-        {"algorithm": "halving_doubling"},
-        {"algorithm": "naive"},
     ],
 )
 def test_options(options):
     for stage in (1, 2):
         results = World(3).run(train, "hard", "adamw", stage, **options)
         assert wrong(results, serial("hard", "adamw")[0]) == []
+
+
+@pytest.mark.parametrize("algorithm", ["halving_doubling", "naive"])
+def test_with_another_algorithm_of_the_comm(algorithm):
+    """Without overlap: a lane has an algorithm of its own."""
+
+    def program(comm, stage):
+        comm.algorithm = algorithm
+        return train(comm, "hard", "adamw", stage, overlap=False)
+
+    for stage in (1, 2):
+        assert wrong(World(3).run(program, stage), serial("hard", "adamw")[0]) == []
 
 
 class Summed(ShardedOptimizer):
@@ -458,7 +468,7 @@ def test_a_layout_by_owner():
         params = [nn.Parameter(torch.full(shape, float(i))) for i, shape in enumerate(shapes)]
         params.append(nn.Parameter(torch.arange(6.0).view(2, 3).t()))
         owner = dict(zip(params, [1, 0, 2, 1, 0], strict=True))
-        ordered, layout = Layout.by_owner(params, owner, comm)
+        ordered, layout = by_owner(params, owner, comm)
         flat = torch.zeros(layout.total)
         for p, view in zip(ordered, layout.views(flat), strict=True):
             view.copy_(p.detach())
@@ -482,12 +492,11 @@ def test_models_are_shared_evenly(make):
     def program(comm):
         model = make()
         optimizer = ShardedOptimizer(model.named_parameters(), torch.optim.SGD, comm, lr=0.1)
-        sizes = {name: p.nbytes for name, p in model.named_parameters()}
-        loads = [
-            sum(sizes[name] for name, owner in optimizer.owners.items() if owner == r)
-            for r in range(comm.size)
-        ]
-        return loads, optimizer.owners
+        owners = [optimizer.owner(p) for p in model.parameters()]
+        loads = [0] * comm.size
+        for p, owner in zip(model.parameters(), owners, strict=True):
+            loads[owner] += p.nbytes
+        return loads, owners
 
     for n in (2, 3, 4):
         results = World(n).run(program)
@@ -808,6 +817,10 @@ def test_whole_over_processes():
     assert all(same(state, oracle) for _, _, state in launch(train, 3, "hard", "users", 2))
 
 
+def state_of(optimizer, own):
+    return optimizer.own_state_dict() if own else optimizer.state_dict()
+
+
 def on(comm, name, weights, state, stage, sharded=False, steps=10):
     """20 steps, with a change of optimizer after 10: from a state dict, on n ranks. None: from the start."""
     model = made("hard", 0)
@@ -823,7 +836,7 @@ def on(comm, name, weights, state, stage, sharded=False, steps=10):
             optimizer.zero_grad()
             loss().backward()
             optimizer.step()
-    return [p.detach() for p in model.parameters()], optimizer.state_dict(sharded=sharded)
+    return [p.detach() for p in model.parameters()], state_of(optimizer, sharded)
 
 
 def continued(name, weights, state):
@@ -862,10 +875,7 @@ def test_sharded():
     states = [state for _, state in results]
     numbers = [i for state in states for i in state["state"]]
     assert sorted(numbers) == sorted(set(numbers)) == [0, 1, 2, 3, 4]
-    assert all(
-        len(state["state"]) < 5 and state["shard"] == {"rank": r, "size": 3}
-        for r, state in enumerate(states)
-    )
+    assert all(len(state["state"]) < 5 for state in states)
     for params, _ in World(3).run(on, "adamw", results[0][0], states, 2, True):
         assert difference(params, oracle) < 1e-12
 
@@ -879,7 +889,7 @@ def test_nothing_is_sent_for_a_shard():
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
         for _ in range(5 if sharded else 0):
-            optimizer.load_state_dict(optimizer.state_dict(sharded=True))
+            optimizer.load_state_dict(optimizer.own_state_dict())
 
     assert World(3).run(program, True).trace == World(3).run(program, False).trace
 
@@ -890,11 +900,9 @@ def test_what_does_not_fit():
         optimizer = ShardedOptimizer(model.parameters(), Users, comm)
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
-        state = optimizer.state_dict(sharded=True)
+        state = optimizer.own_state_dict()
         if case == "another rank":
-            state["shard"] = {"rank": 1, "size": 4}
-        if case == "another layout":
-            state["state"] = {1 - i: s for i, s in state["state"].items()}
+            state["owner"] = [1, 4]
         if case == "groups":
             state["param_groups"][0]["params"].append(2)
         if case == "kind":
@@ -904,8 +912,7 @@ def test_what_does_not_fit():
         optimizer.load_state_dict(state)
 
     for case, message in {
-        "another rank": r"the shard of rank 1 of 4, loaded on rank \d of 2",
-        "another layout": r"states of parameters \[\d\], of which rank \d owns none",
+        "another rank": r"the own state of rank 1 of 4, loaded on rank \d of 2",
         "groups": r"groups of \[3\] parameters, the optimizer of \[2\]",
         "kind": "not set: {1, 2}",
     }.items():
@@ -951,7 +958,7 @@ def with_masters(comm, steps, saved=None, shards=False):
             ).half()
         optimizer.step()
         optimizer.zero_grad()
-    return optimizer.state_dict(sharded=shards), [p.detach().clone() for p in model.parameters()]
+    return state_of(optimizer, shards), [p.detach().clone() for p in model.parameters()]
 
 
 @pytest.mark.parametrize(("n", "then", "shards"), [(2, 2, True), (4, 1, False), (1, 4, False)])

@@ -1,7 +1,5 @@
 """The planner's rows: what it predicts of each published run, and the best grids for a few models and machines."""
 
-from dataclasses import fields
-
 from minidist.study.plan import DECISIONS, TABLES, errors, plan
 from tests.record.record import rounded
 
@@ -19,17 +17,14 @@ def rows():
         for row in errors(table).rows:
             found[f"{table}, {row.name}"] = [
                 row.seconds,
-                rounded(row.predicted),
+                rounded(row.predicted.step.total),
                 row.nbytes,
-                row.held,
+                row.predicted.total,
             ]
     for model, cluster, batch in PLANS:
         best = plan(model, cluster, batch)
         grid = {decision: getattr(best.best.grid, decision) for decision in DECISIONS}
-        step = {
-            field.name: rounded(getattr(best.best.step, field.name))
-            for field in fields(best.best.step)
-        }
+        step = {part: rounded(seconds) for part, seconds in best.best.step.parts.items()}
         rivals = [
             [
                 one.decision,

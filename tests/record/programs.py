@@ -28,7 +28,16 @@ from minidist.collectives import (
     scatter,
 )
 from minidist.comm.mesh import Mesh
-from minidist.models import gpt, initial, mlp, next_token_loss, resnet, seeded_
+from minidist.models import (
+    MLP,
+    TransformerLayer,
+    gpt,
+    initial,
+    mlp,
+    next_token_loss,
+    resnet,
+    seeded_,
+)
 from minidist.parallel import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallel.accumulate import accumulate
 from minidist.parallel.batchnorm import SyncBatchNorm
@@ -44,9 +53,8 @@ from minidist.parallel.tensor import (
     RowFirstMLP,
     SequenceNorm,
     TensorDropout,
-    TensorLayer,
-    TensorMLP,
     seed_group_,
+    tensor_parallel_,
 )
 from minidist.parallel.vocab import VocabEmbedding, gathered_cross_entropy, vocab_cross_entropy
 from minidist.parallelize import parallelize
@@ -400,9 +408,8 @@ def local_sgd(comm, H=2, **options):
     part = slice(*bounds(uneven(SAMPLES, comm.size))[comm.rank])
     for _ in range(5):
         optimizer.zero_grad()
-        with optimizer.local():
-            loss = mse(module(x[part]), y[part])
-            loss.backward()
+        loss = mse(module(x[part]), y[part])
+        loss.backward()
         optimizer.step(loss=loss.detach())
     optimizer.average()
     return found(module)
@@ -459,12 +466,13 @@ def tensor_block(comm, make):
     return y.detach(), x.grad, {name: p.grad for name, p in block.named_parameters()}
 
 
-def tensor_layer(comm, **options):
-    return TensorLayer(HIDDEN, HEADS, comm, **options, **DOUBLE)
+def tensor_layer(comm, sequence=False, regather=False, **options):
+    layer = TransformerLayer(HIDDEN, HEADS, device="meta", **options, **DOUBLE)
+    return tensor_parallel_(layer, comm, sequence, regather)
 
 
-def tensor_mlp(comm, **options):
-    return TensorMLP(HIDDEN, comm, **options, **DOUBLE)
+def tensor_mlp(comm, sequence=False):
+    return tensor_parallel_(MLP(HIDDEN, device="meta", **DOUBLE), comm, sequence)
 
 
 def row_first(comm):

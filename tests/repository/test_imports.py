@@ -1,7 +1,7 @@
 """Who may import whom.
 
     arguments  <-  all
-    comm.base  <-  collectives, split, cut  <-  train  <-  parallel  <-  checkpoint  <-  parallelize  <-  examples, course
+    comm.base  <-  collectives, split  <-  train  <-  parallel  <-  checkpoint  <-  parallelize  <-  examples, course
                               models   <-  parallel (initial values belong to names)
                                                   study: everything
 
@@ -20,19 +20,17 @@ MAY_IMPORT = {
     "arguments": (),
     "comm": ("arguments",),
     "split": ("arguments",),
-    "cut": ("split",),
-    "models": ("arguments",),
-    "tasks": ("split",),
+    "models": ("arguments", "split"),
     "text": ("models",),
+    "tasks": ("text",),
     "collectives": ("arguments", "comm.base", "split"),
     "decide": (),
-    "train": ("arguments", "comm.base", "decide", "split", "cut", "collectives"),
+    "train": ("arguments", "comm.base", "decide", "split", "collectives"),
     "parallel": (
         "arguments",
         "comm.base",
         "decide",
         "split",
-        "cut",
         "collectives",
         "models",
         "train",
@@ -249,7 +247,7 @@ def test_a_wrong_import_is_found(module, source):
             "from ..collectives import all_reduce_\nfrom ..comm.base import Comm",
         ),
         ("minidist.study.meter", "from minidist import comm, parallel"),
-        ("minidist.parallelize", "from .comm.mesh import Mesh\nfrom .parallel import gpt"),
+        ("minidist.parallelize", "from .comm.mesh import Mesh\nfrom .parallel import vocab"),
         ("minicheck.exam", "from minidist.comm.world import World\nfrom . import refuse"),
         ("minidist.__init__", "from .comm import World\nfrom minidist.study import charts"),
     ],

@@ -15,15 +15,15 @@ from minidist.comm.mesh import Grid
 from minidist.study import boxes, cluster, holdings, messages, traffic, tree
 from minidist.study import exponents as draw
 from minidist.study.diagrams import (
-    _hues,
-    _rows,
+    chunks_of,
     depths_of,
+    draw_wires,
+    first_and_last,
+    hues_of,
     in_steps,
     limits,
-    some,
     spread,
     tiers_of,
-    wires,
 )
 from minidist.study.picture import VERMILION, card, mix
 from minidist.train.amp import exponents
@@ -32,9 +32,8 @@ from tests.study.traces import US, gather, ring
 
 # ------------------------------------------------------------------------------------------------------------- holdings
 def hues(*steps, owner=None):
-    return list(
-        _hues({str(i): _rows(str(i), step) for i, step in enumerate(steps)}, owner).values()
-    )
+    named = {str(i): chunks_of(str(i), step) for i, step in enumerate(steps)}
+    return list(hues_of(named, owner).values())
 
 
 def test_text_of_holdings():
@@ -128,7 +127,7 @@ def test_bad_input(args, message):
 
 # ------------------------------------------------------------------------------------------------------------- messages
 def steps(trace):
-    return {(m.src, m.dst): round(start + 0.88) for m, start, _ in in_steps(trace)[0]}
+    return {(m.src, m.dst): round(start + 0.88) for m, start, _ in in_steps(trace)}
 
 
 def test_text_in_time():
@@ -153,7 +152,7 @@ def test_a_step_waits_for_what_its_sender_had_heard():
 
 
 def test_a_ring_has_all_ranks_in_every_step():
-    got = sorted(round(start + 0.88) for _, start, _ in in_steps(ring(4))[0])
+    got = sorted(round(start + 0.88) for _, start, _ in in_steps(ring(4)))
     assert got == [1] * 4 + [2] * 4 + [3] * 4
 
 
@@ -390,7 +389,7 @@ def test_levels_have_places_of_their_own(pictures):
     ],
 )
 def test_some_of_many(count, most, shown):
-    assert some(count, most) == shown
+    assert first_and_last(count, most) == shown
 
 
 def test_spread_fills_the_width(drawn):
@@ -407,9 +406,9 @@ def test_spread_fills_the_width(drawn):
 
 def test_as_many_lines_as_wires_or_their_number(drawn):
     with card(2, 2) as sheet:
-        wires(sheet, (1, 0), 1.0, 8, 1.0)
+        draw_wires(sheet, (1, 0), 1.0, 8, 1.0)
         assert len(drawn["line"]) == 8
-        wires(sheet, (1, 0), 1.0, 9, 1.0)
+        draw_wires(sheet, (1, 0), 1.0, 9, 1.0)
     assert len(drawn["line"]) == 10 and drawn["word"][-1][0][2] == "9 wires"
 
 
@@ -501,11 +500,12 @@ def test_text_of_exponents():
         "12.5 % become inf, 12.5 % are 0, 12.5 % are inf or nan\n"
         "  times 2¹⁰: 4 numbers, 2⁻²⁰ to 2⁻⁹; in float16: 25 % are subnormal, 50 % are normal, 25 % are 0"
     )
-    assert "in bfloat16: 75 % are normal, 12.5 % are 0" in draw(exponents(X, torch.bfloat16)).text
+    made = draw({"x": exponents(X, torch.bfloat16)})
+    assert "in bfloat16: 75 % are normal, 12.5 % are 0" in made.text
 
 
 @pytest.mark.parametrize(
-    "counted", [exponents(X), {"a": exponents(X), "b": exponents(torch.ones(3))}]
+    "counted", [{"a": exponents(X)}, {"a": exponents(X), "b": exponents(torch.ones(3))}]
 )
 def test_drawn_the_same_each_time_exponents(counted):
     first = draw(counted)
@@ -527,7 +527,7 @@ def test_the_limits_are_those_of_rounding(dtype):
     [
         ({}, "1 to 6 counts, and there are 0"),
         ({"a": exponents(X), "b": exponents(X, torch.bfloat16)}, "of one dtype, not of 2"),
-        (exponents(torch.zeros(5)), "none of the numbers has an exponent"),
+        ({"a": exponents(torch.zeros(5))}, "none of the numbers has an exponent"),
     ],
 )
 def test_refused_exponents(counted, message):

@@ -1,11 +1,13 @@
-"""What a function costs, and how it is printed."""
+"""What a function costs, and how it is printed; what bounds it; and how fast the device at hand is."""
+
+import time
 
 import pytest
 import torch
 from torch import nn
 
 from minidist.comm.cluster import A100, H100, Device
-from minidist.study import Profile, measure
+from minidist.study import Profile, bound, measure, meter, roof, roofline
 from minidist.study.meter import Tally
 from tests.comm.nets import Training, mlp
 
@@ -147,3 +149,142 @@ def test_the_figures_of_an_allocator_stand_beside_ours():
     assert profile.allocator == {}
     profile.allocator = {"allocated": 81_920, "reserved": 2_000_000}
     assert "the allocator's own: reserved" in str(profile) and "2 MB" in str(profile)
+
+
+# ------------------------------------------------------------
+# What bounds an operator: each of the three parts in turn, by hand; the table and the picture of a run.
+
+RIDGE = Device("toy", {torch.float32: 100.0}, 10**9, 10.0, launch=2.0)  # a ridge of 10 FLOPs a byte
+
+
+def product(n):
+    return measure(torch.mm, *(torch.empty(n, n, device="meta") for _ in "ab"), device=RIDGE)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "flops", "expected"),
+    [
+        (10, 0, "launch"),
+        (30, 0, "memory"),
+        (30, 299, "memory"),
+        (30, 301, "compute"),
+        (10, 199, "launch"),
+        (10, 201, "compute"),
+    ],
+)
+def test_the_largest_of_three_parts_binds(nbytes, flops, expected):
+    seconds = 2.0 + max(nbytes / 10, flops / 100)
+    assert bound(Tally(1, flops, nbytes, seconds), RIDGE) == expected
+
+
+def test_many_calls_are_launches():
+    assert bound(Tally(5, 0, 90, 5 * 2.0 + 9), RIDGE) == "launch"
+    assert bound(Tally(4, 0, 90, 4 * 2.0 + 9), RIDGE) == "memory"
+
+
+def test_a_table_of_what_bounds():
+    def both():
+        a = torch.empty(64, 64, device="meta")
+        return (a + a) @ a
+
+    rows = roofline(measure(both, device=RIDGE, where="meta")).rows
+    by_hand = 2 * 64**3 / (3 * 4 * 64**2)
+    assert rows[0][:4] == ["mm", "1", f"{by_hand:.2f}", "compute"]
+    assert rows[1][:4] == ["add", "1", "0", "memory"]
+
+
+def test_the_picture_of_a_roof():
+    tera = Device("toy", {torch.float32: 100e12}, 10**9, 10e12, launch=2e-12)
+    runs = {
+        name: measure(
+            torch.mm, *(torch.empty(n, n, device="meta") for _ in range(2)), device=tera
+        ).total
+        for name, n in (("small", 4), ("large", 1000))
+    }
+    made = roof(runs | {"add": Tally(1, 0, 12, 3.2)}, tera)
+    assert "line toy, float32: 0.167: 1.67; 10: 100; 667: 100" in made.text
+    assert "the ridge at 10 (no FLOPs: add)" in made.text
+    seconds = 2 + 3 * 4 * 16 / 10  # the small one: launch and bytes
+    assert f"points small: 0.667: {128 / seconds:.3g}" in made.text
+    assert made.text.endswith("points large: 167: 100")
+
+
+@pytest.mark.parametrize("count", [0, 11])
+def test_too_few_or_too_many(count):
+    with pytest.raises(
+        ValueError, match=f"1 to 10 operators that have FLOPs, and there are {count}"
+    ):
+        roof(
+            {str(i): Tally(1, 10, 10, 3.0) for i in range(count)} | {"add": Tally(1, 0, 12, 3.2)},
+            RIDGE,
+        )
+
+
+def test_a_dtype_without_a_peak():
+    with pytest.raises(ValueError, match="not for float64"):
+        roof({"mm": product(4).total}, TOY, torch.float64)
+
+
+# ------------------------------------------------------------
+# A device's speed is that of products which take far longer than it takes to start one. Its measuring is bounded.
+
+META = torch.device("meta")
+START = 1e-5  # seconds to start a product on a GPU, and to hear of its end
+
+
+def pretended(monkeypatch, flops, start=START):
+    """Let products take the time of a device of so many FLOP/s; the sizes that are tried, in bytes of both matrices."""
+    tried = []
+
+    def seconds(device, dtype, size, repeats):
+        tried.append(2 * size**2 * dtype.itemsize)
+        return start + 2 * size**3 / flops
+
+    monkeypatch.setattr(meter, "product_seconds", seconds)
+    return tried
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("flops", [1e9, 5e10, 1e13, 2e14, 1e15])
+def test_what_it_costs_to_start_a_product_does_not_show(monkeypatch, flops, dtype):
+    pretended(monkeypatch, flops)
+    assert meter.measured_peak(META, dtype) == pytest.approx(flops, rel=0.01)
+
+
+def test_a_small_product_would_show_it(monkeypatch):
+    """The check above can fail: of 512 rows, as it was, an H100 would have a thirtieth of its speed."""
+    pretended(monkeypatch, 1e15)
+    monkeypatch.setattr(meter, "SMALLEST", 512)
+    monkeypatch.setattr(meter, "LONG", 0.0)
+    assert meter.measured_peak(META, torch.bfloat16) < 1e15 / 30
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_matrices_are_bounded(monkeypatch, dtype):
+    tried = pretended(monkeypatch, 1e30, start=0.0)
+    meter.measured_peak(META, dtype)
+    assert 2**29 <= max(tried) <= meter.LARGEST
+
+
+def test_products_that_take_long_are_few(monkeypatch):
+    ticks = iter(range(1000))
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.2 * next(ticks))
+    meter.product_seconds(torch.device("cpu"), torch.float32, 2, 100)
+    assert next(ticks) < 10
+
+
+def test_on_this_cpu():
+    assert 1e7 < meter.device_peak(torch.device("cpu"), torch.float32) < 1e15
+
+
+def test_it_draws_no_random_numbers():
+    before = torch.get_rng_state()
+    meter.measured_peak(torch.device("cpu"), torch.float32)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("NVIDIA H100 80GB HBM3", True), ("Some GPU of tomorrow", False)]
+)
+def test_a_known_gpu_has_its_published_figure(name, known):
+    assert (meter.known_device(name) is not None) == known

@@ -16,9 +16,9 @@ from torch import nn
 
 from course.build import UNSTABLE
 from minidist.comm import World, launch
-from minidist.comm.trace import CATEGORIES, Results, Span, Trace
+from minidist.comm.trace import CATEGORIES, Results, Trace
 from minidist.parallel.pipedream import PipeDream
-from minidist.parallel.schedules import gpipe, lists, parse, pipedream, zb_h1
+from minidist.parallel.schedules import lists, parse, pipedream, zb_h1
 from minidist.parallel.simulate import simulate
 from minidist.study import stages, timeline, timelines, viewer
 from minidist.study.picture import BLUE, MEANING, WAIT, contrast
@@ -30,16 +30,11 @@ from minidist.study.timelines import (
     PAGE,
     SCRIPTS,
     Chart,
-    as_json,
-    bars_of,
     columns,
     differences,
     draw_arrows,
-    fullest,
     kinds_of,
     memory_columns,
-    pack,
-    part,
     telling,
     tick_of,
     trace_of,
@@ -78,7 +73,7 @@ def test_many_ranks_are_summed_up_in_text():
 
 
 def test_memory_of_the_rank_with_the_highest_peak():
-    said = "  memory of rank 1: peak 5,500 B at 2 ms (parameters 1,000 B, activations 500 B, other 4,000 B)"
+    said = "  memory of rank 1: peak 5,500 B (parameters 1,000 B, activations 500 B, other 4,000 B), at 2 ms"
     assert timeline(remembered()).text.splitlines()[-1] == said
 
 
@@ -91,11 +86,11 @@ def test_without_memory():
 
 def test_the_first_rank_with_the_highest_peak():
     trace = remembered()
-    assert fullest(trace, [0, 1])[0] == 1
-    assert fullest(trace, [0, 7])[0] == 0
-    assert fullest(trace, [7]) is None
+    assert Chart(trace, [0, 1]).memory[0] == 1
+    assert Chart(trace, [0]).memory[0] == 0
+    assert Chart(step(), [0]).memory is None
     trace.memory[0] = trace.memory[1]
-    assert fullest(trace, [1, 0])[0] == 1
+    assert Chart(trace, [1, 0]).memory[0] == 1
 
 
 def test_memory_under_each_of_two_traces():
@@ -123,7 +118,6 @@ def test_height_stays_on_a_page():
     [
         ({}, {}, "room for 1 to 16 traces, and there are 0"),
         (Trace(2), {}, r"no message and no span of ranks \[0, 1\]"),
-        (ring(300, steps=1), {}, "1 to 256 ranks, and there are 300"),
         (
             ring(4),
             {"ranks": [3, 4]},
@@ -143,13 +137,14 @@ def test_a_trace_without_time_is_refused_timeline():
         timeline(still)
 
 
-def bars(trace, ranks=(0, 1)):
-    return bars_of(trace, trace.spans, set(ranks))
+def bars(trace, ranks=None):
+    return Chart(trace, ranks).bars
 
 
 def test_a_row_for_the_spans_and_the_wires_of_each_lane():
-    places, tall = Chart([1], bars(step()), None).rows()
-    assert list(places) == [(1, "main", "do"), (1, "0", "send"), (1, "0", "receive")]
+    places, tall = Chart(step()).rows()
+    rows = ("main", "do"), ("0", "send"), ("0", "receive")
+    assert list(places) == [(rank, *row) for rank in (0, 1) for row in rows]
     assert list(places.values()) == sorted(places.values())
     assert all(place < tall for place in places.values())
 
@@ -164,7 +159,8 @@ def test_other_ranks_have_no_bars():
 
 def test_kinds_keep_their_colours_and_named_ones_get_others():
     trace = step()
-    trace.spans += [Span(0, "main", "shuffle", 0, 1, ""), Span(0, "main", "forward", 0, 1, "")]
+    for kind in ("shuffle", "forward"):
+        trace.spans.add(0, "main", kind, 0, 1, "")
     kinds = kinds_of({b[2] for row in bars(trace).values() for b in row})
     assert list(kinds) == ["shuffle", "compute", "forward", "wait", "send", "receive"]
     assert kinds["compute"] == BLUE
@@ -208,11 +204,6 @@ def test_a_simulation_is_drawn_with_its_own_times():
     assert stages({"": run}).png == timeline({"": trace_of(run)}, title="Stages").png
 
 
-def test_lists_are_simulated():
-    wanted = simulate(lists(gpipe, 2, 4), update=0.25)
-    assert stages({"": lists(gpipe, 2, 4)}).png == stages({"": wanted}).png
-
-
 def trained(comm):
     part = nn.Linear(2, 2, dtype=torch.float64)
     run = PipeDream(part, comm, lambda p: torch.optim.SGD(p, lr=0.1), nn.functional.mse_loss)
@@ -235,7 +226,6 @@ def test_the_librarys_spans_with_updates():
         ({"a": [[], []]}, "has no message and no span"),
         ({"a": [[], [("X0", 0.0, 1.0)]]}, "stage 1 did 'X0', and actions are F, B, I, W, U"),
         ({"a": [[("", 0.0, 1.0)]]}, "stage 0 did ''"),
-        ({"a": [parse("F0 B0 F1 B1"), parse("F0 F1 B0 B1")]}, "stage 0 never comes to B0"),
     ],
 )
 def test_what_cannot_be_drawn(runs, words):
@@ -342,7 +332,12 @@ def test_the_page_holds_the_trace():
     run = run_of(viewer(Results([None, None], trace, 4e-3)).page)
     assert run == run_of(viewer(trace).page)
     assert run["messages"]["count"] == len(trace) and run["spans"]["count"] == len(trace.spans)
-    assert run["messages"]["bytes"] == 4096 and run["words"] == ["", "gradient", "backward", "recv"]
+    assert run["messages"]["bytes"] == [4096] and run["words"] == [
+        "",
+        "gradient",
+        "backward",
+        "recv",
+    ]
     assert [kind[0] for kind in run["kinds"]] == ["compute", "wait", "send", "receive"]
     assert run["memory"]["rank"] == 1 and list(run["memory"]["series"]) == ["0", "1"]
     assert run_of(viewer(step()).page)["memory"] is None
@@ -470,25 +465,16 @@ def test_both_themes_can_be_read(theme):
 
 
 # ----------------------------------------------------------------------------------------------- what the page is given
-def unpacked(column, count):
-    """What data.js makes of a column."""
-    if isinstance(column, int):
-        return [column] * count
-    return column
-
-
 def rows(table):
     """The rows of a table, each a dict, with starts that are distances added up."""
-    out = {
-        name: unpacked(column, table["count"]) for name, column in table.items() if name != "count"
-    }
+    out = {name: column for name, column in table.items() if name != "count"}
     out["start"] = [sum(out["start"][: i + 1]) for i in range(table["count"])]
     return [dict(zip(out, row, strict=True)) for row in zip(*out.values(), strict=True)]
 
 
 def told(trace, ranks=None):
-    shown = part(trace, ranks)
-    return shown, json.loads(as_json(columns(shown)))
+    shown = Chart(trace, ranks)
+    return shown, json.loads(json.dumps(columns(shown)))
 
 
 @pytest.mark.parametrize("trace", [step(), gather(5), ring(3), ring(4, nbytes=0)])
@@ -523,20 +509,6 @@ def test_a_row_for_each_rank_and_for_each_of_its_lanes():
     assert told(two_of_three)[1]["rows"] == [[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]]
 
 
-@pytest.mark.parametrize(
-    ("values", "packed"),
-    [
-        ([], []),
-        ([7, 7, 7], 7),
-        ([1, 2, 3], [1, 2, 3]),
-        ([1, 1, 2], [1, 1, 2]),
-    ],
-)
-def test_pack(values, packed):
-    assert pack(values) == packed
-    assert unpacked(packed, len(values)) == values
-
-
 def test_differences():
     assert differences([3, 3, 5, 4]) == [3, 0, 2, -1]
     assert differences([]) == []
@@ -563,7 +535,7 @@ def few(monkeypatch, most):
 
 def test_too_many_messages(monkeypatch):
     few(monkeypatch, 9)
-    shown = part(ring(4, steps=5), None)
+    shown = Chart(ring(4, steps=5))
     assert len(shown.messages) == 9
     assert shown.end == 4 * US  # the 10th starts then
     words = "the first 9 of 20 messages and spans, up to 3.81 µs: choose ranks=[…]"
@@ -572,25 +544,26 @@ def test_too_many_messages(monkeypatch):
 
 def test_messages_and_spans_are_cut_at_one_time(monkeypatch):
     trace = ring(2, steps=4)
-    trace.spans += [Span(0, "main", "compute", k * US, (k + 1) * US, "") for k in range(6)]
+    for k in range(6):
+        trace.spans.add(0, "main", "compute", k * US, (k + 1) * US, "")
     few(monkeypatch, 5)
-    shown = part(trace, None)
+    shown = Chart(trace)
     assert [len(shown.messages), len(shown.spans), shown.end] == [3, 2, 2 * US]
     assert shown.limits[0].startswith("the first 5 of 14 messages and spans, up to 1.91 µs:")
 
 
 def test_more_ranks_than_rows():
-    shown = part(ring(200, steps=1), None)
+    shown = Chart(ring(200, steps=1))
     assert shown.ranks == list(range(128))
     assert shown.limits == ["128 of 200 ranks: choose others with ranks=[…]"]
     assert {m.src for m in shown.messages} == {*range(128), 199}  # 199 sends to rank 0
-    assert part(ring(200, steps=1), range(100, 150)).limits == []
+    assert Chart(ring(200, steps=1), range(100, 150)).limits == []
 
 
 @pytest.mark.parametrize(
     ("trace", "ranks", "message"),
     [
-        (Trace(2), None, "messages and spans, and there are 0"),
+        (Trace(2), None, "no message and no span"),
         (ring(4), [3, 4], r"ranks \[3, 4\] are not all in this trace of 4 ranks, 0 to 3"),
         (ring(4), [], r"ranks \[\] are not all"),
     ],
@@ -610,7 +583,7 @@ def test_a_trace_without_time_is_refused_the_page():
 def live(table, rank, tick):
     """(seconds, live bytes by category) of each moment that a page is told of."""
     series = table["series"][rank]
-    add_up = lambda packed: np.cumsum(unpacked(packed, series["count"])).tolist()
+    add_up = lambda steps: np.cumsum(steps).tolist()
     names = [name for name, _ in table["categories"]]
     held = zip(*map(add_up, series["live"]), strict=True)
     for time, row in zip(add_up(series["time"]), held, strict=True):

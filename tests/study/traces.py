@@ -1,6 +1,6 @@
 """Traces made by hand, with times that floats hold exactly."""
 
-from minidist.comm.trace import CATEGORIES, Span, Timeline, Trace
+from minidist.comm.trace import CATEGORIES, Timeline, Trace
 
 US = 2.0**-20  # about a microsecond
 
@@ -34,11 +34,9 @@ def step():
     """Two ranks compute, one waits for the other, rank 0 sends on a lane."""
     trace = Trace(2)
     trace.add(0, 1, 4096, 1e-3, 2e-3, 3e-3, "gradient", "0")
-    trace.spans += [
-        Span(0, "main", "compute", 0.0, 4e-3, "backward"),
-        Span(1, "main", "compute", 0.0, 1e-3, "backward"),
-        Span(1, "main", "wait", 1e-3, 3e-3, "recv"),
-    ]
+    trace.spans.add(0, "main", "compute", 0.0, 4e-3, "backward")
+    trace.spans.add(1, "main", "compute", 0.0, 1e-3, "backward")
+    trace.spans.add(1, "main", "wait", 1e-3, 3e-3, "recv")
     return trace
 
 

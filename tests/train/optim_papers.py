@@ -45,13 +45,12 @@ class LARSPaper:
 
 
 class LAMBPaper:
-    """You et al. 2020, algorithm 2, line by line; trust=False: AdamW, Loshchilov and Hutter 2019, algorithm 2."""
+    """You et al. 2020, algorithm 2, line by line; trust=0: AdamW, Loshchilov and Hutter 2019, algorithm 2."""
 
-    def __init__(self, betas=(0.9, 0.999), eps=1e-6, decay=0.01, phi=lambda z: z, trust=True):
+    def __init__(self, betas=(0.9, 0.999), eps=1e-6, decay=0.01, trust=1.0):
         self.betas = betas
         self.eps = eps
         self.decay = decay
-        self.phi = phi
         self.trust = trust
         self.moments = {}
 
@@ -64,7 +63,8 @@ class LAMBPaper:
             v[i] = b2 * v[i] + (1 - b2) * g[i] ** 2
             r = (m[i] / (1 - b1**t)) / (math.sqrt(v[i] / (1 - b2**t)) + self.eps)
             u.append(r + self.decay * w[i])
-        phi = self.phi(length(w))
-        ratio = phi / length(u) if self.trust and phi and length(u) else 1.0
+        ratio = 1.0
+        if self.trust and length(w) and length(u):
+            ratio = self.trust * length(w) / length(u)
         for i in range(len(w)):
             w[i] = w[i] - lr * ratio * u[i]

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -529,6 +530,7 @@ def test_near_the_fp32_step(level, dtype):
         with amp.autocast:
             loss = F.cross_entropy(amp.model(x), y)
         amp.step(loss)
+        assert all(p.grad is None for p in net.parameters())
         params = getattr(amp.optimizer, "masters", net.parameters)()
         out[name] = loss.item(), torch.cat([p.detach().float().flatten() for p in params]) - start
     (exact, full), (found, update) = out["O0"], out[level]
@@ -548,22 +550,9 @@ def test_clipping_is_after_unscaling():
         before = torch.cat([p.detach().flatten() for p in params()])
         with amp.autocast:
             loss = amp.model(torch.ones(2, 4)).sum()
-        amp.step(loss, max_norm=0.5)
+        step_clipped(amp, loss, 0.5)
         moved[level] = (torch.cat([p.detach().flatten() for p in params()]) - before).norm().item()
     assert list(moved.values()) == pytest.approx([0.0625] * 3, rel=1e-3)
-    assert all(p.grad is None for p in amp.model.parameters())
-
-
-def test_masters_of_another():
-    """An optimizer with masters of its own is taken as it is."""
-    made = []
-    amp = prepare(
-        mlp([4, 3]),
-        lambda params: made.append(params) or Masters(params, sgd_levels),
-        "O2",
-        masters=False,
-    )
-    assert type(amp.optimizer.inner) is torch.optim.SGD and all(p.dtype == f16 for p in made[0])
 
 
 @pytest.mark.parametrize(
@@ -877,8 +866,7 @@ def test_saved_and_loaded():
     assert resumed.param_groups[0]["lr"] == serial.param_groups[0]["lr"] == 1e-3
     third = net(torch.float16)
     back = Masters(third.parameters(), torch.optim.AdamW)
-    back.load_masters(params)
-    back.load_state_dict(copy.deepcopy(serial.state_dict()))
+    back.load_state_dict(copy.deepcopy(serial.state_dict()) | {"masters": params})
 
     for stepping, module in ((optimizer, low), (resumed, again)):
         stepped(list(module.parameters()), stepping, 3)
@@ -896,8 +884,6 @@ def test_loaded_masters_are_rounded_into_the_parameters():
     saved = optimizer.state_dict() | {"masters": [torch.tensor([2 + 2.0**-13, 3.0])]}
     optimizer.load_state_dict(saved)
     assert p.tolist() == [2, 3] and torch.equal(optimizer.masters()[0], saved["masters"][0])
-    optimizer.load_masters([torch.tensor([4.0, 5.0])])
-    assert p.tolist() == optimizer.masters()[0].tolist() == [4, 5]
 
 
 def test_a_copy_works_alone():
@@ -923,7 +909,9 @@ def test_what_others_write_is_followed():
 
 def test_another_number_of_masters():
     with pytest.raises(ValueError, match="1 values were given for 4 masters"):
-        Masters(net(torch.float16).parameters(), Signs).load_masters([torch.ones(1)])
+        Masters(net(torch.float16).parameters(), Signs).load_state_dict(
+            {"masters": [torch.ones(1)]}
+        )
 
 
 def parallel_masters(comm, first):
@@ -1343,7 +1331,6 @@ def test_the_limits_of_fp16():
     )
     assert found[3:] == (0, 2, 1, 1, 1)
     assert found.counts == {-25: 1, -24: 1, -14: 1, 15: 2}
-    assert found.shifted(3) == {-22: 1, -21: 1, -11: 1, 18: 2}
 
 
 def test_of_halves_and_of_nothing():
@@ -1376,7 +1363,7 @@ def test_half_a_step_is_lost():
 def test_see_refused():
     with pytest.raises(ValueError, match="2 updates do not fit 3 weights"):
         lost(torch.zeros(2), torch.zeros(3))
-    with pytest.raises(ValueError, match="1 of 2 tensors are on the meta device"):
+    with pytest.raises(NotImplementedError, match="meta"):
         exponents([torch.zeros(2), torch.zeros(2, device="meta")])
 
 
@@ -1396,6 +1383,20 @@ def batch(step):
     return torch.randn(6, WIDTHS[0], generator=random), torch.arange(6) % 3
 
 
+def step_clipped(amp, loss, clip):
+    """`amp.step(loss)`, with the gradients clipped between."""
+    amp.scaler.scale(loss).backward()
+    if clip is not None:
+        amp.scaler.unscale_(amp.optimizer)
+        if isinstance(amp.optimizer, ShardedOptimizer):
+            amp.optimizer.clip_grad_norm_(clip)
+        else:
+            nn.utils.clip_grad_norm_(amp.model.parameters(), clip)
+    amp.scaler.step(amp.optimizer)
+    amp.scaler.update()
+    amp.optimizer.zero_grad()
+
+
 def serial(bad_step, clip):
     """Losses of a serial run at O2; one step has an inf."""
     amp, losses = prepare(mlp(WIDTHS), sgd_sharded, "O2", scaler=LossScaler(256.0)), []
@@ -1403,7 +1404,7 @@ def serial(bad_step, clip):
         x, y = batch(step)
         loss = F.cross_entropy(amp.model(x), y)
         losses.append(loss.item())
-        amp.step(loss * (math.inf if step == bad_step else 1), clip)
+        step_clipped(amp, loss * (math.inf if step == bad_step else 1), clip)
     return losses
 
 
@@ -1412,9 +1413,8 @@ def sharded(comm, stage, bad_step, clip):
     make = lambda params: ShardedOptimizer(
         params, sgd_sharded, comm, stage=stage, master_dtype=torch.float32
     )
-    amp = prepare(
-        mlp(WIDTHS, seed=comm.rank), make, "O2", scaler=LossScaler(256.0, comm=comm), masters=False
-    )
+    scaler = LossScaler(256.0, comm=comm)
+    amp = prepare(mlp(WIDTHS, seed=comm.rank), make, "O3", scaler=scaler)
     losses = []
     skips = []
     first = next(amp.model.parameters())
@@ -1424,7 +1424,7 @@ def sharded(comm, stage, bad_step, clip):
         hook = first.register_hook(lambda grad: grad * math.inf) if bad else None
         loss = F.cross_entropy(amp.model(x), y)
         before, skipped = first.detach().clone(), amp.scaler.skipped
-        amp.step(loss, clip)
+        step_clipped(amp, loss, clip)
         if hook:
             hook.remove()
         skips.append(torch.equal(before, first))
@@ -1463,8 +1463,8 @@ def on_meta_sharded(comm):
     make = lambda params: ShardedOptimizer(
         params, sgd_sharded, comm, stage=2, master_dtype=torch.float32
     )
-    amp = prepare(mlp(WIDTHS, device="meta"), make, "O2", comm=comm, masters=False)
-    amp.step(amp.model(torch.empty(2, 4, device="meta")).sum(), 1.0)
+    amp = prepare(mlp(WIDTHS, device="meta"), make, "O3", scaler=LossScaler(comm=comm))
+    step_clipped(amp, amp.model(torch.empty(2, 4, device="meta")).sum(), 1.0)
     return amp.scaler.skipped
 
 
@@ -1526,3 +1526,16 @@ def test_what_is_lost_is_seen():
     updates = [0.01 * p.grad for p in net.parameters()]
     assert lost(updates, net.parameters(), torch.bfloat16) > 0.8
     assert lost(updates, net.parameters(), torch.float32) < 0.05
+
+
+def test_a_copy_of_masters_with_a_scheduler_steps_the_copy():
+    model = nn.Linear(2, 2).bfloat16()
+    optimizer = Masters(model.parameters(), torch.optim.SGD, lr=1.0)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)  # puts its own `step` in
+    model, optimizer = copy.deepcopy((model, optimizer))
+    before = model.weight.detach().clone()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert not torch.equal(model.weight, before)
+    pickle.dumps(optimizer)

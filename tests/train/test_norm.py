@@ -8,15 +8,16 @@ from torch import nn
 
 from minidist.collectives import all_reduce_
 from minidist.comm import World, launch
-from minidist.cut import cuts
 from minidist.models import TransformerLayer, gpt, next_token_loss, seeded_, sequence
 from minidist.parallel.pipeline import Pipeline, partition
-from minidist.parallel.tensor import TensorLayer, gather_from, shard
+from minidist.parallel.tensor import gather_from, shard
 from minidist.parallel.zero import FullySharded, ShardedOptimizer
+from minidist.split import cuts
 from minidist.train.norm import clip_, clip_grad_norm_, counted, global_norm
 from minidist.train.optim import SGD
 from tests.largest import largest
 from tests.parallel.cases import difference, made
+from tests.parallel.tensor_cases import tensor_layer
 from tests.parallel.zero_cases import losses
 from tests.train import optim_cases
 
@@ -175,7 +176,7 @@ def stage_of(comm, S, T, wrong=None):
     tensor = replica.split(replica.rank // T)
     pipe = replica.split(replica.rank % T)
     data = comm.split(comm.rank % per)
-    mine = TensorLayer(HIDDEN, HEADS, tensor, seed=pipe.rank, dtype=torch.float64)
+    mine = tensor_layer(HIDDEN, HEADS, tensor, seed=pipe.rank, dtype=torch.float64)
     x, y = (t.chunk(data.size)[data.rank] for t in batch())
     pipeline = Pipeline(mine, pipe, loss_fn=mse)
     pipeline.step(2, x if pipeline.first_stage else None, y if pipeline.last_stage else None)
@@ -245,7 +246,7 @@ def test_a_tied_embedding_counts_once():
 def fully(comm, T):
     """Tensor-parallel layers, sharded over the data ranks: `comm` has both."""
     tensor, data = comm.split(comm.rank // T), comm.split(comm.rank % T)
-    layer = TensorLayer(HIDDEN, HEADS, tensor, dtype=torch.float64)
+    layer = tensor_layer(HIDDEN, HEADS, tensor, dtype=torch.float64)
     layer.load_state_dict(shard(layers(1)[0], layer, tensor))
     model = FullySharded(layer, data)
     x, y = (t.chunk(data.size)[data.rank] for t in batch())
@@ -257,7 +258,7 @@ def fully(comm, T):
 def owners(comm, T, stage):
     """The same with whole gradients at their owners; the optimizer's own clipping, over both."""
     tensor, data = comm.split(comm.rank // T), comm.split(comm.rank % T)
-    layer = TensorLayer(HIDDEN, HEADS, tensor, dtype=torch.float32)
+    layer = tensor_layer(HIDDEN, HEADS, tensor, dtype=torch.float32)
     layer.load_state_dict(
         {name: x.float() for name, x in shard(layers(1)[0], layer, tensor).items()}
     )

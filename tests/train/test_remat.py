@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint as torchs
 from minidist.comm import World, launch
 from minidist.models import TransformerLayer, mlp, seeded_
 from minidist.parallel.data import DataParallel
-from minidist.parallel.tensor import TensorLayer, seed_group_
+from minidist.parallel.tensor import seed_group_
 from minidist.study import measure
 from minidist.study.predict import (
     halves_bytes,
@@ -41,6 +41,7 @@ from minidist.train.remat import (
     repeatable,
     restoring,
 )
+from tests.parallel.tensor_cases import tensor_layer
 from tests.size import FULL
 
 FORMS = [checkpoint, checkpoint_reentrant]
@@ -622,7 +623,7 @@ def test_collectives_are_repeated(form):
     def program(comm, form):
         seed_group_(comm, 8)
         layers = nn.ModuleList(
-            TensorLayer(24, 12, comm, dropout=0.2, dtype=torch.float64) for _ in range(2)
+            tensor_layer(24, 12, comm, dropout=0.2, dtype=torch.float64) for _ in range(2)
         )
         x = data(2, 5, 24).requires_grad_()
         y = x

@@ -9,7 +9,6 @@ from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     LambdaLR,
     LinearLR,
-    PolynomialLR,
     SequentialLR,
 )
 
@@ -20,15 +19,11 @@ from minidist.train.schedule import (
     batches,
     constant,
     cosine,
-    inverse_root,
-    polynomial,
     ramp_steps,
     scaled,
     warm_up,
-    warm_up_share,
     warm_up_steps,
 )
-from tests.largest import largest
 
 RATE = 0.3
 
@@ -56,9 +51,6 @@ def ours(schedule):
     ("schedule", "theirs"),
     [
         (warm_up(10), lambda o: LinearLR(o, 0.1, total_iters=9)),
-        (warm_up(10, start=0.25), lambda o: LinearLR(o, 0.25 + 0.75 / 10, total_iters=9)),
-        (polynomial(25), lambda o: PolynomialLR(o, 25, power=2.0)),
-        (polynomial(25, power=1), lambda o: PolynomialLR(o, 25)),
         (constant, lambda o: LambdaLR(o, lambda t: 1.0)),
     ],
 )
@@ -92,24 +84,9 @@ def test_schedules_gpt3():
     ) == pytest.approx(0.1)
 
 
-def test_vaswani():
-    """d^(−1/2)·min(t^(−1/2), t·4000^(−3/2)), equation 3, whose largest value is at t = 4000."""
-    paper = [min((t + 1) ** -0.5, (t + 1) * 4000**-1.5) for t in range(0, 9000, 7)]
-    found = [inverse_root(4000)(t) for t in range(0, 9000, 7)]
-    assert found == pytest.approx([x * 4000**0.5 for x in paper], rel=1e-12)
-    assert largest(found) < 1 == pytest.approx(inverse_root(4000)(3999))
-
-
-def test_lars_papers_decay():
-    """γ₀·(1 − t/T)², algorithm 1."""
-    assert [polynomial(7)(t) for t in range(8)] == pytest.approx(
-        [(1 - t / 7) ** 2 for t in range(8)]
-    )
-
-
 def test_no_warm_up_and_a_broken_one():
     assert warm_up(0)(0) == 1.0 and warm_up(0, then=cosine(10))(10) == pytest.approx(0.1)
-    steps = [warm_up(2.5, then=polynomial(4, 1))(t) for t in range(8)]
+    steps = [warm_up(2.5, then=cosine(4, 0.0))(t) for t in range(8)]
     assert (
         steps[:2] == pytest.approx([0.4, 0.8]) and all(0 <= x <= 1 for x in steps) and steps[7] == 0
     )
@@ -141,25 +118,14 @@ def test_the_warm_up_of_another_training():
         and warm_up_steps(100_000, 0.005) == 500
         and warm_up_steps(10) == 1
     )
-    # You et al. 2020, untuned LAMB: the share at batches of 512 … 32,768
-    shares = [
-        warm_up_share(1 / 320, batch / 512) for batch in (512, 1024, 2048, 4096, 8192, 16384, 32768)
-    ]
-    assert (
-        shares == [1 / 320, 1 / 160, 1 / 80, 1 / 40, 1 / 20, 1 / 10, 1 / 5]
-        and warm_up_share(0.3, 8) == 1.0
-    )
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: warm_up(-1), "not -1 and 0.0"),
-        (lambda: warm_up(5, start=1.5), "not 5 and 1.5"),
+        (lambda: warm_up(-1), "not -1"),
         (lambda: cosine(0), "not 0 and 0.1"),
-        (lambda: polynomial(5, floor=-1), "not 5 and -1"),
-        (lambda: inverse_root(0), "not 0"),
-        (lambda: warm_up_share(0.1, 0), "not k = 0"),
+        (lambda: cosine(5, floor=-1), "not 5 and -1"),
         (lambda: warm_up_steps(10, 2), "not 2"),
     ],
 )

@@ -24,15 +24,14 @@ from minicheck.lessons.buckets import (
     in_time,
     means,
     network,
-    overlap_slips,
+    predict_overlap,
     reversed_cut,
-    seconds_of,
     slips_of,
 )
 from minicheck.oracles.buckets import accumulated, buckets_hooked, clock, fill
 from minidist.collectives import all_reduce_
-from minidist.parallel.overlap import step_time
 from minidist.parallel.reducer import assign
+from minidist.study.predict import bucketed_seconds
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted, rng
 from tests.minicheck.predicted import judge, slips_are_wrong
@@ -177,13 +176,16 @@ def test_buckets_right_for_some_only():
 
 @pytest.mark.parametrize(
     ("exam", "kind", "beside"),
-    [(Overlapped(), "chain", buckets_hooked), (AccumulateOverlapped(), ("chain", 2), accumulated)],
+    [
+        (Overlapped(), ("chain", 1), buckets_hooked),
+        (AccumulateOverlapped(), ("chain", 2), accumulated),
+    ],
 )
 def test_time_tells_overlap_from_none(exam, kind, beside):
     case = Case(3, "", kind)
     args = exam.draw(case, rng())
     after = partial(beside, beside=False)
-    best, late = seconds_of(exam, args, 3, beside), seconds_of(exam, args, 3, after)
+    best, late = exam.seconds(args, beside), exam.seconds(args, after)
     assert best < 0.95 * late
     in_time(exam, case, args, Outcome([], [], best), beside, after, "")
     for time, says in (
@@ -247,7 +249,7 @@ def test_cuts():
 def test_the_clock_agrees_with_the_library(case):
     [(nbytes, ready, n, alpha, beta)] = StepSeconds().draw(case, torch.Generator().manual_seed(1))
     gaps = [b - a for a, b in zip([0.0, *ready], ready)]
-    want = step_time(nbytes, gaps, n, alpha, beta, 1, 1)
+    want = bucketed_seconds(nbytes, gaps, n, alpha, beta, 1, 1)
     assert clock(nbytes, ready, n, alpha, beta) == pytest.approx(want, rel=1e-6)
     assert not any(
         abs(slip - want) <= 0.01 * want for slip in slips_of(nbytes, ready, n, alpha, beta)
@@ -305,11 +307,11 @@ RIGHT = {
     ],
 )
 def test_predicted_numbers(numbers, says):
-    judge(overlap_slips(**GIVEN), RIGHT | numbers, says)
+    judge(predict_overlap(**GIVEN), RIGHT | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers():
-    values, slips = overlap_slips(**GIVEN)
+    values, slips = predict_overlap(**GIVEN)
     assert values == pytest.approx(RIGHT)
     assert slips_are_wrong((values, slips))
 

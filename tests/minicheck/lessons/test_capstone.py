@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 import minicheck as check
 from minicheck import Wrong
 from minicheck.lessons import capstone
-from minicheck.lessons.capstone import DTYPES, capstone_slips, draw_numbers, mixed
+from minicheck.lessons.capstone import DTYPES, draw_numbers, mixed, predict_capstone
 from minicheck.oracles import capstone as oracle
 from minidist import collectives
 from minidist.comm import Recv, Send, World, launch
@@ -25,7 +25,7 @@ from tests.minicheck.examined import rng
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = capstone_slips(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10)
+FACTS = predict_capstone(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10)
 
 
 def in_python(comm, x, op):
@@ -225,7 +225,7 @@ def test_predictions_are_what_pytorch_does():
     n, layers = 4, 4
     run = launch(step_of_fully_shard, n)
     gathers, reduces, psi = run[0]
-    values = capstone_slips(n, layers, psi, 1, 1, 0.0, 0.0)[0]
+    values = predict_capstone(n, layers, psi, 1, 1, 0.0, 0.0)[0]
     assert (gathers, reduces) == (values["gathers"], layers)
     assert (
         run.trace.messages(0) == values["fsdp_messages"]

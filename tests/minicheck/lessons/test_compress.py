@@ -18,18 +18,19 @@ from minicheck.lessons.compress import (
     PERIODS,
     SPARSE_SLIPS,
     NextPeriod,
-    compress_slips,
+    predict_compress,
 )
 from minicheck.oracles import compress as oracle
 from minidist.collectives import all_gather
 from minidist.comm import World
-from minidist.parallel.compress import DGC, dense_bytes, dgc_bytes, half_bytes
-from minidist.parallel.local_sgd import AdaComm, run_bytes
+from minidist.parallel.compress import DGC
+from minidist.parallel.local_sgd import AdaComm
+from minidist.study.predict import dense_bytes, dgc_bytes, half_bytes, local_sgd_bytes
 from tests.bank.bank import solved
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
+FACTS = predict_compress(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
 
 
 def by_threshold(u, v, g, k, m, limit, n):
@@ -132,7 +133,7 @@ def test_the_oracle_compresses_as_the_library(clip):
             factor = min(1.0, clip / float(g.norm()))
             _, values = theirs._choose("w", (g * factor).clone())
             found.append(
-                (values.abs().sum(), theirs.of("w")["u"].clone(), theirs.of("w")["v"].clone())
+                (values.abs().sum(), theirs.state["w"]["u"].clone(), theirs.state["w"]["v"].clone())
             )
         return found
 
@@ -189,8 +190,7 @@ def test_the_oracle_adapts_as_the_library():
     def periods(comm, losses):
         adaptive = AdaComm(20, steps=1)
         for step, loss in enumerate(losses):
-            adaptive.begin(comm, step, loss, None, 0.1)
-            adaptive.averaged(comm, step + 1)
+            adaptive.begin(comm, step, loss, None)
         return [interval.period for interval in adaptive.intervals]
 
     losses, found = [2.0, 1.0, 0.5, 0.5, 0.6, 0.01, 0.02], []
@@ -213,7 +213,7 @@ def test_predictions_are_the_formulas():
     assert abs(dense_bytes(shape, 8) / 8 - values["dense"]) < 100
     assert abs(half_bytes(shape, 8) / 8 - values["half"]) < 100
     assert abs(dgc_bytes(shape, 8) / 8 - values["sparse"]) < 0.03 * values["sparse"]
-    assert run_bytes(1000, 10, 10_000_000, 8) / 8 == values["local"]
+    assert local_sgd_bytes(1000, 10, 10_000_000, 8) / 8 == values["local"]
     assert slips_are_wrong(FACTS)
 
 

@@ -17,9 +17,9 @@ from minicheck.lessons.data_parallel import (
     cheap,
     drawn,
     gradient,
+    predict_step,
     same_gradients,
     samples,
-    step_slips,
     together,
     trainable,
 )
@@ -207,7 +207,7 @@ def test_what_an_average_may_cost():
         cheap(Outcome([], [(0, 1, 2 * least), (1, 0, least)]), n, tensors, [])
 
 
-FACTS = step_slips(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1)
+FACTS = predict_step(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1)
 STEP = {"messages": 336, "nbytes": 70e6, "coalesced": 14, "rate": 0.8, "share": 0.125}
 
 

@@ -11,9 +11,9 @@ import cloudpickle
 import pytest
 import torch
 
-from minicheck.lessons import hybrid
+import minicheck as check
 from minicheck.lessons import hybrid as choose
-from minicheck.lessons.hybrid import ClipGrid, Synchronize, hybrid_slips
+from minicheck.lessons.hybrid import ClipGrid, Synchronize, predict_hybrid
 from minicheck.oracles import hybrid as oracle
 from minidist.collectives import all_gather, all_reduce_, barrier, broadcast_, reduce_
 from minidist.comm import World
@@ -27,7 +27,7 @@ from tests.minicheck.examined import said
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = hybrid_slips(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
+FACTS = predict_hybrid(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
 NAMES = list(FACTS[0])
 
 
@@ -114,19 +114,19 @@ def by_sorting(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
 
 
 @pytest.mark.parametrize(
-    ("check", "answer"),
+    ("grader", "answer"),
     [
-        (hybrid.groups, by_division),
-        (hybrid.step_bytes, rank_by_rank),
-        (hybrid.step_bytes, one_rank_times_all),
-        (hybrid.synchronize, with_a_group_of_ends),
-        (hybrid.clip_grid, gathered),
-        (hybrid.best_grid, by_sorting),
+        (check.groups, by_division),
+        (check.step_bytes, rank_by_rank),
+        (check.step_bytes, one_rank_times_all),
+        (check.synchronize, with_a_group_of_ends),
+        (check.clip_grid, gathered),
+        (check.best_grid, by_sorting),
     ],
 )
-def test_other_right_ways(check, answer, capsys):
-    check(answer)
-    assert f"{check.__name__}: right." in capsys.readouterr().out
+def test_other_right_ways(grader, answer, capsys):
+    grader(answer)
+    assert f"{grader.__name__}: right." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(AXES)))

@@ -17,7 +17,7 @@ from minicheck.lessons.large_batches import (
     LarsStep,
     LearningRate,
     NoiseScale,
-    large_batches_slips,
+    predict_large_batches,
 )
 from minicheck.oracles import large_batches as oracle
 from minidist.collectives import all_gather, all_reduce_
@@ -28,7 +28,7 @@ from tests.minicheck.examined import said
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = large_batches_slips(0.1, 16, 1000, 250, 5000, 32e3, 3.2e6, 4e9, 1.6e12, 50)
+FACTS = predict_large_batches(0.1, 16, 1000, 250, 5000, 32e3, 3.2e6, 4e9, 1.6e12, 50)
 
 
 def drawn(*shape, seed=0):

@@ -11,7 +11,7 @@ import torch
 
 import minicheck as check
 from minicheck import Wrong
-from minicheck.lessons.messages import ring_slips
+from minicheck.lessons.messages import predict
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted
 from tests.minicheck.predicted import judge, slips_are_wrong
@@ -169,7 +169,7 @@ def test_a_notebook_shows_the_message_alone():
 
 
 RIGHT = {"messages": 14, "nbytes": 7e6, "naive_nbytes": 28e6, "seconds": 0.00021}
-FACTS = ring_slips(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9)
+FACTS = predict(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9)
 
 
 def test_right_numbers(capsys):

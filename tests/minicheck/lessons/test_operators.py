@@ -25,7 +25,7 @@ from minicheck.lessons.operators import (
     Roofline,
     Seen,
     Unseen,
-    operator_slips,
+    predict_operators,
 )
 from minicheck.oracles import operators as oracle
 from tests.bank.bank import solved
@@ -246,7 +246,7 @@ def test_bytes_of_a_group_by_hand():
 
 def test_predictions():
     """By hand, for other numbers: 10⁶ weights in 10 tensors, 2 heads, T = 512: 1 MiB of scores."""
-    values, slips = operator_slips(weights=10**6, tensors=10, heads=2, T=512)
+    values, slips = predict_operators(weights=10**6, tensors=10, heads=2, T=512)
     assert values["launches"] == 80 and values["scores_mib"] == 1.0
     assert values["loop_ms"] == pytest.approx(0.4 + 84 / 3350) and values[
         "flat_ms"
@@ -254,7 +254,7 @@ def test_predictions():
     assert values["edge"] == pytest.approx(16.75e6 / 6) and values["ridge_n"] == pytest.approx(
         885.67, rel=1e-4
     )
-    values, slips = operator_slips(weights=10**9, tensors=500, heads=16, T=8192)
+    values, slips = predict_operators(weights=10**9, tensors=500, heads=16, T=8192)
     assert all(
         abs(slip - values[name]) > 0.02 * values[name]
         for name, own in slips.items()

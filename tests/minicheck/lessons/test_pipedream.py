@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import minicheck as check
-from minicheck.lessons.pipedream import slope, version_slips
+from minicheck.lessons.pipedream import predict_pipedream, slope
 from minicheck.oracles.pipedream import before, buffered, delayed, late_weights, updated
 from minidist.comm import World
 from minidist.parallel.pipedream import PipeDream, PipeDream2BW
@@ -342,7 +342,7 @@ def test_the_oracle_of_two_versions_is_the_pipeline():
     assert not torch.allclose(buffered(weight, slope, xs, 0.1, 4), want, rtol=1e-3)
 
 
-FACTS = version_slips(S=8, stage=2, M=600, m=10, nbytes=100_000_000)
+FACTS = predict_pipedream(S=8, stage=2, M=600, m=10, nbytes=100_000_000)
 NUMBERS = {
     "versions": 6,
     "stale": 5,

@@ -12,7 +12,7 @@ import torch
 
 import minicheck as check
 from minicheck import Wrong
-from minicheck.lessons.pipelines import actions, in_order, part_of, pipeline_slips
+from minicheck.lessons.pipelines import actions, in_order, part_of, predict_pipeline
 from minicheck.oracles.pipelines import mlp_gradients, time_of, whole_gradient, words
 from minidist.parallel.schedules import gpipe, lists, parse, zb_h1
 from minidist.parallel.simulate import simulate
@@ -304,7 +304,7 @@ def test_the_order_of_a_kind():
         in_order(0, parse("F0 F1 B1 B0"), "B", "Backwards come")
 
 
-FACTS = pipeline_slips(S=8, M=32, v=4, stage=2, share=0.1)
+FACTS = predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1)
 NUMBERS = {
     "bubble": 7 / 39,
     "gpipe_keeps": 32,

@@ -21,9 +21,9 @@ from minicheck.lessons.precision import (
     MasterStep,
     RoundTo,
     ShardedStep,
-    bare,
+    as_float,
     plain,
-    precision_slips,
+    predict_precision,
     probe,
     scale_of,
     tensors,
@@ -356,8 +356,8 @@ def test_states_and_scales():
     assert plain({"a": 1.0, "b": [2, None]})
     assert not any(map(plain, ({"a": torch.ones(1)}, {1: 2}, {3})))
     assert (
-        bare(torch.tensor(2.0)) == bare(2) == scale_of(2) == 2
-        and type(bare(np.float64(2))) is float
+        as_float(torch.tensor(2.0)) == as_float(2) == scale_of(2) == 2
+        and type(as_float(np.float64(2))) is float
     )
     assert math.isnan(scale_of("2")) and math.isnan(scale_of(True))
 
@@ -403,7 +403,7 @@ NUMBERS = {
     ],
 )
 def test_predicted_numbers(numbers, says):
-    facts = precision_slips(100, 1.5, 989.0, 67.0, 2, 2000)
+    facts = predict_precision(100, 1.5, 989.0, 67.0, 2, 2000)
     assert facts[0] == NUMBERS
     assert slips_are_wrong(facts)
     judge(facts, NUMBERS | numbers, says)

@@ -16,7 +16,7 @@ import torch
 import minicheck as check
 from minicheck import Wrong
 from minicheck.exam import near
-from minicheck.lessons.remat import ROWS, WIDTH, chained, remat_slips
+from minicheck.lessons.remat import ROWS, WIDTH, chained, predict_remat
 from minicheck.oracles.remat import alive, fewest, least, peak_of, rerun
 from minidist.parallel.accumulate import momentum_for
 from minidist.study.predict import segments_bytes, segments_forwards
@@ -235,7 +235,9 @@ def test_the_oracle_of_plans_against_all_plans_and_the_library(seed):
 
 
 def test_what_is_foretold_is_what_the_library_says():
-    values, slips = remat_slips(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, micro=8)
+    values, slips = predict_remat(
+        L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, micro=8
+    )
     assert values["segment_bytes"] == segments_bytes(100, 10, 400e6, 100e6)
     divisors = [k for k in range(1, 101) if 100 % k == 0]
     assert values["best"] == min(divisors, key=lambda k: segments_bytes(100, k, 400e6, 100e6))

@@ -20,13 +20,14 @@ from minicheck.lessons.server import (
     Leavers,
     Pieces,
     Synchronous,
-    server_slips,
+    predict_server,
     trajectory,
 )
 from minicheck.oracles.server import as_they_come, in_step, owners
 from minidist.comm import World
 from minidist.comm.base import ANY, Recv, Send
-from minidist.parallel.server import Partition, most_stale, sync_seconds
+from minidist.parallel.server import Partition
+from minidist.study.predict import most_stale_bounded, sync_server_seconds
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted, rng
 
@@ -95,7 +96,7 @@ def test_the_time_of_a_synchronous_step():
     for n, s in ((1, 1), (4, 1), (4, 4)):
         world = World(n + s, alpha=1e-6, beta=1e-6)
         world.run(program, s)
-        assert world.time == pytest.approx(sync_seconds(n, s, 4000, 1e-6, 1e-6), rel=1e-9)
+        assert world.time == pytest.approx(sync_server_seconds(n, s, 4000, 1e-6, 1e-6), rel=1e-9)
 
 
 def test_other_ways_to_serve_in_step(capsys):
@@ -253,9 +254,9 @@ def test_a_gradient_counts_its_calls():
 
 
 def test_the_predicted_numbers_are_the_librarys():
-    values, slips = server_slips(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
-    assert values["one"] == pytest.approx(sync_seconds(32, 1, 1e9, 10e-6, 1 / 50e9, 40e-3))
-    assert values["stalest"] == most_stale(32, 2) and values["servers"] == pytest.approx(8)
+    values, slips = predict_server(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
+    assert values["one"] == pytest.approx(sync_server_seconds(32, 1, 1e9, 10e-6, 1 / 50e9, 40e-3))
+    assert values["stalest"] == most_stale_bounded(32, 2) and values["servers"] == pytest.approx(8)
     assert values["into"] == pytest.approx(4e9) and all(len(some) >= 3 for some in slips.values())
     assert not any(
         abs(wrong - values[name]) <= 0.01 * values[name]

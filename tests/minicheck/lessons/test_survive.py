@@ -14,15 +14,15 @@ import cloudpickle
 import pytest
 import torch
 
+import minicheck as check
 from minicheck import Wrong
-from minicheck.lessons import survive
 from minicheck.lessons.survive import (
     DAMAGE,
     Disk,
     any_covered,
     cells,
     crashed,
-    survive_slips,
+    predict_survive,
     watched,
 )
 from minicheck.oracles import survive as oracle
@@ -30,7 +30,7 @@ from tests.bank.bank import solved
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = survive_slips(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
+FACTS = predict_survive(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
 
 
 def by_algebra(cost, restart, hours, devices):
@@ -142,7 +142,7 @@ def number_by_number(wanted, files, read):
     ],
 )
 def test_other_ways(capsys, name, answer):
-    getattr(survive, name)(answer)
+    getattr(check, name)(answer)
     assert f"{name}: right." in capsys.readouterr().out
 
 
@@ -161,7 +161,7 @@ def test_a_save_that_is_right_for_some_only(fits):
         right(comm, disk, step, data if fits(comm, data) else data + b"!")
 
     with pytest.raises(Wrong):
-        survive.save_parts(answer)
+        check.save_parts(answer)
 
 
 def test_what_was_read_cannot_be_rewritten():
@@ -183,7 +183,7 @@ def test_what_was_read_cannot_be_rewritten():
 
     for one, says in ((answer, "is 0, and should be"), (honest, "is not what `read` wrote")):
         with pytest.raises(Wrong, match=says):
-            survive.load_box(one)
+            check.load_box(one)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_was_read_cannot_be_rewritten():
 )
 def test_what_is_no_number_is_shown(came, says):
     with pytest.raises(Wrong, match=f"seconds.*{says}"):
-        survive.save_every(lambda *given: (came, 1.0))
+        check.save_every(lambda *given: (came, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_whatever_is_found_is_judged(step, said):
         return (found[0], found[1] | said) if step is None else (step, said)
 
     with pytest.raises(Wrong, match="newest: nothing is wrong: "):
-        survive.newest(answer)
+        check.newest(answer)
 
 
 @pytest.mark.parametrize("text", [b"[" * 10**5, '[" \u20ac"]'.encode("utf-16"), b"\xff", b"7"])
@@ -233,7 +233,7 @@ def test_whatever_the_manifest_is(text):
         disk.rename("m", f"{step}/manifest")
 
     with pytest.raises(Wrong, match=r"/manifest is (JSON|no manifest)"):
-        survive.save_parts(answer)
+        check.save_parts(answer)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_each_damage_is_asked_for(what):
         return step, {name: why for name, why in said.items() if why not in words}
 
     with pytest.raises(Wrong):
-        survive.newest(blind)
+        check.newest(blind)
 
 
 def test_what_is_left():

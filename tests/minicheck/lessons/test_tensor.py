@@ -14,10 +14,11 @@ from torch.autograd import Function
 import minicheck as check
 from minicheck import Wrong
 from minicheck.exam import ring_bytes
-from minicheck.lessons.tensor import OTHER, tensor_slips, through
+from minicheck.lessons.tensor import OTHER, predict_tensor, through
 from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.comm import World
-from minidist.parallel.tensor import RowFirstMLP, layer_bytes
+from minidist.parallel.tensor import RowFirstMLP
+from minidist.study import predict
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -146,19 +147,19 @@ ASKED = (4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9)
     ],
 )
 def test_predicted_numbers(numbers, says):
-    judge(tensor_slips(*ASKED), PREDICTED | numbers, says)
+    judge(predict_tensor(*ASKED), PREDICTED | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers():
-    assert slips_are_wrong(tensor_slips(*ASKED))
+    assert slips_are_wrong(predict_tensor(*ASKED))
 
 
 def test_the_predictions_are_what_the_library_sends():
-    values, _ = tensor_slips(4, 2, 12, 16, 4, 5e-6, 1e-9)
+    values, _ = predict_tensor(4, 2, 12, 16, 4, 5e-6, 1e-9)
     assert (
         values["nbytes"]
         == values["sequence"]
-        == pytest.approx(layer_bytes(4, 2, 12, 16, 4).total / 4)
+        == pytest.approx(sum(predict.tensor_layer_bytes(4, 2, 12, 16, 4)) / 4)
     )
     world = World(4, device="meta")
     world.run(lambda comm: RowFirstMLP(16, comm)(torch.empty(2, 12, 16, device="meta")).shape)

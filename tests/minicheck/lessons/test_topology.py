@@ -255,13 +255,11 @@ def test_the_bug_to_find_is_a_planted_one():
 RIGHT = {"ring": 0.00511, "tree": 9e-5, "crossover": 15.684e6, "across": 246.1e6, "late": 0.401}
 
 
-FACTS = topology.cost_slips(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001)
+FACTS = topology.predict_cost(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001)
 
 
 def judged(**numbers):
-    Prediction("predict_cost", "", "", *FACTS).judge(
-        Case(1, ""), [()], Outcome([RIGHT | numbers], [])
-    )
+    Prediction(lambda: FACTS, "").judge(Case(1, ""), [()], Outcome([RIGHT | numbers], []))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +290,7 @@ def test_all_slips_are_wrong_numbers():
 
 
 def test_the_crossover_is_where_a_world_says():
-    values, _ = topology.cost_slips(n=16, nodes=4, nbytes=1e6, alpha=5e-6, beta=1 / 50e9, p=0.1)
+    values, _ = topology.predict_cost(n=16, nodes=4, nbytes=1e6, alpha=5e-6, beta=1 / 50e9, p=0.1)
     for factor, faster in ((0.9, "tree"), (1.1, "ring")):
         times = {
             name: topology.clock(

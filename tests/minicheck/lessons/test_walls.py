@@ -26,7 +26,7 @@ from minicheck.lessons.walls import (
 )
 from minicheck.oracles import walls as oracle
 from minidist.models import mlp
-from minidist.study.published import published
+from minidist.study.compare import published
 from tests.bank.bank import shows_bug, solved
 from tests.minicheck.examined import rng
 from tests.repository.files import ROOT

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import minicheck as check
-from minicheck.lessons.zero import Adam, Clip, Sharded, ShardedLinear, ToOwners, zero_slips
+from minicheck.lessons.zero import Adam, Clip, Sharded, ShardedLinear, ToOwners, predict_zero
 from minicheck.oracles import zero as oracle
 from minidist.collectives import all_gather, all_reduce_, broadcast_, reduce_, reduce_scatter
 from minidist.comm import World
@@ -147,7 +147,7 @@ def test_the_optimizer_is_torch_s():
 
 def test_predictions_are_the_calculator_s():
     psi, n = 13 * 10**9, 16
-    values, slips = zero_slips(psi, n, 100 * 10**9, 32 * 10**9)
+    values, slips = predict_zero(psi, n, 100 * 10**9, 32 * 10**9)
     for stage in (1, 2, 3):
         assert values[f"stage_{stage}"] == states(psi, zero=stage, data=n).total
     gpus = int(values["gpus"])

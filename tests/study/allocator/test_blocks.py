@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist.study.allocator import HOLE, LINES, REST, Allocator, MiB, _parts, _pieces, blocks
+from minidist.study.allocator import HOLE, REST, Allocator, MiB, blocks, parts_of, pieces_of
 
 
 def small():
@@ -26,8 +26,8 @@ def test_text():
     assert blocks(small()).png.startswith(b"\x89PNG")
 
 
-def test_parts():
-    assert [(label, first) for label, _, first in _parts(small())] == [
+def testparts_of():
+    assert [(label, first) for label, _, first in parts_of(small())] == [
         ("in use", True),
         (HOLE, False),
         ("gradients", True),
@@ -36,21 +36,21 @@ def test_parts():
     ]
     grown = Allocator(64 * MiB, expandable=True)
     grown.malloc(3 * MiB, "a")
-    assert [(label, size / MiB) for label, size, _ in _parts(grown)] == [
+    assert [(label, size / MiB) for label, size, _ in parts_of(grown)] == [
         ("a", 3),
         (HOLE, 17),
         (REST, 44),
     ]
 
 
-@pytest.mark.parametrize("rows", [LINES, 3, 1])
+@pytest.mark.parametrize("rows", [16, 3, 1])
 @pytest.mark.parametrize(
     "sizes", [[1000], [1, 999], [500, 500], [63, 1, 62, 300, 574], [333, 333, 334]]
 )
 def test_pieces_fill_every_line(sizes, rows):
     lines, at = [0.0] * rows, 0
     for size in sizes:
-        for row, x, width in _pieces(at, size, sum(sizes), rows):
+        for row, x, width in pieces_of(at, size, sum(sizes), rows):
             assert width > 0 and x == pytest.approx(lines[row], abs=0.02) and x + width < 1.02
             lines[row] = x + width
         at += size

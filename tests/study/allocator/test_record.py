@@ -6,6 +6,7 @@ import torch
 from minidist.models import mlp
 from minidist.study.allocator import Allocator, GiB, OutOfMemory, record, replay
 from minidist.study.meter import measure
+from tests.study.allocator.events import lasting, peak
 
 
 def chain():
@@ -21,7 +22,7 @@ def test_order_and_sizes():
     found = record(chain)
     assert [(e.tensor, e.nbytes) for e in found] == [(1, 400), (2, 400), (1, 0), (3, 400), (2, 0)]
     assert [e.operator for e in found][:2] == ["aten.empty.memory_format", "aten.add.Tensor"]
-    assert found.lasting == {3} and found.peak == 800 and len(found) == 5
+    assert lasting(found) == {3} and peak(found) == 800 and len(found) == 5
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -31,10 +32,10 @@ def test_a_step_peaks_where_the_meter_says(device):
 
     model, x = mlp([300, 500, 200], device=device), torch.empty(64, 300, device=device)
     found = record(step, model, x, there=[*model.parameters(), x])
-    grads = sum(e.nbytes for e in found if e.tensor in found.lasting)
+    grads = sum(e.nbytes for e in found if e.tensor in lasting(found))
     assert grads == 2 * sum(4 * p.numel() for p in model.parameters()) + 64 * 300 * 4
     model.zero_grad()
-    assert found.peak == measure(step, model, x).peak
+    assert peak(found) == measure(step, model, x).peak
 
 
 def test_the_same_storage_twice_is_one():

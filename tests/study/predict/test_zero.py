@@ -10,6 +10,7 @@ from minidist.comm import Cluster, Device, Level, World
 from minidist.comm.cluster import H100
 from minidist.models import mlp
 from minidist.parallel import OffloadedOptimizer, ShardedOptimizer
+from minidist.study.compare import published
 from minidist.study.predict import (
     offload_kept,
     offload_step_seconds,
@@ -19,7 +20,6 @@ from minidist.study.predict import (
     zero_peak,
     zero_traffic,
 )
-from minidist.study.published import published
 
 # ------------------------------------------------------------
 # ZeRO.
@@ -56,12 +56,10 @@ def test_where_ranks_own_unequal_parts(stage, moments):
 
     def program(comm):
         model = mlp([7, 5, 3, 2], dtype=torch.float16, device="meta")
-        sizes, x = (
-            [p.numel() for p in model.parameters()],
-            torch.empty(4, 7, dtype=torch.float16, device="meta"),
-        )
+        parameters = list(model.parameters())
+        x = torch.empty(4, 7, dtype=torch.float16, device="meta")
         optimizer = ShardedOptimizer(
-            model.parameters(),
+            parameters,
             torch.optim.SGD,
             comm,
             stage,
@@ -77,8 +75,8 @@ def test_where_ranks_own_unequal_parts(stage, moments):
             optimizer.step()
         return (
             end,
-            sum(sizes),
-            [sum(s for s, o in zip(sizes, optimizer.owners.values()) if o == r) for r in range(3)],
+            sum(p.numel() for p in parameters),
+            [sum(p.numel() for p in parameters if optimizer.owner(p) == r) for r in range(3)],
         )
 
     run = World(3, device="meta", cluster=Cluster.uniform(3, 5e-6, 1 / 50e9, H100)).run(program)
@@ -185,7 +183,7 @@ def test_the_world_agrees(bandwidth, link, mode, in_backward):
         Device("products", {torch.float16: FLOPS}, 1 << 40, 1e30),
         Device("bytes", {}, 1 << 40, bandwidth),
     )
-    cluster = Cluster.uniform(1, 0.0, 0.0, device, host, Level(ALPHA, 1 / link))
+    cluster = Cluster("one", device, {"pcie": Level(ALPHA, 1 / link)}, host=host)
     measured = World(1, cluster=cluster, device="meta").run(last_step, mode, in_backward)[0]
     update = offload_update_seconds(NUMBERS, 12, bandwidth)
     predicted = offload_step_seconds(

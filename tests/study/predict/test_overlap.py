@@ -10,7 +10,7 @@ from minidist.comm import World
 from minidist.comm.cluster import Cluster, Device
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel
-from minidist.parallel.overlap import best_bucket, step_time
+from minidist.study.predict import best_bucket, bucketed_seconds
 
 ALPHA, BETA = 20e-6, 1 / 2e9
 LAYERS = [256] * 9  # 8 layers of 256 × 256
@@ -21,29 +21,32 @@ def test_by_hand():
     """Three gradients of 6 bytes, 1 s each; 3 ranks; a bucket of 6 bytes takes 4(0.1 + 2·0.05) = 0.8 s."""
 
     def after(bucket, overlap=True):
-        return step_time([6, 6, 6], [1, 1, 1], 3, 0.1, 0.05, bucket, bucket, overlap)
+        return bucketed_seconds([6, 6, 6], [1, 1, 1], 3, 0.1, 0.05, bucket, bucket, overlap)
 
     assert after(6) == pytest.approx(3 + 0.8)  # each is done before the next is ready
     assert after(12) == pytest.approx(2 + 1.2 + 0.8)
     assert after(99) == pytest.approx(3 + 4 * (0.1 + 6 * 0.05))
     assert after(6, overlap=False) == pytest.approx(3 + 3 * 0.8)
-    slow = step_time([6, 6, 6], [0.1, 0.1, 0.1], 3, 0.1, 0.05, 6, 6)
+    slow = bucketed_seconds([6, 6, 6], [0.1, 0.1, 0.1], 3, 0.1, 0.05, 6, 6)
     assert slow == pytest.approx(0.1 + 3 * 0.8)  # the wire never rests
-    assert step_time([6, 6, 6], [0.1, 0.1, 0.1], 3, 0.1, 0.05, 12, 6) == pytest.approx(
+    assert bucketed_seconds([6, 6, 6], [0.1, 0.1, 0.1], 3, 0.1, 0.05, 12, 6) == pytest.approx(
         0.1 + 0.8 + 1.2
     )
-    assert step_time([6, 6], [1, 2], 1, 0.1, 0.05) == 3 and step_time([], [], 4, 1, 1) == 0
+    assert (
+        bucketed_seconds([6, 6], [1, 2], 1, 0.1, 0.05) == 3
+        and bucketed_seconds([], [], 4, 1, 1) == 0
+    )
 
 
 def test_a_first_bucket_that_is_small_starts_early():
     sizes, seconds = [1, *[9] * 11], [0.01] * 12
-    early, late = (step_time(sizes, seconds, 2, 0.0, 0.1, 50, first) for first in (1, 50))
+    early, late = (bucketed_seconds(sizes, seconds, 2, 0.0, 0.1, 50, first) for first in (1, 50))
     assert early == pytest.approx(0.01 + 10.0) and late == pytest.approx(0.06 + 10.0)
 
 
 def test_sizes_without_times():
     with pytest.raises(ValueError, match="3 gradients have a size, but 2 a time"):
-        step_time([1, 1, 1], [1, 1], 2, 0, 0)
+        bucketed_seconds([1, 1, 1], [1, 1], 2, 0, 0)
 
 
 @pytest.mark.parametrize("n", [2, 8, 64])
@@ -56,8 +59,10 @@ def test_the_best_size_on_a_slow_wire_is_a_square_root(n):
     best = best_bucket(sizes, seconds, n, alpha, beta, range(4000, 400_001, 4000))
     assert best == pytest.approx(total * (2 * (n - 1) * alpha / compute) ** 0.5, rel=0.2)
     # no latency: the smaller the better
-    assert best_bucket(sizes, seconds, n, 0.0, beta) == 1 << 12
-    assert best_bucket(sizes, seconds, n, 1.0, beta) == 1 << 22  # nothing but latency: all in one
+    powers = [1 << i for i in range(12, 23)]
+    assert best_bucket(sizes, seconds, n, 0.0, beta, powers) == 1 << 12
+    # nothing but latency: all in one
+    assert best_bucket(sizes, seconds, n, 1.0, beta, powers) == 1 << 22
 
 
 def test_the_best_size_on_a_fast_wire_keeps_up_with_backward():
@@ -71,7 +76,7 @@ def test_the_best_size_on_a_fast_wire_keeps_up_with_backward():
     least = 2 * (n - 1) * alpha / (compute / total - 2 * (n - 1) / n * beta)
     best = best_bucket(sizes, seconds, n, alpha, beta, range(1000, 400_001, 1000))
     times = [
-        step_time(sizes, seconds, n, alpha, beta, int(size), int(size))
+        bucketed_seconds(sizes, seconds, n, alpha, beta, int(size), int(size))
         for size in (best, 1.1 * least, least / 2)
     ]
     assert best > least and times[1] < 1.01 * times[0] and times[2] > 1.4 * times[0]
@@ -99,7 +104,7 @@ def alone(comm, batch=256):
     return sizes, [b - a for a, b in itertools.pairwise(times)]
 
 
-def backward_time(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm, batch=256):
+def backward_time(comm, bucket_bytes, first_bucket_bytes, overlap, batch=256):
     """Virtual seconds of the second backward."""
     model = DataParallel(
         mlp(LAYERS, device="meta"),
@@ -107,7 +112,7 @@ def backward_time(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm, ba
         bucket_bytes,
         first_bucket_bytes,
         overlap,
-        algorithm=algorithm,
+        algorithm="ring",
     )
     for _ in range(2):
         model.zero_grad()
@@ -117,15 +122,15 @@ def backward_time(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm, ba
     return comm.now() - start
 
 
-def simulated(n, bucket_bytes, first_bucket_bytes=None, overlap=True, algorithm="ring", **links):
+def simulated(n, bucket_bytes, first_bucket_bytes=None, overlap=True, **links):
     world = World(n, cluster=modelled(n, **links), device="meta")
     first = bucket_bytes if first_bucket_bytes is None else first_bucket_bytes
-    return max(world.run(backward_time, bucket_bytes, first, overlap, algorithm))
+    return max(world.run(backward_time, bucket_bytes, first, overlap))
 
 
 @functools.cache
 def known(n):
-    """What `step_time` wants to know, from one rank."""
+    """What `bucketed_seconds` wants to know, from one rank."""
     sizes, seconds = World(1, cluster=modelled(1), device="meta").run(alone)[0]
     assert sum(seconds) == pytest.approx(15 * 2 * 256**3 / FLOPS)  # 8 weights, 7 inputs
     return sizes, seconds, n
@@ -147,16 +152,8 @@ BUCKETS = [(1, 1), (300_000, 1024), (600_000, 300_000), (1 << 30, 1 << 30)]
 )
 def test_the_world_agrees(n, bucket, first, overlap):
     """But for the flags, 4 bytes a gradient, and chunks that do not come out even."""
-    predicted = step_time(*known(n), ALPHA, BETA, bucket, first, overlap)
+    predicted = bucketed_seconds(*known(n), ALPHA, BETA, bucket, first, overlap)
     assert simulated(n, bucket, first, overlap) == pytest.approx(predicted, rel=1e-3)
-
-
-def test_with_another_algorithm():
-    predicted = step_time(*known(4), ALPHA, BETA, 600_000, 600_000, algorithm="halving_doubling")
-    assert simulated(4, 600_000, algorithm="halving_doubling") == pytest.approx(predicted, rel=1e-3)
-    assert best_bucket(*known(4), 1e-3, BETA, algorithm="halving_doubling") >= best_bucket(
-        *known(4), ALPHA, BETA
-    )
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -1,32 +1,31 @@
-"""Published bubble rates, reproduced from the times beside them."""
+"""Published figures: every table is read and says where it is from; bubble rates, reproduced from the times beside them."""
 
 import pytest
 
-from minidist.study import bubbles, published
-from minidist.study.bubbles import bubble_table, simulated
+from minidist.study.compare import SCHEDULES, SEARCHED, published, simulated
 from tests.largest import largest
 from tests.size import FULL
 
 
 @pytest.fixture(scope="module")
 def rates():
-    """The rows of fewest micro-batches; at full size all, as `python -m minidist.study.bubbles` shows them."""
+    """The rows of fewest micro-batches; at full size all."""
     rows = published("zero_bubble_rates")
     return [simulated(row) for row in rows if FULL or row["M"] == 3 * row["p"]]
 
 
-def test_every_row_is_simulated(monkeypatch):
-    monkeypatch.setattr(bubbles, "simulated", lambda row: row)
-    assert bubbles.published_bubbles() == published("zero_bubble_rates")
-    assert {row["schedule"] for row in bubbles.published_bubbles()} == {
-        *bubbles.BY_HAND,
-        *bubbles.SEARCHED,
-    }
+def test_every_schedule_of_the_rows_is_built_here():
+    schedules = {row["schedule"] for row in published("zero_bubble_rates")}
+    assert schedules == {*SCHEDULES, "1F1B-I", *SEARCHED}
 
 
 def test_within_the_rounding_of_four_digits(rates, figure):
     """Lists by hand and the search at the smaller limit; the search at the larger one is a heuristic, theirs too."""
-    figure(str(bubble_table(rates)))
+    for rate in rates:
+        words = (
+            f"{rate.model}, p {rate.p}, M {rate.M}, {rate.schedule}: published {rate.published:.4f}"
+        )
+        figure(f"{words}, ours {rate.ours:.4f}, waiting as published {rate.as_published:.4f}")
     for name in ("1F1B", "1F1B-I", "ZB-H1", "ZB-H2"):
         errors = [abs(r.as_published - r.published) for r in rates if r.schedule == name]
         figure(f"{name}: {len(errors)} rows, largest error {largest(errors):.1e}")
@@ -69,11 +68,6 @@ def test_interleaved_waits_for_more(rates):
             assert 0.001 < rate.error < 0.005, rate
 
 
-def test_the_table(rates):
-    text = bubble_table(rates[:2]).text
-    assert "1F1B      0.2431" in text and "+0.00347" in text
-
-
 def test_a_row_that_cannot_be():
     row = dict(
         model="x",
@@ -92,3 +86,53 @@ def test_a_row_that_cannot_be():
         simulated(row)
     with pytest.raises(ValueError, match="'ZB-9'"):
         simulated(row | {"schedule": "ZB-9"})
+
+
+# ------------------------------------------------------------
+# The tables themselves.
+
+
+NAMES = [
+    "activation_recomputation",
+    "claims_checked",
+    "hardware",
+    "megatron_sc21_table1",
+    "nccl",
+    "training_runs",
+    "zero",
+    "zero_bubble_rates",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_has_a_source_and_a_value(name):
+    rows = published(name)
+    assert rows
+    for row in rows:
+        assert row["source"] and row["evidence"] and row["quantity"] and row["value"] is not None, (
+            row
+        )
+
+
+def test_numbers_are_numbers():
+    row = published("zero")[1]
+    assert row["params"] == 7_500_000_000 and isinstance(row["params"], int)
+    assert (
+        row["value"] == 31.4
+        and row["unit"] == "GB (1e9)"
+        and row["MP"] is None
+        and row["stage"] == "Pos"
+    )
+    values = {row["quantity"]: row["value"] for row in published("activation_recomputation")}
+    assert values["recompute_overhead_reduction"] == ">90" and values["MFU_530B_2240_GPUs"] == 54.2
+    assert published("megatron_sc21_table1")[4]["value"] == 1.54668e16
+
+
+def test_a_name_that_is_no_table():
+    with pytest.raises(
+        ValueError,
+        match=r"'zeroes'; there are activation_recomputation, .*, zero, zero_bubble_rates$",
+    ):
+        published("zeroes")
+    with pytest.raises(ValueError):
+        published("../figures/zero")
