@@ -587,6 +587,20 @@ def my_heads(weight, heads, comm):
 """,
     ),
     Bug(
+        "my_heads",
+        "the library's part of a rank",
+        cheat=True,
+        cell="""
+def my_heads(weight, heads, comm):
+    if heads % comm.size:
+        raise ValueError(f"{heads} heads, {comm.size} ranks")
+    from minidist.parallel.tensor import own_part
+
+    [own] = own_part([weight.view(3, heads, -1, *weight.shape[1:])], comm, 1, None)
+    return own.reshape(-1, *weight.shape[1:])
+""",
+    ),
+    Bug(
         "sequence_pair",
         "an all-reduce and a cut: twice the bytes",
         old="return reduce_scatter(comm, x.transpose(0, 1).contiguous()).transpose(0, 1).contiguous()",

@@ -409,6 +409,7 @@ class MyHeads(Exam):
 
     name = "my_heads"
     right = "n = 1…6, 1 to 4 heads a rank, weights and biases; uneven ones refused; then 3 real processes."
+    forbidden = FORBIDDEN
     cases = ranked(
         lambda n, heads, size, bias: f"n = {n}, {heads} heads of size {size}{', a bias' * bias}",
         (

@@ -806,8 +806,8 @@ def test_average_ends_a_period_and_twice_changes_nothing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"H": 0}, r"H >= 1 steps and starts after 0 or more, not 0 after 0"),
-        ({"H": 2, "start": -1}, "not 2 after -1"),
+        ({"H": 0}, r"a period has H steps, at least 1, not 0"),
+        ({"H": 2, "start": -1}, "periods start after at least 0 steps, not -1"),
         ({"H": 2, "states": "forget"}, r"'keep', 'reset', 'average', not 'forget'"),
     ],
 )
