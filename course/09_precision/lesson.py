@@ -731,7 +731,7 @@ study.table(
 # ## The library's version
 #
 # Its scaler agrees over `comm`, and adapts as yours. It may have a smallest scale, `LossScaler(min_scale=…)`: a few bad
-# batches in a row halve S again and again, and 2,000 good steps double it once, so for long small gradients would be 0.
+# batches in a row halve S again and again, and 2,000 good steps double it once, so small gradients would be 0 for long.
 # At the smallest S a step that overflows is still skipped. Its autocast has all three lists, and users change them: here
 # GELU is made black. A weight that is used twice is cast once.
 

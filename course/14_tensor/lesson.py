@@ -647,9 +647,9 @@ study.table(
 #
 # ## The library's version
 #
-# Our `Copy` and `Reduce` are `copy_to` and `reduce_from`; they take lists, too, and send them as one message. All such
-# operators are one: `conjugate` goes there in forward, and back in backward. What backward does is again such an
-# operator, with the two exchanged, so a gradient has a gradient, too.
+# Our `Copy` and `Reduce` are `copy_to` and `reduce_from`; they take lists, too, and send a list in one all-reduce. All
+# such operators are one function, `conjugate`: it applies one map in forward, and its transpose in backward. That
+# backward is a `conjugate` again, with the two exchanged, so that gradients have gradients, too.
 
 # %%
 from minidist.parallel.tensor import Conjugate, copy_to, reduce_from

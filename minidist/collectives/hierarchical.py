@@ -94,7 +94,10 @@ class Bundled:
     """
 
     def __init__(self, nodes: Nodes, chunks: list[Tensor], filled: bool):
-        order = [r for bundle in nodes.bundles for ranks in bundle for r in ranks]
+        order: list[int] = []
+        for bundle in nodes.bundles:
+            for ranks in bundle:
+                order += ranks
         self._to = (
             None if order == list(range(len(chunks))) else adjacent_view(chunks, 0, len(chunks))
         )

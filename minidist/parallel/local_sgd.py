@@ -185,10 +185,10 @@ class AdaComm:
                 f"rank {comm.rank} gave no loss, and H depends on it: step(loss=…), or a closure"
             )
         loss, weight = torch.as_tensor(loss).detach(), 1.0 if weight is None else float(weight)
-        mine = torch.zeros(2, dtype=torch.float64, device=comm.device)
+        own = torch.zeros(2, dtype=torch.float64, device=comm.device)
         if weight:  # the mean loss of no samples is nan
-            mine = torch.stack([loss.to(mine) * weight, torch.full_like(mine[0], weight)])
-        total, weights = all_reduce_(comm, mine).unbind()
+            own = torch.stack([loss.to(own) * weight, torch.full_like(own[0], weight)])
+        total, weights = all_reduce_(comm, own).unbind()
         return decide(total / weights, on_meta=1.0)
 
     def _choose(self, ratio: float) -> int:

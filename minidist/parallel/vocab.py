@@ -138,13 +138,14 @@ class ColumnEmbedding(Embedding):
         seed: int = 0,
         name: str = "tokens",
         dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
     ):
         _check_table(vocab, hidden)
         cut = Cut(1, uneven(hidden, comm.size))
         super().__init__(vocab, cut.sizes[comm.rank], dtype=dtype, device="meta")
         self.comm = comm
         self.cuts = {"weight": cut}
-        materialize_part_(self, comm, seed, name)
+        materialize_part_(self, comm, seed, name, device)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (…) → (…, H)
         check_tokens(tokens, len(self.weight), "token")

@@ -130,8 +130,8 @@ FAULTS = {
         Fault(
             "each rank goes by its own loss",
             "parallel/local_sgd.py",
-            "all_reduce_(comm, mine).unbind()",
-            "mine.unbind()",
+            "all_reduce_(comm, own).unbind()",
+            "own.unbind()",
             "parallel/test_local_sgd.py::test_the_rule[3-20-0.5]",
         ),
         Fault(
