@@ -157,8 +157,10 @@ def _server(pid: int) -> tuple[socket.socket, subprocess.Popen]:
     ours, theirs = socket.socketpair()
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    # In huge pages the server is forked faster: there are fewer of them to map.
-    environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | os.environ | {"PYTHONPATH": path}
+    # In huge pages the server is forked faster: there are fewer of them to map. Without caches of threads (tcache) a
+    # small piece beside a large freed block joins it again, and the next tensor of that size fits there.
+    tunables = "glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0"
+    environ = {"GLIBC_TUNABLES": tunables} | os.environ | {"PYTHONPATH": path}
     with theirs:
         command = [sys.executable, "-P", "-m", "minidist.comm.server", str(theirs.fileno())]
         server = subprocess.Popen(

@@ -4,6 +4,7 @@ import importlib
 import linecache
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 import pytest
 import torch
 
+from minidist.collectives import all_reduce_
 from minidist.comm import Deadlock, PeerLost, RankMissing, launch
 from minidist.comm.launch import _server
 from tests.comm.children import descriptors, files, left, lives, until
@@ -475,6 +477,24 @@ def test_a_rank_that_closes_its_output():
 
 def test_64_mib_both_ways():
     assert launch(exchange, 2, 16 << 20) == [1.0, 0.0]
+
+
+def growth(comm):
+    """MiB by which all-reduces of some 16 MiB, again and again, grow a rank that has done two."""
+    most = []
+    for k in range(8):
+        x = torch.ones((4 << 20) - 1000 * k)
+        for _ in range(4):
+            all_reduce_(comm, x, algorithm="ring")
+            most.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        del x
+    return most[-1] - most[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc is told to keep what was freed")
+def test_freed_memory_is_used_again():
+    """The buffer of 8 MiB that a ring needs lies where the one before it was: fresh pages would take ten times as long."""
+    assert max(launch(growth, 2)) < 4
 
 
 def test_large_arguments_and_results():
