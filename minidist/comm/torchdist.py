@@ -248,6 +248,7 @@ class Inbox:
             except Exception as error:
                 receive.work.fail(error)
                 self._heard(receive)
+            del receive  # its tensor must not stay until the next one comes
 
     def _meet(self, source: Source, receive: Receive) -> None:
         """Wait for the next header of a source, and give its message to the receive, if it is for it.
@@ -465,6 +466,8 @@ class TorchWork(TransferWork):
             self.fail(error)
             self._give_up()
             raise
+        finally:
+            self._receives = []  # they know this work: what was received would stay until the next collection
 
     def _give_up(self) -> None:
         self._comm.inbox.withdraw(self._receives)

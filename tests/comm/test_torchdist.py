@@ -1,9 +1,11 @@
 """Any torch.distributed group as a Comm: groups that exist already, and torchrun."""
 
+import gc
 import os
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 import torch
@@ -454,3 +456,23 @@ def given_up(comm):
 
 def test_what_was_handled_is_not_raised_again_at_the_end():
     assert launch(given_up, 2, transport="gloo", timeout=0.8) == ["handled", "later"]
+
+
+def when_freed(comm):
+    """Whether what has been sent and received is freed with its last name, without a collection."""
+    peer = 1 - comm.rank
+    freed = []
+    gc.disable()
+    for _ in range(3):
+        sent, received = torch.zeros(4), torch.zeros(4)
+        for x in (sent, received):
+            weakref.finalize(x, freed.append, x.nbytes)
+        comm.sendrecv(sent, peer, received, peer)
+        del sent, received, x
+    return len(freed)
+
+
+@pytest.mark.parametrize("transport", ["gloo", "shm"])
+def test_what_was_received_is_freed_at_once(transport):
+    """A gathered layer that stays until Python collects its circles is a layer more in memory."""
+    assert launch(when_freed, 2, transport=transport) == [6, 6]
