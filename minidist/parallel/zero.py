@@ -198,7 +198,7 @@ class OwnedBucket:
     """The gradients of `params` (one dtype) on their way to their owners, in the hands of a `Reducer`.
 
     They travel in rounds, in each a slice of what every owner gets, so that all wires are in use and n slices are in
-    memory; slice_bytes: of a slice.
+    memory: in 16 rounds, unless a slice has less than 1 MiB, not worth a message's latency, or more than `most` bytes.
     """
 
     def __init__(
@@ -207,13 +207,14 @@ class OwnedBucket:
         owner: dict[Tensor, int],
         comm: Comm,
         averages: Averages,
-        slice_bytes: int,
+        most: int,
     ):
         self.params, self.layout = by_owner(params, owner, comm)
         self.missing: set[Tensor] = set()  # of this backward
         self._own = [i for i, p in enumerate(self.params) if owner[p] == comm.rank]
         self._averages = averages
-        self._slice = max(1, slice_bytes // self.params[0].element_size())
+        nbytes = max(1 << 20, sum(p.nbytes for p in params) // (16 * comm.size))
+        self._slice = max(1, min(nbytes, most) // self.params[0].element_size())
 
     def put(self, p: Tensor, factor: float) -> None:
         """The gradient of `p` is there, or will not come."""
@@ -261,9 +262,8 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     params, **kwargs: as of `optimizer_class`, with groups and names. Its step must look at one parameter at a time, as
     nearly all do; L-BFGS is refused.  stage: 1 or 2.  master_dtype: of a parameter with fewer bits its owner steps a
     copy in this dtype, by `train.amp.Masters`.  bucket_bytes, first_bucket_bytes: of the buckets in which gradients
-    travel; a bucket is reduced in rounds, at stage 2 of at most bucket_bytes for each owner. At stage 1 all gradients
-    are one bucket, and a round takes bucket_bytes/n for each owner, or 1/64 of all gradients if that is more.
-    overlap: of stage 2, as in `DataParallel`.
+    travel, at stage 1 all of them as one; a bucket is reduced in 16 rounds, or fewer: in a round each owner gets at least
+    1 MiB, and at most bucket_bytes.  overlap: of stage 2, as in `DataParallel`.
     weight: as in `DataParallel`, set before the backward; None: all ranks alike.  tied: parameters that other stages of
     a pipeline hold, too. They are owned by the same rank of each stage's group, if every stage gives them in the same order.
 
@@ -423,12 +423,9 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         return {p: names[p] for p in self._owner if p.requires_grad}
 
     def _bucket(self, params: list[Tensor]) -> OwnedBucket:
-        size = self._bucket_bytes
-        if (
-            self.stage == 1
-        ):  # all gradients are one bucket: slices of 1/64 and more keep the rounds few
-            size = max(size // self.comm.size, sum(p.nbytes for p in params) // 64)
-        return OwnedBucket(params, self._owner, self.comm, self._reducer.averages, size)
+        return OwnedBucket(
+            params, self._owner, self.comm, self._reducer.averages, self._bucket_bytes
+        )
 
     def average(self) -> None:
         """What the end of a backward does at stage 2: give each owner the averages of its gradients."""

@@ -1110,6 +1110,17 @@ def most(timeline, kinds, start, end):
 
 
 @pytest.mark.parametrize("n", [2, 4])
+def test_stage_1_packs_little_at_once(n):
+    """In a step there are all gradients, of each owner one of which not all is packed, and n slices, what a ring receives
+    besides: a sixteenth of all gradients, or 1 MiB for each owner where that is more."""
+    times, trace = run(n, 1, FP32, 2)
+    slices = (n + min(3, n - 1)) * max(1 << 20, 4 * PARAMS // (16 * n)) + n * 4 * LAYER
+    for r, (_, backward, step) in enumerate(times):
+        peak = most(trace.memory[r], ("gradients", "other"), backward, step)
+        assert 4 * PARAMS < peak < 4 * PARAMS + slices + 2**18
+
+
+@pytest.mark.parametrize("n", [2, 4])
 def test_stage_2_frees_during_backward(n):
     """At most what is owned, a bucket that fills, one that is sent (of two layers), and what a ring receives: up to
     three slices, here layers. Stage 1 has all of it."""
