@@ -248,12 +248,15 @@ class Comm(ABC):
 
     def _check(self, ops: Sequence[Send | Recv]) -> None:
         for op in ops:
-            sending = isinstance(op, Send)
-            if not (sending or isinstance(op, Recv)):
+            if isinstance(op, Send):
+                sending, peer = True, op.dst
+            elif isinstance(op, Recv):
+                sending, peer = False, op.src
+            else:
                 raise TypeError(
                     f"a batch is a list of Send and Recv; {type(op).__name__} is neither"
                 )
-            x, peer = op.x, op.dst if sending else op.src
+            x = op.x
             if not (
                 type(peer) is int
                 and -1 < peer < self.size
@@ -328,7 +331,7 @@ class Comm(ABC):
         del ops  # thousands may wait, each with what it holds
         work.wait()
 
-    def split(self, color, key=None) -> Comm | None:
+    def split(self, color, key=None) -> Comm | Any:  # Any: None, for a color that is None
         """Cut the group: ranks of one `color` get a Comm of their own, ordered by (key, rank).
 
         All ranks must call it. `color=None` joins no group and gets None. MPI_Comm_split. Colors and keys
@@ -406,7 +409,7 @@ class ThreadWork(Work):
     def __init__(self, unwaited: dict[Work, None]):
         self._finished = threading.Event()
         self._result = None
-        self._error = None
+        self._error: BaseException | None = None
         self.source = None
         self._unwaited = unwaited
         unwaited[self] = None
