@@ -68,9 +68,11 @@ def instance(value, kind: type, sentence: str) -> None:
 def device(value) -> torch.device:
     """A device of torch, by its name."""
     try:
-        return torch.device(None if isinstance(value, int) else value)
+        if not isinstance(value, int):
+            return torch.device(value)
     except (RuntimeError, TypeError):
-        raise ValueError(f'a device is "cpu", "cuda" or "meta", not {value!r}') from None
+        pass
+    raise ValueError(f'a device is "cpu", "cuda" or "meta", not {value!r}')
 
 
 def floating(value, sentence: str) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from operator import itemgetter
 from time import monotonic
+from typing import Any
 
 import torch
 
@@ -70,8 +71,10 @@ class Generators:
 
     def __init__(self, device: torch.device, seeds: Iterable[int]):
         cpu = torch.default_generator
-        devices = ["cpu"]
-        self._get, self._set = cpu.get_state, cpu.set_state  # bound once: they run at every turn
+        devices: list[str | torch.device] = ["cpu"]
+        # bound once: they run at every turn
+        self._get: Callable[[], Any] = cpu.get_state
+        self._set: Callable[[Any], Any] = cpu.set_state
         if device.type == "cuda":
             gpu = torch.cuda.default_generators[device.index or 0]
             devices.append(gpu.device)
@@ -121,9 +124,10 @@ class Fiber:
         self.time = time
         self.baton = threading.Lock()
         self.baton.acquire()
-        self.waits = None  # what it waits for: anything whose str() says so
+        self.waits: Any = None  # what it waits for: anything whose str() says so
         self.idle = False  # a lane without a job: its waiting is no deadlock
-        self.over, self.thread = False, None
+        self.over = False
+        self.thread: Any  # a Thread, on which `Clock.spawn` notes two things more
         self.keeps_rng = 0  # how deep it is in code that draws no random numbers
 
 
@@ -151,7 +155,7 @@ class Clock:
         self._now = Moment()  # the one that the run has reached
         # whether its events are being acted upon: some of them may be still to come
         self._acting = False
-        self._thread = threading.current_thread()  # which waits for the run
+        self._thread: Any = threading.current_thread()  # which waits for the run
         self._depth = getattr(self._thread, "depth", 0)  # how many runs it stands inside of
         self._finished = threading.Lock()
         self._finished.acquire()

@@ -433,16 +433,18 @@ class Cluster:
         return [Place(node // (self.rack or self.nodes), node, device) for node, device in nodes]
 
     @cached_property
-    def _paths(self) -> list[_Path | None]:
-        """The way within a device, a node, a rack, and between racks; None where no two ranks are so far apart."""
+    def _paths(self) -> dict[int, _Path]:
+        """The way within a device, a node, a rack, and between racks, by these numbers; of distances that there are."""
         inside = "nvlink" if "nvlink" in self.links else "pcie"
         ways = [
             [name for name in names if name in self.links]
             for names in (("device",), (inside,), ("nic", "tor"), ("nic", "tor", "spine"))
         ]
-        return [
-            _Path(names, [self.links[name] for name in names]) if names else None for names in ways
-        ]
+        return {
+            distance: _Path(names, [self.links[name] for name in names])
+            for distance, names in enumerate(ways)
+            if names
+        }
 
     def _path(self, src: int, dst: int) -> _Path:
         self._check(src, dst)

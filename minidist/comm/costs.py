@@ -212,7 +212,8 @@ def _formula(packet, name: str) -> Callable[[tuple, Mapping, Any], int] | None:
     """FLOPs of a call from its arguments and its result; None where there are none. `addmm_` counts as `addmm`."""
     name = name.removesuffix("_")
     if name in LACKING:
-        return lambda args, kwargs, out, count=LACKING[name]: count(*args)
+        lacking = LACKING[name]
+        return lambda args, kwargs, out: lacking(*args)
     count = flop_registry.get(packet) or flop_registry.get(getattr(torch.ops.aten, name, None))
     return count and (lambda args, kwargs, out: count(*args, **kwargs, out_val=out))
 

@@ -245,7 +245,7 @@ def _stopped(pids: dict[int, int], n: int) -> RankMissing:
         f"{ranks} {are} missing: {processes} stopped (by SIGSTOP, Ctrl-Z or a debugger); "
         f"`kill -CONT {' '.join(map(str, pids.values()))}` lets it go on"
     )
-    error.rank = min(pids)
+    error.rank = min(pids)  # type: ignore[attr-defined]  # any exception takes it
     error.add_note(f"the processes of the other ranks of {n} were waiting")
     return error
 

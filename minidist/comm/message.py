@@ -114,7 +114,9 @@ class _End:
 
 
 class Outgoing(_End):
-    """The sender's end. Messages leave in the order of `push`."""
+    """The sender's end. Messages leave in the order of `push`. `due`: when the next segment may leave."""
+
+    due = 0.0
 
     def __init__(self, rings: Rings, src: int, dst: int):
         super().__init__(rings, src, dst, dst)
@@ -238,13 +240,14 @@ class Message(_Transfer):
         self.op = op
         self.comm = comm
         self.sending = isinstance(op, Send)
-        peer = op.dst if self.sending else op.src
+        peer = op.dst if isinstance(op, Send) else op.src
         self.peer = peer if peer == ANY else comm.ranks[peer]
         self.over = False
         self.posted = time.monotonic()
         self.header = (
-            packed((comm.channel, self.nbytes, self.posted, self.said)) if self.sending else None
+            packed((comm.channel, self.nbytes, self.posted, self.said)) if self.sending else b""
         )
+        self.came: tuple = ()  # of a receive: the header of what fills it
 
     def finish(self, error: BaseException | None = None) -> None:
         staged = self.pointer != self.op.x.data_ptr()
@@ -273,7 +276,7 @@ class Aside(_Transfer):
 
     def __init__(self, header: tuple):
         super().__init__(torch.empty(header[1], dtype=torch.uint8))
-        self.header = header
+        self.came = header
 
     def give(self, receive: Message) -> None:
         if receive.nbytes:
@@ -288,7 +291,7 @@ class ShmWork(Work):
         self.comm = comm
         self.call = comm.call
         self.parts = len(ops)  # messages that are not over
-        self.error = None
+        self.error: BaseException | None = None
         self.source = None
         self.messages = [Message(self, op, comm, endpoint.checked) for op in ops]
 

@@ -50,7 +50,7 @@ def named_group(
     )
     whole, place = c10d._get_default_group(), everyone.index(dist.get_rank())
     # Over a connection of its own: who waits for a key holds up whoever shares the connection, such as another lane.
-    store = c10d._get_default_store().clone()
+    store = c10d._get_default_store().clone()  # type: ignore[attr-defined]  # not in the stubs
     # With a device bound, PyTorch would split the new communicator off the whole run's, and wait for all ranks there.
     bound, whole.bound_device_id = whole.bound_device_id, None
     try:
@@ -223,10 +223,10 @@ class StreamWork(Work):
         self._gpu = gpu
         self._unwaited = unwaited
         self.source = None
-        self._result = None
-        self._error = None
-        self._event = None
-        self._held = None
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._event: Any = None
+        self._held: tuple = ()
         unwaited[self] = None
 
     def done(self) -> bool:
@@ -236,7 +236,7 @@ class StreamWork(Work):
         stream = self._gpu.current_stream()
         stream.wait_event(self._event)
         self._unwaited.pop(self, None)
-        held, self._held = self._held, None
+        held, self._held = self._held, ()
         _mark([held, self._result], stream)
         if self._error is not None:
             raise self._error
@@ -244,9 +244,9 @@ class StreamWork(Work):
 
 
 class StreamLane:
-    """Issues the jobs of one lane, each with the lane's Comm as first argument. gpu: `torch.cuda`, or its stand-in."""
+    """Issues the jobs of one lane, each with the lane's TorchComm as first argument. gpu: `torch.cuda`, or its stand-in."""
 
-    def __init__(self, comm: Comm, gpu: Any, unwaited: dict[Work, None]):
+    def __init__(self, comm: Any, gpu: Any, unwaited: dict[Work, None]):
         self.comm = comm
         self._gpu = gpu
         self._unwaited = unwaited

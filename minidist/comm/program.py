@@ -69,7 +69,7 @@ MANY = 100_000
 # bytes of an array or a tensor whose values are compared: a thousand of them take 0.2 s at most
 SMALL = 1 << 18
 _PLAIN = (int, float, complex, bool, str, bytes, NoneType, frozenset)
-_SEEDED = (random.random.__self__, torch.default_generator)  # every rank has its own state of these
+_SEEDED = (random._inst, torch.default_generator)  # every rank has its own state of these
 
 
 def copied(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -336,7 +336,7 @@ def caller() -> tuple[str, int] | None:
 
 def line_of(thread: threading.Thread) -> str:
     """The line of the user's program at which another thread stands; "" once the program has returned."""
-    frame = sys._current_frames().get(thread.ident)
+    frame = sys._current_frames().get(thread.ident or 0)
     place = outside(_places(frame))
     return located(*place) if place else ""
 
@@ -383,7 +383,7 @@ def named(error: BaseException, rank: int, n: int) -> BaseException:
         cause, error = error, RuntimeError(f"the program left with {type(error).__name__}({error})")
         error.__cause__ = cause
     if not isinstance(getattr(error, "rank", None), int):
-        error.rank = rank
+        error.rank = rank  # type: ignore[attr-defined]  # any exception takes it
     error.add_note(f"raised on rank {rank} of {n}")
     return error
 
@@ -434,14 +434,14 @@ def dumps(value) -> bytes:
 def dumps_program(program: Callable, args: tuple, kwargs: dict) -> bytes:
     """The program and its arguments, with what the modules of the user's define that they come from."""
     origins = {
-        sys.modules.get(getattr(x, "__module__", None))
+        sys.modules.get(getattr(x, "__module__", None) or "")
         for x in (program, *args, *kwargs.values())
         if users(x)
     }
     with _REGISTERING, contextlib.ExitStack() as registered:
         known = cloudpickle.list_registry_pickle_by_value()
-        for module in origins - {None, sys.modules["__main__"]}:
-            if module.__name__ not in known:
+        for module in origins - {sys.modules["__main__"]}:
+            if module is not None and module.__name__ not in known:
                 cloudpickle.register_pickle_by_value(module)
                 registered.callback(cloudpickle.unregister_pickle_by_value, module)
         try:

@@ -153,7 +153,7 @@ class Endpoint:
         others = [r for r in range(rings.n) if r != rank]
         wire = None if rings.rate is None else Wire(rings.rate)
         ring_to = Outgoing if wire is None else functools.partial(Paced, wire=wire)
-        self._out = {r: (ring_to(rings, rank, r), deque()) for r in others}
+        self._out: dict[int, tuple[Outgoing, deque[Message]]] = {r: (ring_to(rings, rank, r), deque()) for r in others}
         self._in = {r: Incoming(rings, r, rank) for r in others}
         # by channel, in the order in which they were posted; and how many of them there are, by src or ANY
         self._receives: dict[str, list[Message]] = defaultdict(list)
@@ -162,7 +162,7 @@ class Endpoint:
         self._coming: dict[int, Message | Aside] = {}  # what the ring from src is filling
         # deaths that a wildcard receive on this channel has heard of
         self._heard_of: set[tuple[str, int]] = set()
-        self.open: dict[ShmWork, None] = {}  # posted and not yet waited for
+        self.open: dict[Work, None] = {}  # posted and not yet waited for
         self.shared = False  # whether several threads wait here
         self._lock = threading.RLock()
         self._news = threading.Condition()
@@ -216,17 +216,17 @@ class Endpoint:
         if message.complete:
             del self._coming[src]
             if isinstance(message, Message):
-                self._record(src, message.header)
+                self._record(src, message.came)
                 message.finish()
             else:
-                self._serve_aside(message.header[0])
+                self._serve_aside(message.came[0])
         return moved
 
     def _target(self, src: int, header: tuple) -> Message | Aside:
         """The receive that this message is for; without one, or with a wrong one, it is put aside."""
         receive, wanted = self._receive_for(src, header)
         if receive is not None and receive.nbytes == header[1]:
-            receive.header = header
+            receive.came = header
             return receive
         aside = Aside(header)
         if wanted:
@@ -264,13 +264,13 @@ class Endpoint:
         """Give what was put aside to receives that have been posted since."""
         for (src, on), queue in self._aside.items():
             while on == channel and queue and queue[0].complete:
-                receive, wanted = self._receive_for(src, queue[0].header)
+                receive, wanted = self._receive_for(src, queue[0].came)
                 if wanted:
                     break
                 aside = queue.popleft()
                 if receive is not None and not receive.over:
                     aside.give(receive)
-                    self._record(src, aside.header)
+                    self._record(src, aside.came)
                     receive.finish()
 
     def abandon(self, comm, call: tuple) -> None:

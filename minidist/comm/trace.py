@@ -70,8 +70,6 @@ class Spans:
     def __eq__(self, other) -> bool:
         return isinstance(other, Spans | list) and list(self) == list(other)
 
-    __hash__ = None
-
 
 # ------------------------------------------------------------
 # Live bytes by category over time: what a ledger gives once the run is over.
@@ -132,8 +130,6 @@ class Timeline:
     def __eq__(self, other) -> bool:
         mine = lambda t: (t.times, t._changes, t._categories)
         return isinstance(other, Timeline) and all(map(np.array_equal, mine(self), mine(other)))
-
-    __hash__ = None
 
     def __len__(self) -> int:
         return len(self.times)
@@ -286,8 +282,8 @@ class Trace:
         self._rows, self._words = bytearray(), Words()  # a word: (label, lane)
         self._sorted = True  # else they are to be put in order when they are looked at
         self.spans = Spans()
-        self.memory = {}
-        self.host = {}
+        self.memory: dict[int, Timeline] = {}
+        self.host: dict[int, OnHost] = {}
 
     def add(self, src, dst, nbytes, start, sent, arrived, label=None, lane="main") -> None:
         self._rows += _MESSAGE_ROW.pack(

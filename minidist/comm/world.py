@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -142,8 +142,9 @@ class World:
             run.clock.run()
         run.trace.sort()  # not every transfer waits until the clock has come to it
         self.time = max(f.time for f in run.clock.fibers)
-        if run.clock.error is not None:
-            raise run.clock.error from run.cause()
+        error = run.clock.error
+        if error is not None:
+            raise error from run.cause(error)
         if self.on_failure == "end" and run.wires.unread():
             raise never_received(run.wires.unread())
         if not run.failed:
@@ -170,7 +171,8 @@ class _Run:
             self.open,
         )
         self.meter = None
-        self.charged = nullcontext  # in here, what the running fiber computes is charged to it
+        # in here, what the running fiber computes is charged to it
+        self.charged: Callable[[], AbstractContextManager] = nullcontext
         if world.meter:
             self.meter = Meter(self.clock, self.trace, world.cluster, world.device.type)
             self.charged = self.meter.charged
@@ -212,9 +214,8 @@ class _Run:
                 for fiber in self.clock.fibers:
                     fiber.idle |= fiber.rank == rank  # what its lanes wait for is nobody's concern
 
-    def cause(self) -> BaseException | None:
+    def cause(self, error: BaseException) -> BaseException | None:
         """What a Deadlock may come from: the exception of something posted that has not been raised."""
-        error = self.clock.error
         works = [w for works in self.open for w in works]
         works += [f.waits for f in self.clock.fibers if isinstance(f.waits, WorldWork)]
         unseen = [w.error for w in works if w.error is not None]
