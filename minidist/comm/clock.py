@@ -117,6 +117,7 @@ class Fiber:
     """A thread of the run: a rank's program, or one of its lanes."""
 
     __slots__ = ("baton", "idle", "keeps_rng", "name", "over", "rank", "thread", "time", "waits")
+    thread: Any  # a Thread, on which `Clock.spawn` notes two things more
 
     def __init__(self, rank: int, name: str, time: float):
         self.rank = rank
@@ -127,7 +128,6 @@ class Fiber:
         self.waits: Any = None  # what it waits for: anything whose str() says so
         self.idle = False  # a lane without a job: its waiting is no deadlock
         self.over = False
-        self.thread: Any  # a Thread, on which `Clock.spawn` notes two things more
         self.keeps_rng = 0  # how deep it is in code that draws no random numbers
 
 

@@ -66,7 +66,7 @@ class Device:
         if self.efficiency is not None:
             number(self.efficiency, "the efficiency of a device is from 0 to 1", 0, 1)
 
-    def peak(self, dtype: torch.dtype) -> float:
+    def peak(self, dtype: torch.dtype | None) -> float:
         """FLOP/s at `dtype`; ValueError if the device has no figure for it."""
         if dtype not in self.flops:
             known = ", ".join(str(d).removeprefix("torch.") for d in self.flops)

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from .base import Host
 from .clock import Clock, Fiber
-from .cluster import Cluster, Device
+from .cluster import Cluster, Device, HostPart
 from .costs import Cost, Operator, called, operator, stored
 from .trace import CATEGORIES, OnHost, Timeline, Trace
 
@@ -65,6 +66,11 @@ class _Held(weakref.ref):
     """A live storage: `index` is its row in the ledger, `key` its address, `forward` that no backward made it."""
 
     __slots__ = ("born", "forward", "index", "key", "nbytes")
+    born: float
+    forward: bool
+    index: int
+    key: int
+    nbytes: int
 
 
 class Ledger:
@@ -126,7 +132,7 @@ class Ledger:
         host: what it gave is in the host's memory.  nothing_new: it gave no memory that it had not read."""
         if not self._open:
             return
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()
         accumulates = node is not None and type(node).__name__ == "AccumulateGrad"
         forward = node is None or torch.is_grad_enabled()
         for x in read:
@@ -400,6 +406,9 @@ def charges() -> list[Charge]:
 # for the rank in whose thread it is called: for the Charges which that thread has entered.
 
 
+_STORAGE: Any = torch.UntypedStorage  # whose `resize_` is ours for a while
+
+
 class Watch:
     """The hooks, from `with` to its end. A storage's `resize_` is no operator, so it is wrapped."""
 
@@ -414,14 +423,12 @@ class Watch:
             register_optimizer_step_pre_hook(functools.partial(_stepping, True)),
             register_optimizer_step_post_hook(functools.partial(_stepping, False)),
         ]
-        self._resize = resize = torch.UntypedStorage.resize_
-        torch.UntypedStorage.resize_ = lambda storage, nbytes: _resized(
-            storage, resize(storage, nbytes)
-        )
+        self._resize = resize = _STORAGE.resize_
+        _STORAGE.resize_ = lambda storage, nbytes: _resized(storage, resize(storage, nbytes))
         return self
 
     def __exit__(self, *exception) -> None:
-        torch.UntypedStorage.resize_ = self._resize
+        _STORAGE.resize_ = self._resize
         for handle in self._handles:
             handle.remove()
 
@@ -510,10 +517,10 @@ class Meter:
             """Of the rank's next operator."""
             return cluster.noise("operation", rank, next(self._done[rank]))
 
-        def seconds(cost: Cost) -> float:
-            return roofline(cluster.device, cost) * slowness * noise()
+        def seconds(device: Device, cost: Cost) -> float:
+            return roofline(device, cost) * slowness * noise()
 
-        def host_seconds(cost: Cost, copied: bool) -> float:
+        def host_seconds(host: HostPart, cost: Cost, copied: bool) -> float:
             link = host.link
             alone = link.alpha + cost.nbytes * link.beta if copied else roofline(host.device, cost)
             return alone * cluster.slow_ranks.get(rank, 1.0) * noise()
@@ -527,10 +534,10 @@ class Meter:
         charge = Charge(
             fiber,
             self.ledgers[rank],
-            None if cluster.device is None else seconds,
+            None if cluster.device is None else functools.partial(seconds, cluster.device),
             note,
             self.where,
-            None if host is None else host_seconds,
+            None if host is None else functools.partial(host_seconds, host),
         )
         return charge
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _get_default_group
 from torch.futures import Future
 
 from .base import Comm, Work, describe
@@ -119,8 +120,10 @@ class CommGroup(dist.ProcessGroup):
     World pass False, because PyTorch's waits in C++ do not know its clock (ValueError). Tensors are dense, on the CPU.
     """
 
+    options: _Options  # of a group that torch.distributed has made
+
     def __init__(self, comm: Comm, verbs: Any = None, overlap: bool = True, **own: Callable):
-        super().__init__(comm.rank, comm.size)
+        super().__init__(comm.rank, comm.size)  # type: ignore[call-arg]  # not in the stubs
         for name in own:
             if name not in VERBS:
                 raise ValueError(f"a group has no function {name!r}: there are {', '.join(VERBS)}")
@@ -396,7 +399,7 @@ def process_group(
         dist.init_process_group(
             NAME, store=dist.HashStore(), rank=comm.rank, world_size=comm.size, pg_options=options
         )
-        return dist.group.WORLD
+        return _get_default_group()
     if (comm.rank, comm.size) != (dist.get_rank(), dist.get_world_size()):
         raise ValueError(
             f"the Comm is rank {comm.rank} of {comm.size}, and torch.distributed is rank "
@@ -407,7 +410,8 @@ def process_group(
 
 def _create(asked, options: _Options | None) -> CommGroup:
     """A group of the ranks that torch.distributed names (none: all, for the default group)."""
-    options = options or dist.group.WORLD.options
+    whole: Any = dist.group.WORLD
+    options = options or whole.options
     comm = options.comm
     if asked.global_ranks_in_group:
         comm = comm._subgroup(list(asked.global_ranks_in_group), f"group {asked.group_id}")

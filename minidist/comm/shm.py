@@ -153,7 +153,9 @@ class Endpoint:
         others = [r for r in range(rings.n) if r != rank]
         wire = None if rings.rate is None else Wire(rings.rate)
         ring_to = Outgoing if wire is None else functools.partial(Paced, wire=wire)
-        self._out: dict[int, tuple[Outgoing, deque[Message]]] = {r: (ring_to(rings, rank, r), deque()) for r in others}
+        self._out: dict[int, tuple[Outgoing, deque[Message]]] = {
+            r: (ring_to(rings, rank, r), deque()) for r in others
+        }
         self._in = {r: Incoming(rings, r, rank) for r in others}
         # by channel, in the order in which they were posted; and how many of them there are, by src or ANY
         self._receives: dict[str, list[Message]] = defaultdict(list)

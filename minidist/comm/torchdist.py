@@ -34,11 +34,16 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 from zlib import crc32
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import BackendConfig, _get_process_group_store
+from torch.distributed.distributed_c10d import (
+    BackendConfig,
+    _get_default_group,
+    _get_process_group_store,
+)
 
 from .base import (
     ANY,
@@ -304,7 +309,7 @@ class TransferWork(Work):
         self._running: list = []  # over gloo: (torch's work, op, what must stay alive); over NCCL: torch's works
         # (target, staged): received values on their way to a strided tensor
         self._stage: list[tuple] = []
-        self._start = time.monotonic()
+        self._start: float | None = time.monotonic()
         self._error: BaseException | None = None
         self._over = False
         self._lock = threading.RLock()
@@ -562,9 +567,8 @@ class GroupedWork(TransferWork):
 
     def _finish(self, patience: timedelta) -> None:
         self._comm.check_usable()
-        host = self._comm.on_host() if self._headers else None
         for work, op, header, said in self._headers:
-            with naming(host, op):
+            with naming(self._comm.on_host(), op):
                 work.wait(patience)
             if isinstance(op, Recv):
                 self._compare(op, unpacked_header(header), said)
@@ -590,7 +594,7 @@ class GroupedWork(TransferWork):
         operations = []
         for op, said in zip(self.ops, self._said, strict=True):
             sending = isinstance(op, Send)
-            peer = op.dst if sending else op.src
+            peer = op.dst if isinstance(op, Send) else op.src
             if comm.checked:
                 header = packed_header(said) if sending else torch.empty(HEADER, dtype=torch.uint8)
                 work = comm.on_host().post_bytes(header, op, peer, 0, comm.tag)
@@ -643,6 +647,8 @@ class TorchComm(Comm):
     a death but by torchrun, which ends the other ranks, or by NCCL's watchdog, which ends the process after `timeout`.
     """
 
+    members: tuple[int, ...]
+
     def __init__(
         self,
         group: dist.ProcessGroup | None = None,
@@ -662,7 +668,7 @@ class TorchComm(Comm):
             raise TypeError(
                 f"a TorchComm is made of a process group of torch.distributed, not of {group!r}"
             )
-        group = dist.group.WORLD if group is None else group
+        group = _get_default_group() if group is None else group
         backends = dist.get_backend_config(group)
         nccl, cpu = "nccl" in backends, "cpu:" in backends
         if checked and not cpu:
@@ -679,7 +685,7 @@ class TorchComm(Comm):
             host = self._opened(group, everyone, rank, f"{channel}/host", nccl=False)
         if nccl and number > 1:
             group = named_group(group, everyone, channel, timeout, _of_gpus(group))
-        self._open(self.run, group, everyone, rank, channel, nccl, host)
+        self._open(self.run, group, everyone, rank, channel, nccl=nccl, host=host)
 
     def _open(
         self,
@@ -688,6 +694,7 @@ class TorchComm(Comm):
         ranks: list[int],
         rank: int,
         channel: str,
+        *,
         nccl: bool,
         host: TorchComm | None = None,
     ) -> None:
@@ -708,7 +715,7 @@ class TorchComm(Comm):
         self.algorithm = "native" if nccl else "ring"
         # Another backend than NCCL that works on streams, such as the one of the tests, brings what it has in place of
         # `torch.cuda` along.
-        self.gpu = getattr(group, "gpu", torch.cuda) if nccl else None
+        self.gpu = getattr(group, "gpu", torch.cuda)
         self.device = torch.device("cpu")
         if nccl:
             kind = getattr(group, "device_type", "cuda")
@@ -718,12 +725,13 @@ class TorchComm(Comm):
         self.inbox = Inbox(self)  # over gloo
         self.posted: list[GroupedWork] = []  # over NCCL: not started yet
         self.broken: CommError | None = None  # over NCCL: why it is of no use any more
-        self.native, self._lanes = Native(self), {}
+        self.native = Native(self)
+        self._lanes: dict[int, StreamLane | ThreadLane] = {}
 
     def _opened(self, *place, nccl: bool, host: TorchComm | None = None) -> TorchComm:
         """A new Comm that shares this one's run; its place: see `_open`."""
         other = object.__new__(TorchComm)
-        other._open(self.run, *place, nccl, host)
+        other._open(self.run, *place, nccl=nccl, host=host)
         return other
 
     def _beside(self, ranks: list[int], rank: int, name: str) -> TorchComm:
@@ -783,7 +791,7 @@ class TorchComm(Comm):
 
     def post_bytes(
         self, x: torch.Tensor, op: Send | Recv, peer: int, tag: int, channel: int | None = None
-    ) -> dist.Work:
+    ) -> Any:  # torch's Work; None only outside the group
         """Over gloo: let an operation's header (tag 0) or its values (1) leave for `peer`, or come from there."""
         tag += 2 * (self.tag if channel is None else channel)
         with naming(self, op):

@@ -22,11 +22,13 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from .base import (
     ANY,
+    Call,
     Comm,
     Link,
     Mismatch,
@@ -40,7 +42,7 @@ from .base import (
     mismatch,
     order,
 )
-from .clock import Clock, Ended
+from .clock import Clock, Ended, Fiber
 from .cluster import Cluster, ends
 from .program import caller, line_of, located
 from .trace import Trace, lane_of
@@ -73,6 +75,13 @@ class WorldWork(Work):
         "waiting",
         "where",
     )
+    ops: Sequence[Op]
+    error: BaseException | None
+    heard: int | None  # the World's rank that a receive matched
+    where: tuple[str, int] | None  # the line that posted it; None: where the fiber stands
+    following: WorldWork | None  # the batch that is to start after this one
+    call: Call  # see Comm.call
+    turn: int  # of the batches of its stream
     what, result = "", None
 
     def __init__(
@@ -85,15 +94,14 @@ class WorldWork(Work):
         # it need not be waited for at once: keep it. None: its fiber does nothing else
         if unwaited is not None:
             unwaited[self] = None
-        self.ops = self.waiting = ()
-        self.fiber = fiber = clock.current
-        self.posted, self.time = fiber.time, 0.0
-        # heard: the World's rank that a receive matched.  where: the line that posted it; None: where the fiber stands
-        # following: the batch that is to start after this one.  call: see Comm.call
+        self.ops = ()
+        self.waiting: tuple[Fiber, ...] = ()
+        self.fiber = clock.current
+        self.posted, self.time = self.fiber.time, 0.0
         self.error = self.heard = self.where = self.following = self.call = None
 
     @property
-    def source(self) -> int | None:
+    def source(self) -> int | None:  # type: ignore[override]  # found when it is asked for
         return None if self.heard is None else self.stream.ranks.index(self.heard)
 
     def finish(self, time: float, error: BaseException | None = None) -> bool:
@@ -170,6 +178,7 @@ class Op:
     the wildcard receive before it was over. `pair`: None while any source will do."""
 
     __slots__ = ("done", "label", "pair", "payload", "sending", "time", "work", "x")
+    time: float
 
     def __init__(self, work: WorldWork, x, label: str | None, sending: bool, pair):
         self.work = work
@@ -177,7 +186,8 @@ class Op:
         self.label = label
         self.sending = sending
         self.pair = pair
-        self.done, self.payload = False, None
+        self.done = False
+        self.payload: torch.Tensor | None = None
 
     def __str__(self) -> str:
         peer = "any rank" if self.pair is None else f"rank {self.peer}"
@@ -719,7 +729,7 @@ class WorldComm(Comm):
         self._alike = run.alike.setdefault(channel, {})
         self.without_rng_swap = run.without_rng_swap
 
-    def _post_after(self, ops: Sequence[Send | Recv], after: Work) -> Work:
+    def _post_after(self, ops: Sequence[Send | Recv], after: Any) -> Work:  # a WorldWork
         return self._post(ops, after=after)
 
     def _post(
