@@ -34,6 +34,7 @@ def even(total: int, n: int, what: str = "rows") -> list[int]:
 def checked_sizes(sizes: list[int] | None, total: int | None, n: int) -> list[int]:
     """The caller's `sizes`, checked against `total` and `n`; without any, equal parts."""
     if sizes is None:
+        assert total is not None, "without sizes, equal parts are parts of a total"
         return even(total, n)
     try:
         sizes = list(sizes)

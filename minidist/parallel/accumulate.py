@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .data import DataParallel
 
 # ------------------------------------------------------------
 # Gradient accumulation: a batch in k micro-batches, one after the other, in the memory of one.
@@ -42,15 +45,15 @@ def accumulate(
     loss: Callable[[Any], Tensor],
     micro_batches: Sequence,
     weights: Sequence[float],
-    model: nn.Module | None = None,
+    model: DataParallel | None = None,
 ) -> Tensor:
     """Add to .grad the gradient of the mean loss over all that counts in the micro-batches; returns that mean.
 
     loss(micro): the mean over what counts in one micro-batch, a scalar with a graph.  weights: how many tokens, or
     samples, count in each, such as `(targets != padding).sum()`; one of 0 is left out, as its mean is 0/0.
-    model: a `DataParallel` (what has `no_sync`, `weight` and `average`): its ranks talk once, in the last backward, and
-    .grad becomes that of the mean over all ranks' tokens. All ranks must call it, each with as many micro-batches as it
-    has. The returned mean is this rank's: 0 where nothing counts.
+    model: its ranks talk once, in the last backward, and .grad becomes that of the mean over all ranks' tokens. All
+    ranks must call it, each with as many micro-batches as it has. The returned mean is this rank's: 0 where nothing
+    counts.
     Raises ValueError for another number of weights than micro-batches, for a weight that is negative, infinite or nan,
     and, without a model, if nothing counts.
     """
@@ -75,7 +78,7 @@ def accumulate(
             part = loss(micro) * share
             part.backward()
         mean = mean.to(part) + part.detach()
-    if not counted:
+    if model is not None and not counted:
         model.average()
     return mean
 
@@ -91,10 +94,10 @@ def accumulate(
 # Source: Ioffe and Szegedy 2015, "Batch Normalization", section 3.1; Goyal et al. 2017, sections 2.3 and 3.
 
 
-def batch_norms(module: nn.Module) -> list[nn.Module]:
-    """The batch norms in `module` whose running averages move by a momentum; with None all batches count alike."""
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    return [m for m in norms if m.momentum is not None]
+def batch_norms(module: nn.Module) -> list[tuple[_BatchNorm, float]]:
+    """The batch norms in `module` whose running averages move by a momentum, and it; with None all batches count alike."""
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+    return [(m, m.momentum) for m in norms if m.momentum is not None]
 
 
 def momentum_for(momentum: float, k: int) -> float:
@@ -109,8 +112,8 @@ def adjust_momentum_(module: nn.Module, k: int) -> nn.Module:
     """
     if k < 1:
         raise ValueError(f"a step has k >= 1 micro-batches, not {k}")
-    for norm in batch_norms(module):
-        norm.momentum = momentum_for(norm.momentum, k)
+    for norm, momentum in batch_norms(module):
+        norm.momentum = momentum_for(momentum, k)
     return module
 
 
@@ -144,14 +147,14 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
         adjust_momentum_(parts, k)
     y = other(x).detach()
     targets = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
-    gaps = [
+    outputs, gradients, mean, variance = (
         math.sqrt((a - b).square().sum() / a.square().sum()) if a.any() else 0.0
         for a, b in zip(
             _after_step(whole, [x], targets), _after_step(parts, x.chunk(k), targets), strict=True
         )
-    ]
-    left, left_each = (1 - batch_norms(net)[0].momentum for net in (whole, parts))
-    return Gap(*gaps, (left, left_each**k))
+    )
+    left, left_each = (1 - batch_norms(net)[0][1] for net in (whole, parts))
+    return Gap(outputs, gradients, mean, variance, (left, left_each**k))
 
 
 def _after_step(net: nn.Module, micro_batches: Sequence[Tensor], targets: Tensor) -> list[Tensor]:
