@@ -44,7 +44,7 @@ class Compression:
 
     first: Callable | None = None
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.state: dict[str, dict[str, Tensor]] = {}
 
     def average_(self, comm: Comm, bucket, algorithm: str | None) -> None:

@@ -269,8 +269,8 @@ class DataParallel(Averaging, nn.Module):
                 f"a DataParallel is inside the module that is to be one over {comm.size} ranks: leave out "
                 "the one inside, and average over all ranks at once"
             )
-        self.module = module
-        self.comm = comm
+        self.module: nn.Module = module
+        self.comm: Comm = comm
         self.compression = compression
         self.broadcast_buffers, self._to_all = broadcast_buffers, _for_broadcasts(algorithm)
         compressed = {}

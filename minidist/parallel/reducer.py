@@ -21,6 +21,7 @@ import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -163,7 +164,7 @@ class Bucket:
 class Averages:
     """The averaged gradients of parameters, and those of them that were set aside."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         # Weak: a gradient that the user drops is gone. While it is somebody's .grad its Python object lives, too.
         self._made: weakref.WeakValueDictionary[Tensor, Tensor] = weakref.WeakValueDictionary()
         self._held: dict[Tensor, Tensor] = {}
@@ -184,9 +185,9 @@ class Averages:
         if average is not None:
             self._made[p] = average
 
-    def note(self, p: Tensor) -> None:
-        """The gradient of `p` is an average, in whatever dtype it is now."""
-        self._made[p] = p.grad
+    def note(self, p: Tensor, grad: Tensor) -> None:
+        """`grad`, the gradient of `p`, is an average, in whatever dtype it is now."""
+        self._made[p] = grad
 
     def forget(self) -> None:
         """Drop what is set aside."""
@@ -266,7 +267,7 @@ class Reducer:
         reducer.watch(module.parameters())      # from now on every backward ends with averages
 
     named: gives the parameters that train now, in the order of registration, and their names.
-    bucket: makes one of a list of parameters; it says where their averages go.
+    bucket: makes one of a list of parameters, a `Bucket` or like one; it says where their averages go.
     averages: where an average must be told from an increment.  in_backward: False: nothing is sent before `average()`.
     in_flight: how many buckets may be under way; the next one waits, and backward with it, so that on a slow wire they do
     not pile up in memory. None: any number.
@@ -291,7 +292,7 @@ class Reducer:
         first_bucket_bytes: int = 1 << 20,
         overlap: bool = True,
         algorithm: str | None = None,
-        bucket: Callable[[list[Tensor]], Bucket] = Bucket,
+        bucket: Callable[[list[Tensor]], Any] = Bucket,
         averages: Averages | None = None,
         in_backward: bool = True,
         in_flight: int | None = None,
@@ -484,6 +485,9 @@ def _backward_now() -> int:
 
 class Averaging:
     """`weight` and `no_sync` of what has a `_reducer` (a Reducer; in FullySharded a Schedule) and a `_claim`."""
+
+    _reducer: Any
+    _claim: Claim
 
     @property
     def weight(self) -> float | None:
@@ -695,8 +699,9 @@ class Claim:
             return not (older.detail or self.detail) or older.kind == "FullySharded"
         if pair in INSIDE:
             return older.making and not self.detail
-        if pair in CROSSING and members(older.comm) and members(self.comm):
-            return len({*members(older.comm)} & {*members(self.comm)}) == 1
+        ours, theirs = members(self.comm), members(older.comm)
+        if pair in CROSSING and ours and theirs:
+            return len({*ours} & {*theirs}) == 1
         return False
 
     def _refuse(self, older: Claim, params: dict[Tensor, None]) -> None:
@@ -717,7 +722,8 @@ class Claim:
         words = f"{'an' if self.kind[0] in 'AEIOU' else 'a'} {self.kind}{self.detail}"
         if self.comm is not None:
             words += f" over {self.comm.size} ranks"
-        return f"{words} {list(members(self.comm))}" if members(self.comm) else words
+        ranks = members(self.comm)
+        return f"{words} {list(ranks)}" if ranks else words
 
 
 def claims_of(params: Iterable[Tensor]) -> list[Claim]:

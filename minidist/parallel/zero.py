@@ -225,10 +225,10 @@ class OwnedBucket:
     def mark_present(self) -> None:
         """All gradients are there: take them. Those that this rank owns stay in their place, to become averages."""
         self._leaving = Leaving(self.layout, self.params)
-        self._sums = {i: self._leaving.flat[i] for i in self._own}
+        self._sums: dict[int, Tensor] = {}
         for i in self._own:
-            if self._sums[i] is None:
-                self._sums[i] = self.params[i].new_empty(self.params[i].numel())
+            p, flat = self.params[i], self._leaving.flat[i]
+            self._sums[i] = p.new_empty(p.numel()) if flat is None else flat
 
     @torch.no_grad()
     def reduce(self, comm: Comm, share: Work | None, algorithm: str | None) -> None:
@@ -300,7 +300,8 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
                 f"a sharded optimizer has the stages 1 and 2 of ZeRO, not {stage}: 3 is FullySharded"
             )
         function(optimizer_class, "optimizer_class makes an optimizer, as AdamW does")
-        if isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.LBFGS):
+        lbfgs = isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.LBFGS)
+        if lbfgs:
             raise ValueError(
                 "L-BFGS looks at all parameters at once: its step cannot be cut into those of n owners"
             )
@@ -311,7 +312,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
             )
         self.comm = comm
         self.stage = stage
-        self._inner = None
+        self._inner: torch.optim.Optimizer  # made when all groups are placed
         self._owner: dict[Tensor, int] = {}  # in the order in which they were placed
         self._loads = [0] * comm.size  # bytes owned by each rank
         self._places: dict[Tensor, Tensor] = {}  # where each parameter lies in its flat buffer
@@ -366,7 +367,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         unowned = [p for p in self.names() if p not in self._owner]
         new = dict.fromkeys(p for p in unowned if p.requires_grad or p in also)
         self._place(list(new))
-        if self._inner is not None:  # a new group is not there yet
+        if hasattr(self, "_inner"):  # a new group is not there yet
             for group, inner in zip(self.param_groups, self._inner.param_groups, strict=False):
                 inner["params"] += self._own(p for p in group["params"] if p in new)
         self._reducer.watch(self._owner)
@@ -397,7 +398,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """A group more, on all ranks; also after steps."""
         super().add_param_group(param_group)
-        if self._inner is None:
+        if not hasattr(self, "_inner"):
             return  # all groups are placed together
         group = self.param_groups[-1]
         self._claim.check()
@@ -407,7 +408,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
 
     def names(self) -> dict[Tensor, str]:
         """The name of each parameter: as it was given, or its place in the groups."""
-        names = {}
+        names: dict[Tensor, str] = {}
         for g, group in enumerate(self.param_groups):
             numbered = [f"parameter {i} of group {g}" for i in range(len(group["params"]))]
             names |= zip(group["params"], group.get("param_names", numbered), strict=True)
@@ -443,10 +444,10 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
             self.average()
         if isinstance(self._inner, Masters):
             self._inner.gradients()
-        stepped = [p for p in self._own(self.names()) if p.grad is not None]
-        for p in stepped:
-            self._reducer.averages.note(p)
-        return [p.grad for p in stepped]
+        grads = {p: p.grad for p in self._own(self.names()) if p.grad is not None}
+        for p, grad in grads.items():
+            self._reducer.averages.note(p, grad)
+        return list(grads.values())
 
     def clip_grad_norm_(
         self,
@@ -537,7 +538,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         groups = whole.pop("param_groups")
         everyone = gather_values(self.comm, whole)
         for key in whole:
-            entries = {}
+            entries: dict[int | str, Any] = {}
             for own in everyone:
                 entries |= own[key]
             whole[key] = dict(sorted(entries.items()))  # by number, or by name
@@ -548,8 +549,8 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
 
         It loads on this rank alone: {"owner": [rank, size]} says whose it is.
         """
-        numbers, state = self._numbers(), {}
-        inner = self._inner.state_dict()
+        numbers, inner = self._numbers(), self._inner.state_dict()
+        state: dict[str, Any] = {}
         del inner["param_groups"]
         for key, entries in inner.items():
             entries = by_number(entries)
@@ -597,7 +598,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         self._place_new({params[i] for i in state_dict["state"]})
         position = {number: k for k, number in enumerate(self._numbers())}
         own = self._inner.state_dict()
-        loaded = {}
+        loaded: dict[str, Any] = {}
         for key in own.keys() & state_dict.keys() - {"param_groups"}:
             entries = {
                 position.get(i, i): x
@@ -691,7 +692,7 @@ class Held:
         self.name = name
         self.whole = whole
         self.dtype = whole.dtype
-        self.piece: nn.Parameter | None = None
+        self.piece: nn.Parameter  # made with its shard, by `Flat`
         self.sites: list[tuple[nn.Module, str]] = []
 
     def put(self, p: nn.Parameter) -> None:
@@ -755,6 +756,7 @@ class Flat(Chunks):
             for view, value in zip(self.views(whole), values, strict=True):
                 view.copy_(value)
         if root is None:
+            assert whole is not None, "without a root each rank has the values"
             self.shard.copy_(whole[self.first : self.end])
             return
         own = self._room_for_shard()
@@ -837,9 +839,10 @@ Blocks = type | tuple[type, ...] | Callable[[nn.Module], bool] | None
 
 def assign(module: nn.Module, blocks: Blocks) -> dict[str, list[Held]]:
     """{name of a block: the parameters that it holds}, outer blocks first, of the blocks that hold any."""
-    is_block = blocks
     if blocks is None or isinstance(blocks, type | tuple):
         is_block = lambda m: isinstance(m, blocks or ())
+    else:
+        is_block = blocks
     modules = list(module.named_modules(remove_duplicate=False))
     held_by: dict[str, list[Held]] = {name: [] for name, m in modules if m is module or is_block(m)}
     held: dict[nn.Parameter, Held] = {}
@@ -1057,8 +1060,8 @@ class Schedule:
         self._forwards_ended: list[Unit] = []
         self._next: list[Unit] = []  # what is expected to be used, in this order
         self._reducing: list[tuple[Flat, Tensor, list[int], Work]] = []
-        self._total: Tensor | None = None  # the sum of all ranks' weights, once `_summed` is done
-        self._summed: Work | None = None
+        self._total: Tensor  # the sum of all ranks' weights, once `_summed` is done
+        self._summed: Work
 
     def begin_forward(self) -> None:
         """A forward of the whole begins, perhaps again, within a backward."""
@@ -1226,8 +1229,8 @@ class FullySharded(Averaging, nn.Module):
         whole(prefetch, "at least 0 blocks are gathered ahead", 0)
         if isinstance(module, FullySharded) and same_group(module.comm, comm):
             module = module.module  # `model = FullySharded(model, comm)`, run again
-        self.module = module
-        self.comm = comm
+        self.module: nn.Module = module
+        self.comm: Comm = comm
         self.replicas = replicas
         self._check()
         self._claim = Claim(self, "FullySharded", comm, self._let_go)
@@ -1279,7 +1282,7 @@ class FullySharded(Averaging, nn.Module):
         return [h for unit in self.units for h in unit.held]
 
     @property
-    def whole_shapes(self) -> dict[nn.Parameter, torch.Size]:
+    def whole_shapes(self) -> dict[Tensor, torch.Size]:
         """The shape of each whole parameter, by this rank's piece of it."""
         return {h.piece: h.whole.shape for h in self.held}
 
@@ -1347,6 +1350,7 @@ class FullySharded(Averaging, nn.Module):
         first = self.replicas is None or self.replicas.rank == 0
         reads = root is None or (self.comm.rank == root and first)
         own = self.module.state_dict(keep_vars=True)
+        state = state or {}
         if reads:
             self._check_names(own, state)
         for flat in self._flats():

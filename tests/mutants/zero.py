@@ -42,7 +42,7 @@ FAULTS = {
         Fault(
             "a gradient in the dtype of the masters is taken for one rank's part",
             "parallel/zero.py",
-            "            self._reducer.averages.note(p)\n",
+            "            self._reducer.averages.note(p, grad)\n",
             "            pass\n",
             "parallel/test_zero.py::test_gradients_that_are_kept_add_up",
         ),

@@ -1249,6 +1249,11 @@ def test_mistakes_in_a_state(change, words):
         World(2).run(in_and_out, state, None)
 
 
+def test_no_state_where_it_is_read():
+    with pytest.raises(ValueError, match=r"0.first.bias: nothing was given, where the model has \("):
+        World(2).run(in_and_out, None, None)
+
+
 def take_steps(model, opt, steps, x):
     for _ in range(steps):
         opt.zero_grad()
