@@ -15,6 +15,8 @@ rank's own: `DataParallel` averages them. Sources: Ioffe and Szegedy 2015, secti
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -39,6 +41,11 @@ class SyncBatchNorm(_BatchNorm):
     (what crosses ranks is mixed by then): divide each rank's summed loss by B/n, and leave the weight None.
     Raises ValueError for another number of channels, and in training for 1 value per channel on all ranks together.
     """
+
+    # tensors; None, all three, without `track_running_stats`
+    running_mean: Any
+    running_var: Any
+    num_batches_tracked: Any
 
     def __init__(
         self,
@@ -97,7 +104,9 @@ class SyncBatchNorm(_BatchNorm):
         Raises ValueError for a lazy batch norm that has not seen its first batch, for one that is synchronized over
         other ranks already, and for one whose parameters are sharded.
         """
-        new = {m: cls._instead_of(m, comm) for m in module.modules() if isinstance(m, _BatchNorm)}
+        new: dict[nn.Module, nn.Module] = {
+            m: cls._instead_of(m, comm) for m in module.modules() if isinstance(m, _BatchNorm)
+        }
         for parent in [*module.modules()]:
             for name, child in parent._modules.items():  # all names, also two of one module
                 if child in new:

@@ -269,12 +269,12 @@ class LocalSGD(Optimizer):
             raise ValueError(f"a slow momentum is from 0 to below 1, not {slow_momentum}")
         if isinstance(optimizer, LocalSGD) and same_group(optimizer.comm, comm):
             optimizer = optimizer.optimizer  # `optimizer = LocalSGD(optimizer, comm, H)`, run again
-        self.optimizer = optimizer
-        self.comm = comm
+        self.optimizer: Optimizer = optimizer
+        self.comm: Comm = comm
         self.start = start
         self.states = states
         self.slow_momentum = slow_momentum
-        self.weight = None
+        self.weight: float | None = None
         self.adaptive = H if isinstance(H, AdaComm) else None
         self._H = H
         self._first_states = (
@@ -308,7 +308,7 @@ class LocalSGD(Optimizer):
         """Steps of a period now: 1 before the switch."""
         if self.steps < self.start:
             return 1
-        return self._H if self.adaptive is None else self.adaptive.period
+        return self._H.period if isinstance(self._H, AdaComm) else self._H
 
     def step(
         self, closure: Callable[[], Any] | None = None, *, loss: Tensor | float | None = None
@@ -361,7 +361,8 @@ class LocalSGD(Optimizer):
         """Move on with slow momentum, and forget the fast one where it is reset."""
         rates = {p: float(group["lr"]) for group in self.param_groups for p in group["params"]}
         for p in params if self.slow_momentum else ():
-            slow_step_(p, *self._slow[p], self.slow_momentum, rates[p])
+            anchor, momentum = self._slow[p]
+            slow_step_(p, anchor, momentum, self.slow_momentum, rates[p])
         if self.states == "reset":
             for state in self.state.values():
                 for x in state.values():

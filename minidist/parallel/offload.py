@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from ..arguments import choice, floating, whole
-from ..comm.base import Comm, Host
+from ..comm.base import Comm, Host, Work
 from .reducer import Claim, check_dense, check_devices
 from .zero import options
 
@@ -149,9 +150,9 @@ class Hosted:
     @torch.no_grad()
     def up(self) -> None:
         """The next values of the parameters go to the device."""
-        for p in list(self.fresh or ()):
-            p.copy_(self.fresh.pop(p), non_blocking=p.is_cuda)
-        self.fresh = None
+        fresh, self.fresh = self.fresh or {}, None
+        for p in list(fresh):
+            p.copy_(fresh.pop(p), non_blocking=p.is_cuda)
 
     @torch.no_grad()
     def follow(self, p: Tensor) -> None:
@@ -218,9 +219,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.warmup = warmup
         self.in_backward = in_backward
         self.steps = 0
-        self._update = None  # what the host is doing
-        self._copies = []  # gradients on their way down
-        self._watched = {}
+        self._update: Work | None = None  # what the host is doing
+        self._copies: list[Work] = []  # gradients on their way down
+        self._watched: dict[Tensor, RemovableHandle] = {}
         self._versions: dict[Tensor, int] = {}  # of the parameters as the host knows them
         self.hosted = Hosted(self.param_groups, optimizer_class, comm.host, master_dtype, **kwargs)
         self.defaults = self.hosted.optimizer.defaults
@@ -276,6 +277,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """Send the gradient down. A lane holds the arguments of its last job, so they are in a list to be emptied."""
         while len(self._copies) >= IN_FLIGHT:  # a slow link must not let them pile up
             self._copies.pop(0).wait()
+        assert p.grad is not None, "the hook is called when the gradient has been added"
         gradient, p.grad = [p.grad], None
         self._copies.append(
             self.comm.stream(lambda lane: self.hosted.take(p, gradient.pop()), lane=COPIES)
