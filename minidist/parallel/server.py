@@ -42,7 +42,7 @@ def step(comm: Comm, module: nn.Module, optimizer: Optimizer, backward: Callable
         module.zero_grad()
         result = backward()
         for p in params:
-            comm.send(p.grad, 0)
+            comm.send(p.grad, 0)  # type: ignore[arg-type]  # backward() has left one
         return result
     for p in params:
         for worker in workers:
@@ -267,8 +267,8 @@ class Channel(NamedTuple):
     answers: Comm
 
     @staticmethod
-    def of(comm: Comm, server: int, servers: int) -> Channel | None:
-        """That of a server, made on all ranks at the same time; None on other servers. No message."""
+    def of(comm: Comm, server: int, servers: int) -> Channel | Any:  # Any: None, on other servers
+        """That of a server, made on all ranks at the same time. No message."""
         ranks = (server, *range(servers, comm.size))
         both = [comm.split([0 if r in ranks else None for r in range(comm.size)]) for _ in range(2)]
         return None if None in both else Channel(*both)
@@ -441,6 +441,7 @@ class Server:
         try:
             heard = self.pushes.irecv(said, ANY, "push")
             heard.wait()
+            assert heard.source is not None, "a wildcard receive that is done has heard from a rank"
             self.pushes.batch([Recv(g, heard.source, "gradients") for g in gradients]).wait()
         except PeerLost as lost:
             self._forget(lost.rank - 1, lost.why)
@@ -596,17 +597,19 @@ class ParameterServer:
         self.servers = servers
         self.workers = comm.size - servers
         self.mode = mode
-        self.server = comm.rank if comm.rank < servers else None
-        self.worker = None if comm.rank < servers else comm.rank - servers
+        self.server: int | None = None
+        self.worker: int | None = None
         self.weight: float | None = None
         broadcast_(comm, [*module.parameters(), *module.buffers()])
         self.params = [p for p in module.parameters() if p.requires_grad]
         self.partition = Partition(self.params, servers)
         channels = [Channel.of(comm, server, servers) for server in range(servers)]
         self._among = comm.split([0 if r < servers else None for r in range(comm.size)])
-        if self.server is None:
+        if comm.rank >= servers:
+            self.worker = comm.rank - servers
             self._worker = Worker(self.partition, channels, self.worker)
         else:
+            self.server = comm.rank
             self.shard = Shard(self.partition, self.server, optimizer)
             clocks = Clocks(range(self.workers), bound)
             self._server = Server(self.shard, channels[self.server], clocks, servers, self.server)
@@ -642,7 +645,7 @@ class ParameterServer:
     def _serve(self) -> None:
         self._server.run(self.mode == "sync")
         flats = self.partition.flatten(self.params)
-        held = self.partition.chunks(flats, self.server)
+        held = self.partition.chunks(flats, self._server.number)
         for chunk, buffer in zip(held, self.shard.buffers, strict=True):
             chunk.copy_(buffer)
         try:

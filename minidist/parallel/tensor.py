@@ -14,9 +14,10 @@ What they send, as formulas: `study.predict.tensor_layer_bytes`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -313,9 +314,8 @@ class GatheredLinear(Function):
         if of_x:
             [dx] = reduce_scattered([grad @ weight.to(grad.dtype)], ctx.comm, -2)
         flat = grad.flatten(0, -2)  # (B·T, outputs/n)
-        if (
-            of_weight
-        ):  # what was gathered is (T, …, inputs): to (…, T, inputs), then to (…·T, inputs)
+        # what was gathered is (T, …, inputs): to (…, T, inputs), then to (…·T, inputs)
+        if again is not None:
             dweight = flat.t() @ again.wait().movedim(0, -2).flatten(0, -2).to(grad.dtype)
         return dx, dweight, flat.sum(0) if of_bias else None, None
 
@@ -473,7 +473,7 @@ class TensorDropout(Dropout):
 class SequenceNorm(LayerNorm):
     """Layer norm on a part of the sequence, (…, T/n, H): the gradients of weight and bias are those of all tokens."""
 
-    def __init__(self, hidden: int, comm: Comm, **like):
+    def __init__(self, hidden: int | Sequence[int], comm: Comm, **like):
         super().__init__(hidden, **dict(device=comm.device) | like)
         self.comm = comm
 
@@ -548,14 +548,20 @@ def split_(
             part.groups = heads[comm.rank]
             part.weights_dropout = TensorDropout(part.weights_dropout.p, comm, split=True)
             # the fused operator draws its numbers itself
-            part.attend = partial(part.weights_dropout.drawing, part.attend)
+            draw = part.weights_dropout.drawing
+            part.attend = partial(draw, part.attend)  # type: ignore[method-assign]  # this object's
         elif isinstance(part, MLP):
             _split_block_(part, "fc", uneven(part.ffn, comm.size), comm, sequence, regather)
     return module
 
 
 def _split_block_(
-    block: nn.Module, first: str, units: list[int], comm: Comm, sequence: bool, regather: bool
+    block: Attention | MLP,
+    first: str,
+    units: list[int],
+    comm: Comm,
+    sequence: bool,
+    regather: bool,
 ) -> None:
     """Split a block's two linear layers, `first` by columns and `proj` by rows.
 
@@ -564,7 +570,7 @@ def _split_block_(
     if isinstance(block.proj, RowLinear):
         raise ValueError(f"this {type(block).__name__} is split already")
     columns, rows = getattr(block, first), block.proj
-    like = dict(sequence=sequence, dtype=rows.weight.dtype, device="meta")
+    like: dict[str, Any] = dict(sequence=sequence, dtype=rows.weight.dtype, device="meta")
     outputs, inputs = columns.out_features // sum(units), rows.in_features // sum(units)  # a unit's
     column = ColumnLinear(
         columns.in_features,
@@ -587,6 +593,9 @@ class RowFirstMLP(MLP):
     Two all-reduces forward, the first of them 4H wide, and in backward an all-gather for each: 15/4 of the bytes of
     columns first. GELU is done on all 4H features by every rank.
     """
+
+    fc: RowLinear
+    proj: RowLinear
 
     def __init__(self, hidden: int, comm: Comm, dtype: torch.dtype | None = None):
         super().__init__(hidden, device="meta")

@@ -7,6 +7,8 @@ TensorEmbedding, TensorHead                           the ends of a GPT with the
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -332,21 +334,23 @@ def _numbers(part: Tensor, place: Tensor, here: Tensor, spread: bool) -> Tensor:
 class VocabProjection(VocabEmbedding):
     """The projection to the vocabulary, (…, H) → (…, V_r): this rank's part of the logits."""
 
-    forward = VocabEmbedding.project
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(x)
 
 
 class TensorEmbedding(SequenceEmbedding):
     """The first part: tokens (B, T) to (B, T, H), whole on every rank; with sequence=True its part, (B, T/n, H)."""
 
     def __init__(self, part: SequenceEmbedding, comm: Comm, sequence: bool = False):
-        super().__init__(part)
+        super().__init__(part)  # type: ignore[arg-type]  # a part of a GPT has what it takes of one
         weight = part.tokens.weight
-        self.tokens = VocabEmbedding(*weight.shape, comm, dtype=weight.dtype, device="meta")
+        vocab, hidden = weight.shape
+        self.tokens = VocabEmbedding(vocab, hidden, comm, dtype=weight.dtype, device="meta")
         self.dropout = TensorDropout(part.dropout.p, comm)
         self.comm, self.sequence = comm, sequence
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = super().forward(tokens)
+        x = super().forward(tokens)  # type: ignore[misc]  # GPT.embed
         return scatter_to(x, self.comm, 1) if self.sequence else x
 
 
@@ -354,12 +358,14 @@ class TensorHead(Head):
     """The last part: (B, T, H), or (B, T/n, H), to this rank's part of the logits, (B, T, V_r)."""
 
     def __init__(self, part: Head, comm: Comm, sequence: bool = False):
-        super().__init__(part)
+        super().__init__(part)  # type: ignore[arg-type]  # a part of a GPT has what it takes of one
         kind = "tokens" if part.head is None else "head"  # its name in the serial model
         weight = getattr(part, kind).weight
-        setattr(self, kind, VocabProjection(*weight.shape, comm, dtype=weight.dtype, device="meta"))
+        vocab, hidden = weight.shape
+        setattr(self, kind, VocabProjection(vocab, hidden, comm, dtype=weight.dtype, device="meta"))
         self.comm, self.sequence = comm, sequence
 
     def forward(self, x: Tensor) -> Tensor:
         x = gather_from(x, self.comm, 1) if self.sequence else x
-        return (self.head or self.tokens)(self.norm(x))
+        projection: Any = self.head or self.tokens  # one of them is None
+        return projection(self.norm(x))
