@@ -17,7 +17,7 @@ a ring takes 2(n−1)α. Messages: 2k(n−1) in all. Sanders, Speck and Träff 2
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, groupby
 from math import ceil
 from operator import itemgetter
@@ -133,7 +133,7 @@ class _Plan:
     def down(self, start: int = 0) -> Iterator[Step]:
         """Each piece from the parent, then to the children."""
         for step, passes in groupby(self.passes, itemgetter(0)):
-            ops: list = []
+            ops: list[Send | Recv] = []
             for _, (t, p, v), i in passes:
                 x = self.parts[t][i]
                 ops.append(
@@ -147,22 +147,23 @@ class _Plan:
         """The same backwards, combining. `mine`: the tensor may be written; if not, what comes first is kept."""
         longest = self.parts[0][0]
         rooms = [scratch(longest) for _ in range(links.WINDOW)]
-        partial: dict[tuple[int, int], Tensor] = {}
+        combined: dict[tuple[int, int], Tensor] = {}
         for step, passes in groupby(reversed(self.passes), itemgetter(0)):
-            ops, then = [], None
+            ops: list[Send | Recv] = []
+            then = None
             for _, (t, p, v), i in passes:
                 part = self.parts[t][i]
-                so_far = partial.get((t, i), part)
+                so_far = combined.get((t, i), part)
                 if v == self.v:
                     ops.append(Send(so_far, self.real(p), "reduce"))
                     continue
                 keep = not mine and so_far is part
                 room = scratch(part) if keep else rooms[step % 2][: part.numel()]
                 if keep:
-                    partial[t, i] = room
+                    combined[t, i] = room
                 pair = (room, part) if keep else (so_far, room)
                 ops.append(Recv(room, self.real(v), "reduce"))
-                then = lambda pair=pair: combine(*pair)
+                then = partial(combine, *pair)
             yield self.last - step, ops, then
 
 
@@ -182,7 +183,7 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     links.run(comm, chain(plan.up(combine, True), plan.down(plan.last + links.WINDOW)))
 
 
-def _pieces(n: int, nbytes: int, fill: int, link: Link) -> int:
+def _pieces(n: int, nbytes: float, fill: int, link: Link) -> int:
     """Pieces of each half: two steps of a path take a turn."""
     return ceil(links.pieces(1 + fill / 2, nbytes, link) / 2)
 

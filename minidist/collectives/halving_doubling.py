@@ -12,7 +12,7 @@ first 2r ranks are pairs of which one folds all it has into the other, which act
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 
 from torch import Tensor
@@ -54,12 +54,12 @@ class _Group:
         while half:
             cut, upper = ends[low + half] - ends[low], self.v & half
             keep, give = (x[cut:], x[:cut]) if upper else (x[:cut], x[cut:])
-            last = half == 1 and out is not None
-            received = out if last else scratch(keep)
+            into = out if half == 1 else None
+            received = scratch(keep) if into is None else into
             peer = self.rank(self.v ^ half)
             self.comm.sendrecv(give, peer, received, peer, label="reduce-scatter")
             x, mine = (
-                combine(keep, received) if mine and not last else combine(received, keep),
+                combine(keep, received) if mine and into is None else combine(received, keep),
                 True,
             )
             low, half = low + upper, half // 2
@@ -163,7 +163,7 @@ class Cost(Formulas):
         ranks = [2 * v if v < self.r else v + self.r for v in range(self.p)]
         apart = lambda d: [(ranks[v | d], ranks[v]) for v in range(self.p) if not v & d]
         distances = [1 << i for i in range(self.p.bit_length() - 1)]
-        return [(d, self.net.among(("doubling", d), lambda d=d: apart(d))) for d in distances]
+        return [(d, self.net.among(("doubling", d), partial(apart, d))) for d in distances]
 
     def all_reduce(self) -> float:
         """2 log₂n α + (n−1)/n·N(2β + γ)"""

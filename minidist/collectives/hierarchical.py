@@ -71,8 +71,8 @@ class Nodes:
 
     def __init__(self, node: list[int]):
         self.node = node
-        self.place = []
-        self.members = [[] for _ in range(node[-1] + 1)]
+        self.place: list[int] = []
+        self.members: list[list[int]] = [[] for _ in range(node[-1] + 1)]
         for r, k in enumerate(node):
             self.place.append(len(self.members[k]))
             self.members[k].append(r)
@@ -132,7 +132,7 @@ def by_links(net: Net) -> Nodes:
     stays in its node. Order the ranks by node for this (as runners do, and `comm.split(color, key)` can).
     """
     links = [net.link(r, r - 1) for r in range(1, net.n)]
-    fastest = min(links, key=lambda link: (link.beta, link.alpha), default=None)
+    fastest = min(links, key=lambda link: (link.beta, link.alpha), default=Link(0.0, 0.0))
     node = [0]
     for link in links:
         node.append(node[-1] + (not _alike(link, fastest)))

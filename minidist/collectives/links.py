@@ -145,7 +145,7 @@ def seconds(steps: int, link: Link, nbytes: float, gamma: float = 0.0) -> float:
     return max((steps - 1) * most + turn, (steps + 1) // 2 * turn + (steps - 1) % 2 * most)
 
 
-def pieces(hops: float, nbytes: int, link: Link) -> int:
+def pieces(hops: float, nbytes: float, link: Link) -> int:
     """The number of pieces that takes least time where `nbytes` pass `hops` links one after the other.
 
     With k pieces: T(k) = (hops−1)(α + Nβ/k) for the first to come to the last link, then k steps. T falls until a piece
@@ -190,7 +190,8 @@ def _longest(n: int, edges: tuple, apart: int, k: int, nbytes: float, gamma: flo
     # of each rank: its steps so far, as (number, when it started, when all up to it were over)
     done = [[(-WINDOW, 0.0, 0.0)] for _ in range(n)]
     # when wires are free: a rank has one for each kind of link
-    out, into = defaultdict(float), defaultdict(float)
+    out: dict[tuple[int, float], float] = defaultdict(float)
+    into: dict[tuple[int, float], float] = defaultdict(float)
     for step, src, dst, link in sorted(
         (step + apart * i, *edge) for step, *edge in edges for i in range(k)
     ):

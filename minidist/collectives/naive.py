@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..comm.base import Comm, Recv, Send
+from ..comm.base import Comm, Recv, Send, Work
 from .buffers import copy_into
 from .links import Formulas, slowest
 
@@ -72,10 +72,10 @@ def _exchange(comm: Comm, outputs: list[Tensor], inputs: list[Tensor], label: st
     begin with the same wire, where in rank order all would send to rank 0 first.
     """
     n, rank = comm.size, comm.rank
-    works = []
+    works: list[Work] = []
     for k in range(1, n):
         to, source = (rank + k) % n, (rank - k) % n
-        ops = [Send(inputs[to], to, label), Recv(outputs[source], source, label)]
+        ops: list[Send | Recv] = [Send(inputs[to], to, label), Recv(outputs[source], source, label)]
         works.append(comm.batch(ops, after=works[-1] if works else None))
     for work in works:
         work.wait()

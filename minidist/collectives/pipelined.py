@@ -13,6 +13,7 @@ same backwards. The best k: `links.pieces`; the times: `links.seconds`. N is the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from torch import Tensor
 
@@ -52,19 +53,19 @@ def _scattering(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> Itera
     n, r = comm.size, comm.rank
     longest = max(chunk.numel() for chunk in chunks)
     rooms = [scratch(out, longest) for _ in range(min(2, n - 1))]
-    partial = chunks[(r - 1) % n].tensor_split(PIECES)
+    so_far = chunks[(r - 1) % n].tensor_split(PIECES)
     for step in range(n - 1):
         own = chunks[(r - 2 - step) % n]
         last = step == n - 2 and out is not own
         received = (out if last else rooms[step % 2][: own.numel()]).tensor_split(PIECES)
         for i, (mine, room) in enumerate(zip(own.tensor_split(PIECES), received, strict=True)):
-            ops = [
-                Send(partial[i], (r + 1) % n, "reduce-scatter"),
+            ops: list[Send | Recv] = [
+                Send(so_far[i], (r + 1) % n, "reduce-scatter"),
                 Recv(room, (r - 1) % n, "reduce-scatter"),
             ]
             pair = (mine, room) if out is own else (room, mine)
-            yield step * PIECES + i, ops, lambda pair=pair: combine(*pair)
-        partial = received
+            yield step * PIECES + i, ops, partial(combine, *pair)
+        so_far = received
 
 
 def _gathering(comm: Comm, chunks: list[Tensor], start: int) -> Iterator[Step]:
@@ -73,7 +74,7 @@ def _gathering(comm: Comm, chunks: list[Tensor], start: int) -> Iterator[Step]:
     for step in range(n - 1):
         give, take = parts[(r - step) % n], parts[(r - step - 1) % n]
         for i in range(PIECES):
-            ops = [
+            ops: list[Send | Recv] = [
                 Send(give[i], (r + 1) % n, "all-gather"),
                 Recv(take[i], (r - 1) % n, "all-gather"),
             ]
@@ -94,7 +95,7 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
 
     def chain() -> Iterator[Step]:
         for i in range(len(parts) + links.WINDOW):
-            ops: list = []
+            ops: list[Send | Recv] = []
             if v and i < len(parts):
                 ops.append(Recv(parts[i], (comm.rank - 1) % n, "broadcast"))
             sent = i - links.WINDOW if v else i
@@ -113,12 +114,13 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
 
     def chain() -> Iterator[Step]:
         for i in range(len(parts) + links.WINDOW):
-            ops, then = [], None
+            ops: list[Send | Recv] = []
+            then = None
             if v < n - 1 and i < len(parts):
                 room, own = rooms[i % len(rooms)][: parts[i].numel()], parts[i]
                 ops.append(Recv(room, (comm.rank + 1) % n, "reduce"))
                 pair = (room, own) if v else (own, room)
-                then = lambda pair=pair: combine(*pair)
+                then = partial(combine, *pair)
             sent = i - links.WINDOW if v < n - 1 else i
             if v and 0 <= sent < len(parts):
                 part = (

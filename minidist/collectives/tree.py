@@ -11,6 +11,8 @@ Chan et al. 2007 ("minimum spanning tree").
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from ..comm.base import Comm, Link
@@ -83,7 +85,7 @@ class Cost(Formulas):
         """For each distance 1, 2, 4, … the links that are used."""
         pairs = lambda d: [(v + d, v) for v in range(0, self.n - d, 2 * d)]
         distances = [1 << i for i in range((self.n - 1).bit_length())]
-        return [self.net.among(("tree", d), lambda d=d: pairs(d)) for d in distances]
+        return [self.net.among(("tree", d), partial(pairs, d)) for d in distances]
 
     def latency(self) -> float:
         """The largest sum of α on a path down: ⌊log₂n⌋ where all are alike. A rank's bits are its path."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -47,7 +48,7 @@ _BETWEEN_NODES = [Hierarchical(outer=name) for name in having("all_reduce") if n
 def _seconds(net: Net, verb: str, nbytes: float, algorithm, gamma: float = 0.0) -> float:
     """The formula of a verb. ValueError if the algorithm has no such verb."""
     verb = verb.removesuffix("_")
-    module = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else algorithm
+    module: Any = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else algorithm
     if not hasattr(module, verb):
         named = [repr(name) for name, known in ALGORITHMS.items() if hasattr(known, verb)]
         raise ValueError(
@@ -80,7 +81,7 @@ def predict(comm: Comm | Net, verb: str, nbytes: float, algorithm, gamma: float 
     return _seconds(net, verb, nbytes, algorithm, gamma)
 
 
-def fastest(comm: Comm | Net, verb: str, nbytes: float):
+def fastest(comm: Comm | Net, verb: str, nbytes: float) -> str | Hierarchical:
     """The algorithm for "auto": the first, in the order of `ALGORITHMS`, of those that are predicted to be fastest.
 
     Within 3 % all count as equal: the earlier ones send fewer messages, each of which costs more than the model says.
@@ -91,8 +92,8 @@ def fastest(comm: Comm | Net, verb: str, nbytes: float):
         # all at once is never slower; and where parts are uneven, ranks know different N
         return "naive"
 
-    def choose():
-        have: list = having(verb)
+    def choose() -> str | Hierarchical:
+        have: list[str | Hierarchical] = [*having(verb)]
         if not have:
             raise ValueError(f"there is no collective {verb!r}, and so no algorithm of it")
         if len(Hierarchical().nodes(net).members) > 1:
@@ -447,21 +448,22 @@ def scatter(
     first, in 2 messages to each rank.
     """
     check_root(comm, root)
-    is_root = comm.rank == root
-    if is_root and x is None:
+    if comm.rank != root:
+        x = None
+    elif x is None:
         raise ValueError(f"rank {root} is the root of this scatter: it must give x")
-    split = checked_sizes(sizes, height(x), comm.size) if is_root else []
+    split = [] if x is None else checked_sizes(sizes, height(x), comm.size)
     announced = "out is given" if out is not None else "shapes travel first"
     options = {"root": root, "sizes": sizes, "where": announced}
     with collective(comm, "scatter", None, algorithm, rooted=True, **options):
         if out is None:
-            said = [str(x.dtype), split, list(x.shape[1:])] if is_root else None
+            said = None if x is None else [str(x.dtype), split, list(x.shape[1:])]
             kind, sizes, rest = broadcast_json(comm, said, root)
             dtype = getattr(torch, kind.removeprefix("torch."))
             out = torch.empty(sizes[comm.rank], *rest, dtype=dtype, device=comm.device)
         mine = Flat([check_tensor(out)])
         chunks = [mine.buffer] * comm.size
-        if is_root:
+        if x is not None:
             chunks = flat_rows(x, split)
             own = chunks[root]
             if (own.numel(), own.dtype) != (out.numel(), out.dtype):
