@@ -73,7 +73,7 @@ def state_pieces(name: str, value: Any, place: Place | None = None) -> list[Piec
                     f"{at} is {tuple(value.shape)} and belongs to a part {place.shape} of {place.name}, "
                     f"which is {place.whole}: how it is split is not known"
                 )
-            pieces.extend(place.pieces(at, value) if split else [Piece(at, value)])
+            pieces.extend(place.pieces(at, value) if place and split else [Piece(at, value)])
             return ["tensor", at, split]
         if isinstance(value, dict):
             items = [[encode(k, f"{at}/key"), encode(v, f"{at}/{k}")] for k, v in value.items()]
@@ -104,7 +104,7 @@ def read_state(
         if not isinstance(note, list):
             return note
         kind, content, *split = note
-        if kind == "tensor" and split[0] and place:
+        if kind == "tensor" and split[0] and place and like is not None:
             x = torch.empty_like(like, dtype=saved.empty(content, "meta").dtype)
             saved.read(place.pieces(content, x))
             return x
@@ -224,11 +224,12 @@ def _whole_state(
     state["param_groups"] = [
         own_group | group for own_group, group in zip(own_groups, groups, strict=True)
     ]
-    rank = optimizer.comm.rank if isinstance(optimizer, ShardedOptimizer) else None
+    sharded = optimizer if isinstance(optimizer, ShardedOptimizer) else None
     for i, (p, place) in enumerate(params):
         name = f"optimizer/{place.name}"
-        owner = None if rank is None else optimizer.owner(p)
-        if name in saved.tensors and owner in (None, rank):  # one without an owner may be thawed
+        # one without an owner may be thawed
+        here = sharded is None or sharded.owner(p) in (None, sharded.comm.rank)
+        if here and name in saved.tensors:
             for what, value in read_state(saved, name, place, p).items():
                 state.setdefault(what, {})[i] = value
     for what, like in own.items():
@@ -247,7 +248,8 @@ def random_state() -> dict[str, Any]:
     About 13 kB. The current GPU is this rank's own, so a run goes on where each node has another number of GPUs. In a
     World each rank has its own generator on the CPU. A generator of one's own is saved by `generator.get_state()`.
     """
-    kind, keys, *rest = np.random.get_state()
+    legacy: Any = np.random.get_state()
+    kind, keys, *rest = legacy
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,

@@ -29,8 +29,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -120,7 +121,7 @@ class Entry(NamedTuple):
 
 def raw(x: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the CPU."""
-    return memoryview(x.reshape(-1).view(torch.uint8).numpy())
+    return x.reshape(-1).view(torch.uint8).numpy().data
 
 
 def safetensors(
@@ -150,14 +151,14 @@ def safetensors(
         yield raw(x.detach().to("cpu").contiguous())
 
 
-def read_header(file: BinaryIO) -> dict[str, Entry]:
+def read_header(file: BufferedReader) -> dict[str, Entry]:
     """Where each tensor lies in an open file. Raises Refused for one that is truncated, or no safetensors file."""
     try:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(_read(file, 0, bytearray(8)), "little")
         if length > size - 8:
             raise ValueError(f"a header of {length} bytes does not fit into {size}")
-        header = json.loads(_read(file, 8, bytearray(length)))
+        header = json.loads(bytes(_read(file, 8, bytearray(length))))
         header.pop("__metadata__", None)
         entries, end = {}, 0
         for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
@@ -173,7 +174,9 @@ def read_header(file: BinaryIO) -> dict[str, Entry]:
     return entries
 
 
-def read_box(file: BinaryIO, entry: Entry, first: tuple[int, ...], size: tuple[int, ...]) -> Tensor:
+def read_box(
+    file: BufferedReader, entry: Entry, first: tuple[int, ...], size: tuple[int, ...]
+) -> Tensor:
     """Read `size` elements of a tensor in each dimension, from `first` on: their bytes, and no others."""
     box = torch.empty(size, dtype=entry.dtype)
     view, width = raw(box), entry.dtype.itemsize
@@ -202,7 +205,7 @@ def ranges(
             yield i * math.prod(shape[1:]) + start, count
 
 
-def _read(file: BinaryIO, first: int, into: bytearray | memoryview) -> bytearray | memoryview:
+def _read(file: BufferedReader, first: int, into: bytearray | memoryview) -> bytearray | memoryview:
     """Fill `into` with the file's bytes from `first` on. ValueError where it ends before."""
     file.seek(first)
     if file.readinto(into) < len(into):
@@ -286,5 +289,5 @@ def finished(folder: Path) -> list[Path]:
 
 def serial_and_step(path: Path) -> tuple[int, int]:
     """Which save of its run a checkpoint is, and at which step it was made, by its name."""
-    serial, step = FOLDER.fullmatch(path.name).groups()
+    serial, step = path.name.split("-step-")
     return int(serial), int(step)

@@ -31,7 +31,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -242,7 +242,7 @@ def places(module: nn.Module, rename: Callable[[str], str] | None = None) -> dic
     return place_of
 
 
-def _tensors(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
+def _tensors(module: nn.Module, prefix: str) -> Iterator[tuple[str, Any, str, Tensor]]:
     """(name in the serial module, module, attribute, tensor) of all that a state dict has."""
     if isinstance(module, FullySharded):
         yield from _tensors(module.module, prefix)
@@ -262,7 +262,7 @@ def _sharded(module: nn.Module) -> Iterator[tuple[Tensor, tuple[Run, tuple[int, 
         tensors = zip(flat.held, flat.shapes, flat.strides, flat.cuts, strict=True)
         for held, shape, strides, (first, end) in tensors:
             low = min(max(flat.first, first), end) - first
-            order = sorted(range(len(shape)), key=lambda dim, strides=strides: -strides[dim])
+            order = sorted(range(len(shape)), key=strides.__getitem__, reverse=True)
             yield held.piece, (Run(order, low, low + held.piece.numel()), tuple(shape))
 
 
