@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,7 +120,8 @@ class Halves:
 
     def input(self, grads: Sequence[Tensor]) -> list[Tensor | None]:
         """I. The gradients of the inputs; None of one that the ends do not depend on."""
-        targets = [self.inputs, self._shared, *(joint.edges for joint in self._joints)]
+        targets: list[Sequence[Any]] = [self.inputs, self._shared]
+        targets += [joint.edges for joint in self._joints]
         flat = [target for group in targets for target in group]
         arrived_grads: Sequence[Tensor | None] = ()
         if flat:

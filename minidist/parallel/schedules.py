@@ -59,8 +59,6 @@ class Action(NamedTuple):
     def __repr__(self) -> str:
         return f"{self.kind}{self.micro}" + f".{self.chunk}" * bool(self.chunk)
 
-    __str__ = __repr__
-
     @classmethod
     def parse(cls, word: str) -> Action:
         """`Action.parse("F3.1") == Action("F", 3, 1)`. ValueError for a word that is no action."""
@@ -319,7 +317,8 @@ def zb_v(stage: int, S: int, M: int) -> list[Action]:
     order += ["F0", "I0", "W0", "F1", "I1", "W1"] * (full - 2 * S + stage + 1)
     order += ["I0", "W0", "F1", "I1", "W1"] * (down - 1) + ["I0", "I1"] * up + ["I0", "W0"] * down
     order += ["W1"] * up + ["W0"] * up
-    seen, actions = Counter(), []
+    seen: Counter[str] = Counter()
+    actions = []
     for word in order:
         actions.append(Action(word[0], seen[word], int(word[1])))
         seen[word] += 1

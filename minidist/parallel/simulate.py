@@ -260,7 +260,7 @@ def search(
     for by_hand in (lists(zb_h1, S, M), lists(zb_h2, S, M)):
         if max(max(activations_kept(actions, rest)) for actions in by_hand) <= limit:
             candidates.append(by_hand)
-    return min(candidates, key=lambda actions: simulate(actions, **durations, comm=comm).cost)
+    return min(candidates, key=lambda each: simulate(each, forward, None, input, weight, comm).cost)
 
 
 def _chooser(

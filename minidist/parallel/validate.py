@@ -175,9 +175,9 @@ def check_waits(lists: Lists, shape: Shape, comm: str = "mailbox") -> None:
             queues[stage].pop()
             sent.add(here.item)
             free.add(here.peer)
-    stage = next((s for s in range(shape.S) if queues[s]), None)
-    if stage is not None:
-        raise _circle(lists, [queue[-1] if queue else None for queue in queues], stage)
+    stuck = {stage: queue[-1] for stage, queue in enumerate(queues) if queue}
+    if stuck:
+        raise _circle(lists, stuck)
 
 
 def _operations(stage: int, actions: Sequence[Action], shape: Shape) -> list[Operation]:
@@ -204,9 +204,10 @@ def _mixed_up(lists: Lists, a: Operation, b: Operation) -> ScheduleError:
     return ScheduleError(send.peer, receive.position, wanted, why)
 
 
-def _circle(lists: Lists, stuck: list[Operation | None], stage: int) -> ScheduleError:
+def _circle(lists: Lists, stuck: dict[int, Operation]) -> ScheduleError:
     """What is wrong: from a stage that is stuck to the one that it waits for, until they come round."""
     path: list[int] = []
+    stage = min(stuck)
     while stage not in path:
         path.append(stage)
         stage = stuck[stage].peer
@@ -251,15 +252,15 @@ def forward_versions(
     """For each stage and micro-batch, the version of the weights that its forward uses."""
     if rule not in RULES:
         raise ValueError(f"a version is chosen by one of {', '.join(RULES)}, not by {rule!r}")
-    if rule == "2bw" and (group is None or group < 1):
-        raise ValueError(
-            f"2bw updates every `group` micro-batches, at least 1, and group is {group}"
-        )
     newest = [_newest_at(actions, "F") for actions in lists]
     if rule == "newest":
         return newest
     if rule == "first":
         return [{m: newest[0][m] for m in row} for row in newest]
+    if group is None or group < 1:
+        raise ValueError(
+            f"2bw updates every `group` micro-batches, at least 1, and group is {group}"
+        )
     return [{m: max(0, m // group - 1) for m in row} for row in newest]
 
 
@@ -315,7 +316,7 @@ def check_versions(
         for position, (action, now) in enumerate(
             zip(actions, updates_before(actions), strict=False)
         ):
-            version, why = used[stage].get(action.micro), None
+            version, why = used[stage][action.micro], None
             if action.kind == "F" and version > now:
                 why = f"it needs version {version} of the weights, and only version {now} is there"
             elif action.kind in "BIW" and not stash and version != now:
