@@ -178,12 +178,14 @@ class PipeDream(Pipeline):
                 "vertical sync means old versions, and wrong_no_stash keeps none: choose one of them"
             )
         super().__init__(module, comm, schedule, loss_fn, recompute)
-        self.rule, self.group = "first" if vertical else "newest", None
+        self.rule = "first" if vertical else "newest"
+        self.group = 1  # micro-batches, whose mean gradient an update has
         self.versions = (Overwritten if wrong_no_stash else Versions)(module)
         trained = list(self.versions.parameters.values())
         make = function(optimizer, "optimizer is a function that makes one of parameters")
         self.optimizer = make(trained) if trained else None
         self.staleness: list[int] = []
+        self._waiting: list[int] = []  # micro-batches of the next update
 
     def run(self, batches: Sequence[tuple]) -> list[Tensor] | None:
         """Train on a stream of micro-batches, (inputs, targets) each; one pass, without a flush.
@@ -229,8 +231,8 @@ class PipeDream(Pipeline):
         return lambda *xs: functional_call(self.chunks[0], tensors, xs)
 
     def share(self, micro: int) -> float:
-        """Each update has one micro-batch's mean gradient."""
-        return 1.0
+        """Each update has the mean gradient of a group."""
+        return 1 / self.group
 
     def check(self, every: Lists, shape: Shape) -> None:
         """Raise ScheduleError unless these lists are a schedule, in which every gradient is used."""
@@ -287,12 +289,8 @@ class PipeDream2BW(PipeDream):
         super().__init__(module, comm, optimizer, loss_fn, schedule=schedule, recompute=recompute)
         self.rule, self.group = "2bw", m
 
-    def share(self, micro: int) -> float:
-        """The update has the mean of m gradients."""
-        return 1 / self.group
 
-
-def _check(every: Lists, shape: Shape, rule: str, group: int | None) -> None:
+def _check(every: Lists, shape: Shape, rule: str, group: int) -> None:
     validate(every, shape.S, shape.M, rule=rule, group=group)
     for stage, actions in enumerate(every):
         last = max(i for i, a in enumerate(actions) if a.kind in "BW")

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ..arguments import function
 from ..collectives import all_gather_json, all_reduce_, broadcast_
@@ -70,6 +70,7 @@ def naive_step(
             comm.recv(dy, comm.rank + 1)
         y.backward(dy)
         if not first:
+            assert x.grad is not None, "this part does not use what it was sent"
             comm.send(x.grad, comm.rank - 1)
     return losses
 
@@ -248,9 +249,10 @@ class Messages:
 
     def forget(self) -> None:
         """Layouts are told again in the next step."""
-        self._kind = None  # of the batch of the last step, on the first stage
+        # of the batch of the last step, on the first stage
+        self._kind: list[list[Layout]] | None = None
 
-    def begin(self, plan: Plan, M: int, inputs: list[tuple[Tensor, ...]] | None) -> int:
+    def begin(self, plan: Plan, M: int, inputs: list[tuple[Tensor, ...]]) -> int:
         """Announce a step, and post its first receives. Returns the samples that the first stage was given.
 
         Raises ValueError where this rank was told another M.
@@ -262,18 +264,20 @@ class Messages:
         self._posted: dict[Item, tuple[list[Tensor], Work | None]] = {}
         self._sent: list[tuple[Item, Work]] = []
         self._here: dict[Item, list[Tensor]] = {}
-        self._to_come = {edge: deque() for edge in self.channels}
-        for item in sorted(plan.used, key=plan.made.get):
+        self._to_come: dict[tuple[str, int], deque[Item]] = {
+            edge: deque() for edge in self.channels
+        }
+        for item in sorted(plan.used, key=lambda item: plan.made[item]):
             if self.shape.goes_to(item) == self.stage:
                 self._to_come[item.edge].append(item)
         for edge in self.channels:
             self._post_ahead(edge)
         return samples
 
-    def _announce(self, M: int, inputs: list[tuple[Tensor, ...]] | None) -> int:
+    def _announce(self, M: int, inputs: list[tuple[Tensor, ...]]) -> int:
         """Whether the batch is of a new kind, and its samples: the first stage, which alone has `inputs`, tells all."""
         kind = None
-        if inputs is not None:
+        if inputs:
             kind = [layouts_of(xs, [x.requires_grad for x in xs]) for xs in inputs]
             samples = sum(len(xs[0]) for xs in inputs)
             row = torch.tensor([kind != self._kind, M, samples], device="cpu")
@@ -403,6 +407,7 @@ class Activations:
         again: nn.Module | None = None,
     ):
         self.inputs = tuple(inputs)
+        self._ends: list[GradientEdge | None]
         self._again = None
         if again is None:
             self.outputs = run(*self.inputs)
@@ -567,7 +572,9 @@ class Pipeline:
         self.spans: list[tuple[Action, float, float]] = []
         self.shares: list[float] = []  # of the micro-batches in the batch, where the last part is
 
-    def step(self, M: int, inputs: Batch | list | None = None, targets: Batch | list | None = None):
+    def step(
+        self, M: int, inputs: Batch | list | None = None, targets: Batch | list | None = None
+    ) -> list[Tensor] | None:
         """One batch through the pipeline and back. Returns the M losses on the stage of the last part, else None.
 
         inputs: the batch on the first stage, a tensor or a tuple of them, cut along the first dimension; or a list of
@@ -670,8 +677,8 @@ class Pipeline:
         self.losses: dict[int, Tensor] = {}
         self.peak = 0
         self.spans = []
-        self.inputs = micro_batches(inputs, M, "inputs") if self.first_stage else None
-        self.targets = micro_batches(targets, M, "targets") if self.last_stage else None
+        self.inputs = micro_batches(inputs, M, "inputs") if self.first_stage else []
+        self.targets = micro_batches(targets, M, "targets") if self.last_stage else []
         samples = self.messages.begin(plan, M, self.inputs)
         if self.last_stage:
             if self.loss_fn is None:
@@ -690,10 +697,11 @@ class Pipeline:
         module = self.module(action)
         if self.shape.part(self.stage, action.chunk) < self.shape.last:
             return lambda *xs: as_tuple(module(*xs))
-        target = self.targets[action.micro]
+        target, loss_fn = self.targets[action.micro], self.loss_fn
+        assert loss_fn is not None  # `_begin` has asked
 
         def with_loss(*xs: Tensor) -> tuple[Tensor, ...]:
-            loss = self.loss_fn(module(*xs), target[0] if len(target) == 1 else target)
+            loss = loss_fn(module(*xs), target[0] if len(target) == 1 else target)
             if loss.dim():
                 raise ValueError(
                     f"loss_fn gave {describe(loss)}: it must be the mean of a micro-batch, one number"

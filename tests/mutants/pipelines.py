@@ -49,8 +49,8 @@ FAULTS = {
         Fault(
             "receives are posted in the order of use",
             "parallel/pipeline.py",
-            "sorted(plan.used, key=plan.made.get)",
-            "sorted(plan.used, key=plan.used.get)",
+            "key=lambda item: plan.made[item]",
+            "key=lambda item: plan.used[item]",
             "parallel/test_pipeline.py::test_messages_come_whole_in_any_order_of_use",
         ),
         Fault(
