@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from hashlib import sha256
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,8 @@ from minidist.split import Cut, bounds, cuts
 
 BLOCK = 1 << 20
 """Numbers of one block, about; 16 rows at least."""
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def generator(seed: int, name: str) -> torch.Generator:
@@ -102,7 +105,7 @@ def _rows(seed: int, name: str, shape: Sequence[int]) -> Iterator[tuple[int, Ten
 
 
 @torch.no_grad()
-def seeded_(module: nn.Module, seed: int = 0) -> nn.Module:
+def seeded_(module: Model, seed: int = 0) -> Model:
     """Give every parameter of `module` its `initial` value, in place. Returns `module`.
 
     Drawn in float64 and rounded, so models of all dtypes start as near to each other as they can.
@@ -114,14 +117,14 @@ def seeded_(module: nn.Module, seed: int = 0) -> nn.Module:
 
 @torch.no_grad()
 def materialize_(
-    module: nn.Module,
+    module: Model,
     seed: int,
     rename: Callable[[str], str] = str,
     whole: Mapping[str, Tensor] | None = None,
     rank: int = 0,
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
-) -> nn.Module:
+) -> Model:
     """Give each parameter of a module on "meta" its values on `device`: the part of `rank`, where it is cut.
 
     rename: from names in `module` to those of the whole model. What has one name there becomes one parameter.
@@ -144,7 +147,7 @@ def materialize_(
     return module
 
 
-def initialized(module: nn.Module, seed: int, device: str | torch.device) -> nn.Module:
+def initialized(module: Model, seed: int, device: str | torch.device) -> Model:
     """A module that was built on the device "meta", on `device` with its initial values."""
     place, seed = arguments.device(device), arguments.whole(seed, "a seed is a whole number")
     return module if place.type == "meta" else seeded_(module.to_empty(device=place), seed)
@@ -160,7 +163,7 @@ def initialized(module: nn.Module, seed: int, device: str | torch.device) -> nn.
 class _Bare(nn.Module):
     def reset_parameters(self) -> None:
         if not self.weight.is_meta:
-            super().reset_parameters()
+            super().reset_parameters()  # type: ignore[misc]  # the next class has it
 
 
 class Linear(_Bare, nn.Linear):
@@ -393,7 +396,7 @@ class TransformerLayer(nn.Module):
         rotary: bool = False,
     ):
         super().__init__()
-        like = dict(dtype=dtype, device=device)
+        like: dict[str, Any] = dict(dtype=dtype, device=device)
         self.norm_1 = LayerNorm(hidden, **like)
         self.attention = Attention(hidden, heads, dropout, attention, kv_heads, rotary, **like)
         self.norm_2 = LayerNorm(hidden, **like)
@@ -430,7 +433,7 @@ class GPT(nn.Module):
             dtype,
             "the parameters of a GPT are real numbers of 16 bits or more, such as torch.float32",
         )
-        like = dict(dtype=dtype, device=device)
+        like: dict[str, Any] = dict(dtype=dtype, device=device)
         self.context = whole(context, "a context has room for at least 1 token", 1)
         self.tokens = Embedding(vocab, hidden, **like)
         self.positions = None if rotary else Embedding(self.context, hidden, **like)
@@ -551,7 +554,8 @@ def stage_of(model: GPT, first: int, end: int, seed: int = 0, device: str = "cpu
     if not 0 <= first <= end <= len(parts):
         raise ValueError(f"there are no parts {first} to {end} of a model of {len(parts)} parts")
     # a slice of nn.Sequential keeps the numbers of its parts
-    return materialize_(deepcopy(parts[first:end]), seed, known.__getitem__, device=device)
+    part: Any = deepcopy(parts[first:end])
+    return materialize_(part, seed, known.__getitem__, device=device)
 
 
 # ------------------------------------------------------------

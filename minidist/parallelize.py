@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from .checkpoint.reshard import Piece, Saved
 from .collectives import all_reduce_, broadcast_
 from .comm.base import Comm
 from .comm.mesh import Mesh
-from .models import GPT, TransformerLayer, materialize_, names, sequence
+from .models import GPT, Attention, TransformerLayer, materialize_, names, sequence
 from .parallel.compress import Compression
 from .parallel.data import DataParallel
 from .parallel.pipeline import Pipeline, by_parameters, forward, micro_batches, partition, shares
@@ -145,7 +146,8 @@ def refuse(
         raise ValueError(
             f"amp={amp!r} starts from parameters in float32; this model has {sorted(map(str, wide))}"
         )
-    if recompute == "selective" and any(part.attention.kind != "explicit" for part in model.layers):
+    kinds = {part.kind for part in model.modules() if isinstance(part, Attention)}
+    if recompute == "selective" and kinds != {"explicit"}:
         raise ValueError(
             "recompute='selective' computes the scores of attention='explicit' again; this model's is "
             "'sdpa', which keeps none"
@@ -187,14 +189,16 @@ def serial_name(name: str, names: Mapping[str, str]) -> str:
 def forms(module: nn.Module, recompute: str) -> None:
     """Each layer of `module` keeps for backward what `recompute` leaves it; see `RECOMPUTE`."""
     form = {"full": checkpoint, "selective": selective(ATTENTION)}.get(recompute)
-    for layer in module.modules() if form else ():
+    if form is None:
+        return
+    for layer in module.modules():
         if isinstance(layer, TransformerLayer):
-            layer.forward = partial(form, layer.forward)
+            layer.forward = partial(form, layer.forward)  # type: ignore[method-assign]  # on purpose
 
 
 def parameter_groups(module: nn.Module, rename: Rename, whole: Mapping[str, Tensor]) -> list[dict]:
     """Two groups of parameters, with weight decay and without; either may be empty on a stage."""
-    groups = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
     for name, p in module.named_parameters():
         serial = rename(name)
         groups[bias_or_norm(serial, whole[serial].shape)]["params"].append(p)
@@ -247,6 +251,8 @@ class Stages(Pipeline):
     quiet(action): a context for a backward.  after(): called when gradients of weights are there that came apart from
     the inputs'.
     """
+
+    loss_fn: Callable  # on every stage
 
     def __init__(self, *args, scaler: LossScaler, around: AbstractContextManager, **kwargs):
         super().__init__(*args, **kwargs)
@@ -318,7 +324,7 @@ class Engine:
         self.micro_batches = micro_batches
         self.rename = rename
         self.scaler, self.compression = pipeline.scaler, getattr(data, "compression", None)
-        self._data = [data] if zero < 3 else list(module)  # who averages
+        self._data: list[Any] = [data] if zero < 3 else list(module)  # who averages
         # which ranks' gradients make a norm
         self._replica = mesh.group("pp", "tp") if zero == 0 else mesh.comm
         self._overlaps = self._arrange(data)
@@ -363,7 +369,9 @@ class Engine:
         losses = self.pipeline.step(self.micro_batches, x, y)
         if self.zero < 2 and not self._overlaps:
             self._data[0].average()
-        return self._everywhere(losses and torch.stack(losses), self.pipeline.shares, weight)
+        return self._everywhere(
+            torch.stack(losses) if losses else None, self.pipeline.shares, weight
+        )
 
     def _everywhere(
         self, losses: Tensor | None, shares: list[float], weight: float | None
@@ -481,7 +489,8 @@ def parallelize(
     cuts = partition(cost(sequence(model)), shape.S * shape.v)
     # 1 tensor, 2 vocabulary: of the model's own modules and parameters, copies of the modules alone
     copied = deepcopy(model, {id(p): p for p in model.parameters()})
-    first, *layers, last = split_(sequence(copied), mesh.tp, sequence_parallel)
+    copies: Any = split_(sequence(copied), mesh.tp, sequence_parallel)
+    first, *layers, last = copies
     first = TensorEmbedding(first, mesh.tp, sequence_parallel)
     last = TensorHead(last, mesh.tp, sequence_parallel)
     # 3 pipeline: what this rank holds gets its values, and no other part does

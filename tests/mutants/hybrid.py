@@ -7,8 +7,8 @@ FAULTS = {
         Fault(
             "biases and norms have weight decay",
             "parallelize.py",
-            'groups = [{"params": []}, {"params": [], "weight_decay": 0.0}]',
-            'groups = [{"params": []}, {"params": []}]',
+            '= [{"params": []}, {"params": [], "weight_decay": 0.0}]',
+            '= [{"params": []}, {"params": []}]',
             "test_parallelize.py::test_frozen_parameters_and_norms[0]",
         ),
         Fault(
@@ -193,8 +193,8 @@ FAULTS = {
         Fault(
             "a stage that is made alone fills the model that it is made of",
             "models.py",
-            "materialize_(deepcopy(parts[first:end]), seed,",
-            "materialize_(parts[first:end], seed,",
+            "part: Any = deepcopy(parts[first:end])",
+            "part: Any = parts[first:end]",
             "test_models.py::test_a_stage_alone_has_the_numbers_of_the_whole",
         ),
         Fault(
