@@ -193,7 +193,7 @@ def forms(module: nn.Module, recompute: str) -> None:
         return
     for layer in module.modules():
         if isinstance(layer, TransformerLayer):
-            layer.forward = partial(form, layer.forward)  # type: ignore[method-assign]  # on purpose
+            layer.forward = partial(form, layer.forward)  # type: ignore[method-assign]  # its own
 
 
 def parameter_groups(module: nn.Module, rename: Rename, whole: Mapping[str, Tensor]) -> list[dict]:
