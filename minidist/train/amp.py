@@ -174,18 +174,18 @@ class autocast(TorchFunctionMode):
         elif name in self.gray:
             dtype = widest((args, kwargs))
             args, kwargs = cast((args, kwargs), lambda x: x.to(dtype))
-        elif opened(func) is not None:
-            return self._within(opened(func), args, kwargs)
+        else:
+            body = opened(func)
+            if body is not None:
+                return self._within(body, args, kwargs)
         return func(*args, **kwargs)
 
     def _low(self, x: Tensor) -> Tensor:
         if not (x.is_leaf and x.requires_grad and torch.is_grad_enabled()):
             return x.to(self.dtype)
-        version, low = self._casts.get(x, (None, None))
-        if version != x._version:
-            low = x.to(self.dtype)
-            self._casts[x] = x._version, low
-        return low
+        if x not in self._casts or self._casts[x][0] != x._version:
+            self._casts[x] = x._version, x.to(self.dtype)
+        return self._casts[x][1]
 
     def _within(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         """Call a function written in Python with this mode in force, so that what it calls is cast."""
@@ -201,7 +201,7 @@ def autocasts() -> list[autocast]:
     return [mode for mode in _get_current_function_mode_stack() if isinstance(mode, autocast)]
 
 
-def cast(value, to: Callable[[Tensor], Tensor]):
+def cast(value, to: Callable[[Tensor], Any]):
     """`value` with `to` applied to each fp32, fp16 and bf16 tensor in it, also in lists, tuples and dictionaries."""
     if isinstance(value, Tensor):
         return to(value) if value.dtype in CAST else value
@@ -271,17 +271,15 @@ class Masters(Optimizer):
     ):
         if not dtype.is_floating_point:
             raise ValueError(f"masters have a floating-point dtype, not {dtype}")
-        self.inner: Optimizer | None = None
         self.dtype = dtype
-        self._versions: dict[
-            Tensor, int
-        ] = {}  # of each parameter, when it was equal to its rounded master
+        # of each parameter, when it was equal to its rounded master
+        self._versions: dict[Tensor, int] = {}
         super().__init__(params, {})
         groups = [
             {**group, "params": [self._master(p) for p in group["params"]]}
             for group in self.param_groups
         ]
-        self.inner = optimizer_class(groups, **kwargs)
+        self.inner: Optimizer = optimizer_class(groups, **kwargs)
         _options(self.inner.param_groups, self.param_groups)
         self.defaults, self.state = self.inner.defaults, self.inner.state
 
@@ -293,7 +291,7 @@ class Masters(Optimizer):
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Parameters to step from now on; their masters are made here."""
         super().add_param_group(group)
-        if self.inner is not None:
+        if hasattr(self, "inner"):  # else these are the first ones, and `__init__` goes on
             group = self.param_groups[-1]
             masters = [self._master(p) for p in group["params"]]
             self.inner.add_param_group({**group, "params": masters})
@@ -327,7 +325,7 @@ class Masters(Optimizer):
         return stored_gradients(self)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step the masters with the gradients, and round them into the parameters."""
         loss = None
         if closure is not None:
@@ -354,7 +352,8 @@ class Masters(Optimizer):
     def _round(self) -> None:
         pairs = self._pairs()
         if pairs:
-            torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+            params, masters = zip(*pairs, strict=True)
+            torch._foreach_copy_(params, masters)
         self._versions = {p: p._version for group in self.param_groups for p in group["params"]}
 
     def state_dict(self) -> dict[str, Any]:

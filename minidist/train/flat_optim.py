@@ -24,6 +24,7 @@ state_dict. fp16 and bf16 are worked on in fp32. Source: Loshchilov and Hutter 2
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 
 import torch
@@ -51,11 +52,12 @@ def adamw_(
     weight_decay: float,
 ) -> None:
     """A step of N elements. m, v: the averages of g and of g², whose corrections are full1 and full2."""
-    wide = [exact(x) for x in (p, m, v)]
-    moments_(*wide[1:], exact(g), (beta1, beta2))
-    wide[0].sub_(adam_update(*wide, (full1, full2), eps, weight_decay), alpha=lr)
-    for x, result in zip((p, m, v), wide, strict=True):
-        x.copy_(result)
+    wide_p, wide_m, wide_v = (exact(x) for x in (p, m, v))
+    moments_(wide_m, wide_v, exact(g), (beta1, beta2))
+    update = adam_update(wide_p, wide_m, wide_v, (full1, full2), eps, weight_decay)
+    p.copy_(wide_p.sub_(update, alpha=lr))
+    m.copy_(wide_m)
+    v.copy_(wide_v)
 
 
 class FlatGroup:
@@ -95,7 +97,7 @@ class FlatGroup:
 
     def gradients_of(self, run: slice, place: slice) -> Tensor:
         """The gradients of a run of neighbours, flat: where they lie, or a copy, which is one launch."""
-        grads = [p.grad for p in self.params[run]]
+        grads = [p.grad for p in self.params[run] if p.grad is not None]
         if self.grads is not None and all(_within(self.grads, grad) for grad in grads):
             return self.grads[place]
         if self.copies is None:  # and kept: on a CPU new memory costs more than the copy
@@ -115,7 +117,7 @@ class FlatAdamW(AdamW):
     negative values, and for betas outside 0 … 1.
     """
 
-    def __init__(self, params, *args, **options):
+    def __init__(self, params: Iterable, *args, **options):
         super().__init__(params, *args, **options)
         self._buffers: dict[int, list[FlatGroup]] = {}
 

@@ -540,14 +540,14 @@ def _attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv, summed over the tiles in float32 at least."""
     D = (exact(do) * exact(out)).sum(-1)
-    of_queries = [x.split(tile, 1) for x in (exact(q) * scale, exact(do), lse, D)]
     dq, dk, dv = (exact(x.new_zeros(x.shape)) for x in (q, k, v))
-    pieces = [x.split(tile, 1) for x in (exact(k), exact(v), dk, dv)]
-    for j, (kj, vj, dkj, dvj) in enumerate(zip(*pieces, strict=True)):
-        for i, (qi, *more, dqi) in enumerate(zip(*of_queries, dq.split(tile, 1), strict=True)):
+    of_queries = [x.split(tile, 1) for x in (exact(q) * scale, exact(do), lse, D, dq)]
+    of_keys = [x.split(tile, 1) for x in (exact(k), exact(v), dk, dv)]
+    for j, (kj, vj, dkj, dvj) in enumerate(zip(*of_keys, strict=True)):
+        for i, (qi, doi, lsei, Di, dqi) in enumerate(zip(*of_queries, strict=True)):
             if causal and j > i:
                 continue
-            parts = backward_tile(qi, kj, vj, *more, causal and j == i)
+            parts = backward_tile(qi, kj, vj, doi, lsei, Di, causal and j == i)
             for total, part in zip((dqi, dkj, dvj), parts, strict=True):
                 total += part
     return (dq * scale).to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)

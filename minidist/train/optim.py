@@ -80,10 +80,10 @@ class Layerwise(torch.optim.Optimizer):
             for option in ("amsgrad", "maximize", "differentiable"):
                 if group.get(option):
                     raise ValueError(f"{option}=True is not done here: take torch.optim's class")
-        for _, p in self.with_gradient():
-            if p.grad.layout is not torch.strided:
+        for _, _, g in self.with_gradient():
+            if g.layout is not torch.strided:
                 raise ValueError(
-                    f"the gradient of {tuple(p.shape)} is {p.grad.layout}: steps are of dense ones"
+                    f"the gradient of {tuple(g.shape)} is {g.layout}: steps are of dense ones"
                 )
         return loss
 
@@ -91,9 +91,9 @@ class Layerwise(torch.optim.Optimizer):
         """(group, parameter) of each parameter."""
         return [(group, p) for group in self.param_groups for p in group["params"]]
 
-    def with_gradient(self) -> list[tuple[dict[str, Any], Tensor]]:
-        """(group, parameter) of each parameter that has a gradient."""
-        return [(group, p) for group, p in self.with_groups() if p.grad is not None]
+    def with_gradient(self) -> list[tuple[dict[str, Any], Tensor, Tensor]]:
+        """(group, parameter, gradient) of each parameter that has a gradient."""
+        return [(group, p, p.grad) for group, p in self.with_groups() if p.grad is not None]
 
     def trust_ratios(self, update: Callable, ratio: Callable) -> dict[Tensor, Tensor]:
         """ratio(group, norm of the weights, norm of update(group, p)) of each parameter p that has a trust ratio.
@@ -158,10 +158,10 @@ class LARS(Layerwise):
         """One step of every parameter that has a gradient. Returns the closure's loss."""
         loss = self.evaluate(closure)
         self.ratios = self.trust_ratios(lambda group, p: p.grad, self._ratio)
-        for group, p in self.with_gradient():
+        for group, p, g in self.with_gradient():
             lr, momentum = group["lr"], group["momentum"]
             state = self.state[p]
-            d = p.grad.add(p, alpha=group["weight_decay"])
+            d = g.add(p, alpha=group["weight_decay"])
             if p in self.ratios:
                 d.mul_(self.ratios[p] * lr)
                 lr = 1.0
@@ -267,15 +267,15 @@ class LAMB(Layerwise):
     def step(self, closure: Callable[[], Any] | None = None):
         """One step of every parameter that has a gradient. Returns the closure's loss."""
         loss = self.evaluate(closure)
-        for group, p in self.with_gradient():
+        for group, p, g in self.with_gradient():
             state = self.state[p]
             if not state:
                 averages = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
                 state |= {"step": 0} | averages
             state["step"] = int(state["step"]) + 1
-            moments_(state["exp_avg"], state["exp_avg_sq"], p.grad, group["betas"])
+            moments_(state["exp_avg"], state["exp_avg_sq"], g, group["betas"])
         self.ratios = self.trust_ratios(self._update, self._ratio)
-        for group, p in self.with_gradient():
+        for group, p, _ in self.with_gradient():
             update = self._update(group, p)
             if p in self.ratios:
                 update.mul_(self.ratios[p])
@@ -416,7 +416,7 @@ class NoiseScale:
         self._params = [p for p in params if p.requires_grad]
         if not self._params:
             raise ValueError("noise is measured on parameters that train, and none was given")
-        self._own = 0.0
+        self._own: float | Tensor = 0.0
         self._sums = [0.0, 0.0]
         self._weight = 0.0
         self._hooks = [p.register_hook(self._seen) for p in self._params]
@@ -430,8 +430,8 @@ class NoiseScale:
         small = torch.as_tensor(own, dtype=torch.float64, device=self.comm.device)
         all_reduce_(self.comm, small, "mean")
         big = squares([p.grad for p in self._params]).sum()
-        means = [decide(x, math.nan) for x in (small, big)]
-        terms = noise_terms(*means, samples, self.comm.size * samples)
+        small_square, big_square = (decide(x, math.nan) for x in (small, big))
+        terms = noise_terms(small_square, big_square, samples, self.comm.size * samples)
         self._sums = [
             self.decay * s + (1 - self.decay) * x for s, x in zip(self._sums, terms, strict=True)
         ]

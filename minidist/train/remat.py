@@ -187,7 +187,8 @@ class Reentrant(torch.autograd.Function):
         outputs = tree_leaves(ctx.repeat(inputs))
         pairs = [(y, dy) for y, dy in zip(outputs, grads, strict=True) if y.requires_grad]
         if pairs:
-            torch.autograd.backward(*zip(*pairs, strict=True))
+            ys, dys = zip(*pairs, strict=True)
+            torch.autograd.backward(ys, dys)
         return None, None, *(x.grad for x in inputs)
 
 
@@ -242,7 +243,7 @@ class Slots:
 
     def __init__(self, fill: Callable[[list[Slot | None]], None]):
         self.fill = fill
-        self.references = []
+        self.references: list[weakref.ref[Slot]] = []
 
     def add(self, label: Any) -> Slot:
         slot = Slot(label)
@@ -253,6 +254,7 @@ class Slots:
         if slot.value is None:
             self.fill([reference() for reference in self.references])
         value, slot.value = slot.value, None
+        assert value is not None, "fill gives each slot a value"
         return value
 
 

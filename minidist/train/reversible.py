@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,11 +91,12 @@ class ReversibleSequence(nn.Module):
 
     def __init__(self, blocks: Iterable[ReversibleBlock]):
         super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        for block in self.blocks:
+        blocks = list(blocks)
+        self.blocks: Any = nn.ModuleList(blocks)  # to torch's types each is a Module
+        for block in blocks:
             instance(block, ReversibleBlock, "a reversible sequence is made of ReversibleBlocks")
-        self.bits = next((block.bits for block in self.blocks), None)
-        for i, block in enumerate(self.blocks):
+        self.bits = next((block.bits for block in blocks), None)
+        for i, block in enumerate(blocks):
             if block.bits != self.bits:
                 raise ValueError(
                     f"block 0 has bits={self.bits}, block {i} has bits={block.bits}: they share a stream"

@@ -151,7 +151,8 @@ def scaled(
         raise ValueError(
             f"the rule is linear, root, or adam with betas and eps: not {rule!r} with {betas} and {eps}"
         )
-    larger = tuple(1 - k * (1 - beta) for beta in betas)
+    beta1, beta2 = betas
+    larger = 1 - k * (1 - beta1), 1 - k * (1 - beta2)
     if min(larger) < 0:
         raise ValueError(f"k = {k} is too large for betas = {betas}: they would be {larger}")
     return Scaled(math.sqrt(k) * lr, larger, eps / math.sqrt(k))

@@ -98,13 +98,13 @@ class Kept:
 
 
 class Made(NamedTuple):
-    """Result number `index` of a call."""
+    """Result `number` of a call."""
 
     call: Call
-    index: int
+    number: int
 
     def get(self, results: dict[Call, list]) -> Tensor:
-        return results[self.call][self.index]
+        return results[self.call][self.number]
 
 
 class Call:
@@ -143,7 +143,8 @@ class Recorder(TorchDispatchMode):
         self.named = named
         self.save = save
         self.count = 0
-        self.recipes = weakref.WeakKeyDictionary()  # storage -> {what is covered of it: Made}
+        self.recipes: weakref.WeakKeyDictionary[torch.UntypedStorage, dict[tuple, Made]]
+        self.recipes = weakref.WeakKeyDictionary()  # of a storage, by what is covered of it
 
     def find(self, x: Tensor) -> Made | None:
         """The recipe of `x`, if there is one."""
@@ -161,10 +162,10 @@ class Recorder(TorchDispatchMode):
         call = self.note(func, args, kwargs)
         results = func(*args, **kwargs)
         if call is not None:
-            for index, y in enumerate(as_list(results)):
+            for number, y in enumerate(as_list(results)):
                 if isinstance(y, Tensor):
                     made = self.recipes.setdefault(y.untyped_storage(), {})
-                    made[covered(y)] = Made(call, index)
+                    made[covered(y)] = Made(call, number)
         return results
 
     def note(self, func, args: tuple, kwargs: dict) -> Call | None:

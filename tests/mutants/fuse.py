@@ -131,8 +131,8 @@ FAULTS = {
         Fault(
             "AdamW's decay goes into the averages, too",
             FLAT,
-            "moments_(*wide[1:], exact(g), (beta1, beta2))",
-            "moments_(*wide[1:], exact(g) + weight_decay * wide[0], (beta1, beta2))",
+            "moments_(wide_m, wide_v, exact(g), (beta1, beta2))",
+            "moments_(wide_m, wide_v, exact(g) + weight_decay * wide_p, (beta1, beta2))",
             OF_FLAT + "twenty_steps",
         ),
         Fault(
@@ -166,8 +166,8 @@ FAULTS = {
         Fault(
             "fp16 is stepped in fp16",
             FLAT,
-            "wide = [exact(x) for x in (p, m, v)]",
-            "wide = [x.clone() for x in (p, m, v)]\n    exact = lambda x: x",
+            "wide_p, wide_m, wide_v = (exact(x) for x in (p, m, v))",
+            "wide_p, wide_m, wide_v = (x.clone() for x in (p, m, v))\n    exact = lambda x: x",
             OF_FLAT + "half_precision_is_worked_on_in_float32",
         ),
     ],

@@ -105,8 +105,8 @@ FAULTS = {
         Fault(
             "a weight that was changed is used as it was cast before",
             "train/amp.py",
-            "if version != x._version:",
-            "if version is None:",
+            "if x not in self._casts or self._casts[x][0] != x._version:",
+            "if x not in self._casts:",
             "train/test_amp.py::test_a_changed_weight_is_cast_again",
         ),
         Fault(

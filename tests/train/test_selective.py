@@ -353,7 +353,7 @@ def test_a_recipe_gives_the_tensor_again_with_its_random_numbers():
     torch.manual_seed(0)
     (made,), (y,) = record(lambda: [aten.native_dropout(x, 0.5, True)[0]], aten.native_dropout)
     torch.manual_seed(9)
-    assert torch.equal(made.call.run({})[made.index], y)
+    assert torch.equal(made.call.run({})[made.number], y)
 
 
 def test_memory_that_is_used_again_is_another_tensor():
