@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise, zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -310,7 +310,7 @@ class Event(NamedTuple):
 
 
 class _Recorder(TorchDispatchMode):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
         self.alive: dict[int, int] = {}  # storage -> tensor number
@@ -390,7 +390,7 @@ def backward_in_pieces(*, first: bool = False, bucket: int | None = None) -> lis
     It has 1.2 B parameters: `replay` it into an `Allocator(CARD)`. first: all gradients are views of one
     buffer that was made before. bucket: the buffer for sending is at most so many bytes, reused; None: all at once.
     """
-    like = dict(device="meta", dtype=torch.float16)
+    like: dict[str, Any] = dict(device="meta", dtype=torch.float16)
     batch, tokens, hidden, heads = SHAPE
     model = nn.ModuleList(TransformerLayer(hidden, heads, **like) for _ in range(24))
     params = list(model.parameters())
@@ -433,7 +433,9 @@ def blocks(memory: Allocator, *, title: str = "", lines: int = 16) -> Picture:
     labels = dict.fromkeys(label for label, _, _ in parts)
     free = [label for label in (HOLE, REST) if label in labels]
     used = [label for label in labels if label not in free]
-    styles = {label: dict(face=mix(color, 0.75)) for label, color in colors(used).items()}
+    styles: dict[str, dict[str, Any]] = {
+        label: dict(face=mix(color, 0.75)) for label, color in colors(used).items()
+    }
     styles[HOLE] = dict(face=FAINT, edge=GREY, hatch="//////", linewidth=0.5)
     styles[REST] = dict(face=FAINT)
     head = 0.62 if title else 0.25

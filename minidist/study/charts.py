@@ -141,7 +141,7 @@ def _names(sheet: Card, ax, ends: dict[str, tuple], note: str) -> None:
     ax.autoscale_view()
     to_card = ax.transData + sheet.place.inverted()
     wanted = {name: float(to_card.transform(end)[1]) for name, (end, _) in ends.items()}
-    order = sorted(ends, key=wanted.get)
+    order = sorted(ends, key=wanted.__getitem__)
     box = ax.get_position()
     top = sheet.height * (1 - box.y1)
     places = apart([wanted[name] for name in order], top + 0.02, sheet.height * (1 - box.y0))
@@ -154,7 +154,7 @@ def _names(sheet: Card, ax, ends: dict[str, tuple], note: str) -> None:
 
 def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
     """Places from `low` to `high`, 0.19 from each other, near the `wanted` ones, which ascend."""
-    places = []
+    places: list[float] = []
     for y in wanted:
         places.append(max(y, places[-1] + APART if places else low))
     for i in reversed(range(len(places))):
@@ -162,7 +162,7 @@ def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
     return places
 
 
-def _listed(x: list, y: list, xunit: str | None, yunit: str | None) -> str:
+def _listed(x: Sequence[float], y: Sequence[float], xunit: str | None, yunit: str | None) -> str:
     """The values, twelve at most."""
     chosen = range(len(x))
     if len(x) > MOST_LISTED:
@@ -399,13 +399,13 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], *, title: str =
     shown as str() gives it. Errors: ValueError for a row whose length is not that of `columns`.
     """
     columns = [str(c) for c in columns]
-    rows = [list(row) for row in rows]
-    for i, row in enumerate(rows):
+    cells = [list(row) for row in rows]
+    for i, row in enumerate(cells):
         if len(row) != len(columns):
             raise ValueError(
                 f"row {i} has {len(row)} cells, but there are {len(columns)} columns: {', '.join(columns)}"
             )
-    return Table(rows, columns, title)
+    return Table(cells, columns, title)
 
 
 def _is_number(value: Any) -> bool:

@@ -266,13 +266,13 @@ def messages(
     room("messages", len(trace), 300)
     stepped = clock == "steps"
     arrows = in_steps(trace) if stepped else [(m, m.start, m.arrived) for m in trace]
-    end = max(end for *_, end in arrows)
-    if end == min(start for _, start, _ in arrows):
+    last = max(end for *_, end in arrows)
+    if last == min(start for _, start, _ in arrows):
         raise ValueError(
-            f'every message starts and arrives at {measure(end, "s")}: draw them with clock="steps"'
+            f'every message starts and arrives at {measure(last, "s")}: draw them with clock="steps"'
         )
-    if stepped:
-        end = math.ceil(end)
+    steps = math.ceil(last)
+    end = steps if stepped else last
     left = MARGIN + 0.62
     wide = WIDTH - MARGIN - left - 0.1
     tall = (trace.n - 1) * LANE + 0.4
@@ -287,8 +287,8 @@ def messages(
         ax.spines[:].set_visible(False)
         if stepped:
             ax.set(xlim=(0, end), yticks=[])
-            ax.set_xticks(range(end + 1), [""] * (end + 1))
-            for k in range(0, end, math.ceil(end / 12)):
+            ax.set_xticks(range(steps + 1), [""] * (steps + 1))
+            for k in range(0, steps, math.ceil(steps / 12)):
                 sheet.note(left + (k + 0.5) * inch, 0.74 + tall, f"step {k + 1}", "center")
         else:
             scale, unit = unit_of(end, TIME_UNITS)
@@ -308,7 +308,7 @@ def in_steps(trace: Trace) -> list[Arrow]:
     """Each message with where its arrow starts and ends: step k lies between k − 1 and k."""
     sent = [0] * trace.n  # the last step in which a rank sent, and in which it received
     received = [0] * trace.n
-    arrived = []  # when, at whom, step
+    arrived: list[tuple[float, int, int]] = []  # when, at whom, step
     arrows = []
     for m in sorted(trace, key=lambda m: m.start):
         heard = max((step for t, r, step in arrived if r == m.src and t <= m.start), default=0)
@@ -368,10 +368,11 @@ def traffic(trace: Trace, *, title: str = "Bytes from each rank to each") -> Pic
     rows = {}
     text = [f"{title}: {n} ranks, {sum(map(sum, sent)):,} B"]
     for r, row in enumerate(sent):
-        rows[f"rank {r}"] = {}
+        cells = {}
         for to, nbytes in enumerate(row):
             face = mix(BLUE, 0.08 + 0.82 * nbytes / most) if nbytes else mix(GREY, 0.12)
-            rows[f"rank {r}"][str(to)] = words[nbytes], face
+            cells[str(to)] = words[nbytes], face
+        rows[f"rank {r}"] = cells
         receivers = ", ".join(f"{nbytes:,} B to {to}" for to, nbytes in enumerate(row) if nbytes)
         text.append(f"  rank {r}: {receivers or 'nothing'}")
     with card(wide, 1.05 + n * 0.44 + MARGIN, title) as sheet:
@@ -432,7 +433,9 @@ def tree(trees: Mapping[str, Parents], *, title: str = "Trees of ranks") -> Pict
                     sheet.line([xs[r], xs[parent]], [ys[r], ys[parent]], MUTED, 1.1, zorder=1)
                 face = hue(k) if r in inner[name] else CARD
                 size = min(17, 65 * column)
-                dot = dict(marker="o", markersize=size, markerfacecolor=face, zorder=2)
+                dot: dict[str, Any] = dict(
+                    marker="o", markersize=size, markerfacecolor=face, zorder=2
+                )
                 sheet.line([xs[r]], [ys[r]], hue(k), **dot)
                 sheet.word(xs[r], ys[r], str(r), ha="center", color=ink_on(face))
             root = parents.index(ROOT)
@@ -501,8 +504,8 @@ def boxes(
                     raise ValueError(f"{label!r} of {name!r}, {span}, is not in {tuple(shape)}")
                 text.append(f"    {label}: {span}")
                 corner = left + column * across, top + row * down
-                style = dict(radius=0, linewidth=2, word=label)
                 face = mix(hue(rank), 0.3)
+                style: dict[str, Any] = dict(radius=0, linewidth=2, word=label)
                 sheet.box(*corner, columns * across, rows * down, face, CARD, **style)
         return sheet.picture(title, *text)
 
@@ -644,7 +647,9 @@ def axis_bytes(trace: Trace, grid: Grid, cluster: Cluster) -> dict[str, dict[str
     between: Counter[tuple[int, int]] = Counter()
     for message in trace:
         between[message.src, message.dst] += message.nbytes
-    sent = {axis: Counter() for axis, size in grid.sizes.items() if size > 1}
+    sent: dict[str, Counter[str]] = {
+        axis: Counter() for axis, size in grid.sizes.items() if size > 1
+    }
     for (src, dst), nbytes in sorted(between.items()):
         levels = sent.setdefault(grid.between(src, dst), Counter())
         for level in cluster.levels(src, dst):
@@ -686,7 +691,7 @@ def mesh(
         cells = {}
         text = []
         for axis, row in sent.items():
-            color = MEANING.get(AXES.get(axis), GREY)
+            color = MEANING[AXES.get(axis, "other")]
             cells[axis] = {f"over {LEVELS[level]}": ("–", CARD) for level in levels}
             for level, nbytes in row.items():
                 face = mix(color, 0.15 + 0.5 * nbytes / most)

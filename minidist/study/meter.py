@@ -86,7 +86,7 @@ class Profile:
     by_phase: dict[str, Tally] = field(default_factory=lambda: dict.fromkeys(PHASES, Tally()))
     by_operator: dict[str, Tally] = field(default_factory=dict)
     phases: list[tuple[str, float, float]] = field(default_factory=list)
-    timeline: Timeline | None = None
+    timeline: Timeline = field(default_factory=lambda: Timeline([], [], []))
     allocator: dict[str, int] = field(default_factory=dict)
 
     total = property(lambda self: summed(self.by_phase.values()))
@@ -301,7 +301,7 @@ def product_seconds(device: torch.device, dtype: torch.dtype, size: int, repeats
     product = torch.empty_like(matrix)
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
     begin = time.perf_counter()
-    seconds = []
+    seconds: list[float] = []
     while not seconds or len(seconds) <= repeats and time.perf_counter() - begin <= ENOUGH:
         wait(device)
         start = time.perf_counter()

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib.style
 import numpy as np
@@ -95,7 +96,7 @@ MARGIN = 0.2  # inches of card around the drawing
 DPI = 192  # two pixels of the PNG for each pixel on the page
 DASHED = (0, (5, 2))
 
-STYLE = {
+STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": TEXT,
     "text.color": INK,
@@ -185,7 +186,7 @@ class Card:
         """
         if "halo" in style:
             style["path_effects"] = [withStroke(linewidth=4, foreground=style.pop("halo"))]
-        style = {"va": "center", "fontsize": size, "ha": ha, "transform": self.place} | style
+        style = {"va": "center", "fontsize": size, "ha": ha, "transform": self.place, **style}
         self.fig.text(x, y, text, **style)
 
     def note(self, x: float, y: float, text: str, ha: str = "left", size: float = SMALL) -> None:
@@ -198,7 +199,7 @@ class Card:
         """A box whose upper left corner is (x, y). radius: of its corners; word: in its middle, where it fits."""
         radius = style.pop("radius", 0.04)
         word = style.pop("word", "")
-        style = {"linewidth": 0.9, "transform": self.place} | style
+        style = {"linewidth": 0.9, "transform": self.place, **style}
         shape = f"round,pad=0,rounding_size={radius}" if radius else "square,pad=0"
         patch = FancyBboxPatch((x, y), wide, tall, shape, facecolor=face, edgecolor=edge, **style)
         self.fig.add_artist(patch)
@@ -208,12 +209,14 @@ class Card:
 
     def line(self, xs, ys, color: str = MUTED, width: float = 1.0, **style) -> None:
         """A line through the points."""
-        style = {"color": color, "linewidth": width, "transform": self.place} | style
+        style = {"color": color, "linewidth": width, "transform": self.place, **style}
         self.fig.add_artist(Line2D(xs, ys, **style))
 
     def arrow(self, tail: tuple[float, float], head: tuple[float, float], color: str) -> None:
         """An arrow with a dot at its tail."""
-        shape = dict(arrowstyle="-|>,head_width=2.2,head_length=5", shrinkA=0, shrinkB=1, lw=1.5)
+        shape: dict[str, Any] = dict(
+            arrowstyle="-|>,head_width=2.2,head_length=5", shrinkA=0, shrinkB=1, lw=1.5
+        )
         arrow = FancyArrowPatch(tail, head, color=color, transform=self.place, zorder=3, **shape)
         self.fig.add_artist(arrow)
         self.line([tail[0]], [tail[1]], color, marker="o", markersize=4, zorder=4)
@@ -336,7 +339,7 @@ def unit_of(largest: float, units: tuple) -> tuple[float, str]:
 
 def measure(value: float, unit: str | None) -> str:
     """`value` with its unit: "s", "B" and "FLOP" take the prefix that fits, any other is set behind."""
-    units = {"s": TIME_UNITS, "B": BYTE_UNITS, "FLOP": FLOP_UNITS}.get(unit)
+    units = {"s": TIME_UNITS, "B": BYTE_UNITS, "FLOP": FLOP_UNITS}.get(unit or "")
     if units is None:
         return short(value) + (f" {unit}" if unit else "")
     if unit == "B" and isinstance(value, int) and abs(value) < 10_000:

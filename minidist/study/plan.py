@@ -18,7 +18,7 @@ from functools import cache, cached_property
 from itertools import product
 from math import ceil, gcd
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -170,16 +170,17 @@ class Machine:
             )
         self.device = device
         self.dtype = dtype
+        self.efficiency = device.efficiency
         self.launch = device.launch if launch is None else launch
         self.peak = device.peak(dtype)
 
     def passes(self, nbytes: float, launches: int = 1) -> float:
         """Seconds of `launches` operators that read and write `nbytes` in all."""
-        return launches * self.launch + nbytes / (self.device.efficiency * self.device.bandwidth)
+        return launches * self.launch + nbytes / (self.efficiency * self.device.bandwidth)
 
     def work(self, flops: float, nbytes: float) -> float:
         """Seconds of one operator of so many FLOPs and bytes."""
-        return max(self.passes(nbytes), self.launch + flops / (self.device.efficiency * self.peak))
+        return max(self.passes(nbytes), self.launch + flops / (self.efficiency * self.peak))
 
     def product(self, m: int, n: int, k: int, count: int = 1) -> float:
         """Seconds of one operator that makes `count` products, (m, k) by (k, n) each."""
@@ -210,7 +211,9 @@ MACHINES = {
     "b200": Cluster.dgx_b200,
 }
 
-LLAMA = dict(vocab=32000, context=2048, tied=False, gated=True, bias=False, positions=False)
+LLAMA: dict[str, Any] = dict(
+    vocab=32000, context=2048, tied=False, gated=True, bias=False, positions=False
+)
 MODELS = {
     "gpt2-124m": Transformer(12, 768, 12, 50257, 1024),
     "gpt2-1.5b": Transformer(48, 1600, 25, 50257, 1024),
@@ -400,7 +403,7 @@ class Planner:
         self.cluster = cluster
         self.kernels = kernels
         self.machine = machine
-        self.network = Network(cluster, algorithm, kernels.combine / cluster.device.bandwidth)
+        self.network = Network(cluster, algorithm, kernels.combine / machine.device.bandwidth)
 
     def estimate(self, grid: Grid) -> Estimate:
         """Memory and time of one grid. ValueError where it does not divide the model."""
@@ -409,7 +412,7 @@ class Planner:
             ahead = in_flight(grid.pipeline, grid.micro_batches, interleave=grid.interleave)
         messages = self.kernels.messages * ahead * self._activation_bytes(grid.micro_batch)
         memory = per_rank(self.model, grid)
-        return Estimate(grid, memory, self.step(grid), self.cluster.device.memory, messages)
+        return Estimate(grid, memory, self.step(grid), self.machine.device.memory, messages)
 
     def step(self, grid: Grid) -> Step:
         """Seconds of a step of `grid.micro_batches` micro-batches a pipeline."""
@@ -784,7 +787,7 @@ def why(estimate: Estimate, best: Estimate) -> str:
     if more <= 0:
         return "as fast, and found later"
     losses = {name: s - best.step.parts[name] for name, s in estimate.step.parts.items()}
-    name = max(losses, key=losses.get)
+    name = max(losses, key=losses.__getitem__)
     return f"slower by {short(more)}: {name} +{short(losses[name])}"
 
 
@@ -821,6 +824,7 @@ class Run:
     @cached_property
     def predicted(self) -> Estimate:
         """What the planner says; of several grids, of the fastest that fits."""
+        assert self.cluster.device is not None, "what was published was timed on a device"
         machine = Machine(self.cluster.device, torch.float16, self.kernels.launch)
         planner = Planner(self.model, self.cluster, self.kernels, machine)
         estimates = [planner.estimate(grid) for grid in self.grids]
@@ -874,9 +878,11 @@ def megatron_run(row: dict, seconds: float) -> Run:
     """One row: its columns model, heads, hidden, layers, seq, vocab, tp, pp, gpus, batch."""
     model = model_in(row, row["heads"], row["vocab"])
     data = row["gpus"] // (row["tp"] * row["pp"])
-    same = dict(recompute="full", precision="fp16, fp32 gradients in the optimizer")
+    precision = "fp16, fp32 gradients in the optimizer"
     grids = [
-        Grid(data, row["tp"], row["pp"], 0, b, M, interleave=v, **same)
+        Grid(
+            data, row["tp"], row["pp"], 0, b, M, recompute="full", interleave=v, precision=precision
+        )
         for b, M in micro_batches(row["batch"] // data)
         for v in chunks(model, row["pp"], M)
     ]
@@ -923,7 +929,7 @@ class Errors:
 
     @property
     def memory(self) -> list[float]:
-        return [row.memory_error for row in self.rows if row.nbytes is not None]
+        return [row.memory_error for row in self.rows if row.memory_error is not None]
 
     @property
     def words(self) -> str:

@@ -54,6 +54,7 @@ def listing(items: Mapping[str, int], title: str = "") -> Table:
     return table(rows, ["", "bytes", "GB", "GiB"], title=title)
 
 
+@dataclass(frozen=True)
 class Totals:
     """For a dataclass whose integer fields are bytes: their sum, and a table of them."""
 

@@ -107,7 +107,7 @@ def _without_docstring(text: str, module: bool) -> str:
         return text
     first, second = owner.body[:2]
     lines = text.splitlines(keepends=True)
-    start, stop = first.lineno - 1, first.end_lineno
+    start, stop = first.lineno - 1, first.end_lineno or first.lineno
     if lines[start][: first.col_offset].strip() or second.lineno <= stop:
         return text  # something else stands on its lines
     while stop < len(lines) and not lines[stop].strip():

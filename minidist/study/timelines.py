@@ -21,6 +21,7 @@ from html import escape
 from itertools import pairwise, product
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from matplotlib.collections import PolyCollection
 
@@ -486,7 +487,7 @@ def columns(chart: Chart) -> dict:
     messages, spans = chart.messages, chart.spans
     tick = tick_of(chart.end)
     at = lambda seconds: round(seconds / tick)
-    lane = _numbers(["main", *sorted({event.lane for event in [*messages, *spans]})])
+    lane = _numbers(["main", *sorted({m.lane for m in messages} | {s.lane for s in spans})])
     word = _numbers(["", *(m.label or "" for m in messages), *(s.name for s in spans)])
     colors = kinds_of({s.kind for s in spans} | ({"send", "receive"} if messages else set()))
     kind = _numbers(colors)
@@ -540,7 +541,7 @@ def memory_columns(lines: dict[int, Timeline], tick: float) -> tuple[dict | None
     if not lines:
         return None, []
     names = [name for name in CATEGORIES if any(held.live[name].any() for held in lines.values())]
-    series = {}
+    series: dict[int, dict[str, Any]] = {}
     for rank, held in lines.items():
         moments = telling(held.total.tolist(), MOST_MOMENTS // len(lines))
         ticks = [round(time / tick) for time in held.times[moments].tolist()]
