@@ -37,6 +37,7 @@ quick: $(VENV)/.test
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 # One thread a process, here and in notebooks: two workers share the cores already.
 unit: $(VENV)/.test

@@ -95,6 +95,7 @@ def main() -> int:
     python = sys.executable
     run("lint", python, "-m", "ruff", "check", "-q", ".")
     run("format", python, "-m", "ruff", "format", "-q", "--check", ".")
+    run("types", python, "-m", "mypy")
     if lessons:
         numbers = [lesson.partition("_")[0] for lesson in lessons]
         run("notebooks are fresh", python, "course/build.py", "--check", *numbers)
