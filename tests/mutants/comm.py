@@ -322,6 +322,27 @@ FAULTS = {
             "self.tag = 0",
             "comm/test_base.py::test_messages_of_two_groups_do_not_mix[gloo]",
         ),
+        Fault(
+            "what was received stays until Python collects its circles",
+            "comm/torchdist.py",
+            "            self._receives = []  # they know",
+            "            pass  # they know",
+            "comm/test_torchdist.py::test_what_was_received_is_freed_at_once[gloo]",
+        ),
+        Fault(
+            "the reader of headers keeps the last receive while it is idle",
+            "comm/torchdist.py",
+            "            del receive  # its tensor",
+            "            pass  # its tensor",
+            "comm/test_torchdist.py::test_what_was_received_is_freed_at_once[gloo]",
+        ),
+        Fault(
+            "a freed block is some bytes too short for the next tensor of its size",
+            "comm/launch.py",
+            ":glibc.malloc.tcache_count=0",
+            "",
+            "comm/test_launch.py::test_freed_memory_is_used_again",
+        ),
     ],
     "mesh": [
         Fault(
