@@ -253,6 +253,10 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.native_dropout(x, self.p, True)[0] if self.training and self.p else x
 
+    def drawing(self, function: Callable, *args):
+        """`function(*args)`, an operator that drops elements itself."""
+        return function(*args)
+
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
@@ -316,7 +320,8 @@ class Attention(nn.Module):
             q, k = rotated(q), rotated(k)
         # 3 × (B, a, T, H/a)
         q, k, v = (x.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for x in (q, k, v))
-        return self.dropout(self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))  # (B, T, H)
+        y = self.weights_dropout.drawing(self.attend, q, k, v)
+        return self.dropout(self.proj(y.transpose(1, 2).flatten(2)))  # (B, T, H)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, a, T, H/a)
         return (self.explicit if self.kind == "explicit" else self.fused)(q, k, v)

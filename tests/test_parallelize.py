@@ -696,6 +696,20 @@ def test_what_is_not_held_takes_no_memory():
         assert 0.5 * layer < nbytes < 0.52 * layer + 13 * 192 * 8
 
 
+def test_a_model_on_meta_is_no_memory_where_ranks_are_modelled_there():
+    """A rank has its parameters, and gradients as large, in buckets, whatever the others hold."""
+
+    def program(comm):
+        engine = parallelize(
+            gpt(**SHAPE, device="meta"), Mesh(comm, dp=1, pp=2, tp=2), torch.optim.SGD
+        )
+        return engine, sum(p.nbytes for p in engine.module.parameters())
+
+    world = World(4, cluster=Cluster.dgx_h100(), device="meta")
+    for rank, (_, nbytes) in enumerate(world.run(program)):
+        assert world.trace.memory[rank].peak == 2 * nbytes
+
+
 def test_serial_names():
     known = names(gpt(**SHAPE, device="meta"))
     expected = {

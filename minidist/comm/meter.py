@@ -51,6 +51,9 @@ from .trace import CATEGORIES, OnHost, Timeline, Trace
 #     activations       made before backward (or recomputed in it) and read by it: what was saved for it
 #     buffers           of an nn.Module                other   temporary results, output gradients, batches
 #
+# On the device "meta" a serial model is only a form, from which each rank makes its part: a parameter there that is gone
+# before any operator has read it was never memory, and is not counted.
+#
 # Saved tensors are recognized as backward reads them: torch's hooks for them switch off its check that none was
 # changed since. So what forward keeps for a backward that never comes is "other". Source: ZeRO, 2020, section 3.
 
@@ -60,13 +63,16 @@ PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, BUFFERS, OTHER = range(len(CATEGORIE
 STRENGTH = (5, 4, 3, 1, 2, 0)
 HOST = "host"  # the name of its memory, beside the types of torch's devices
 AT_START = -math.inf  # of what is first seen as an operand: before all that is known
+_NOWHERE = 255  # in place of a device's number: of what was only a form
 
 
 class _Held(weakref.ref):
-    """A live storage: `index` is its row in the ledger, `key` its address, `forward` that no backward made it."""
+    """A live storage: `index` is its row in the ledger, `key` its address, `forward` that no backward made it, `form`
+    that it is on "meta", and no operator has read it."""
 
-    __slots__ = ("born", "forward", "index", "key", "nbytes")
+    __slots__ = ("born", "form", "forward", "index", "key", "nbytes")
     born: float
+    form: bool
     forward: bool
     index: int
     key: int
@@ -138,6 +144,7 @@ class Ledger:
         for x in read:
             fresh = host and name == "lift_fresh"  # torch.tensor(…): the first that is seen of it
             held = self._hold(x, AT_START if name != "set_" else start, True, fresh)
+            held.form = False
             if type(x) is not Tensor and isinstance(x, nn.Parameter):
                 self._claim(held, PARAMETERS)
                 self._gradient(x)
@@ -213,7 +220,7 @@ class Ledger:
         held.key = key
         held.index = len(self._category)
         held.nbytes = storage.nbytes()
-        held.born, held.forward = born, forward
+        held.born, held.forward, held.form = born, forward, device == "meta"
         self.hosted |= device == HOST
         self._category.append(OTHER)
         self._device.append(self._devices.setdefault(device, len(self._devices)))
@@ -223,6 +230,8 @@ class Ledger:
     def _died(self, held: _Held) -> None:
         if self._live.get(held.key) is held:
             del self._live[held.key]
+            if held.form and self._category[held.index] == PARAMETERS:
+                self._device[held.index] = _NOWHERE
             # The collector may find it while another rank runs, whose time is another.
             self._changed(max(self._now(), held.born), held.index, -held.nbytes)
 

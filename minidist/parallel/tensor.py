@@ -547,9 +547,6 @@ def split_(
             _split_block_(part, "qkv", heads, comm, sequence, regather)
             part.groups = heads[comm.rank]
             part.weights_dropout = TensorDropout(part.weights_dropout.p, comm, split=True)
-            # the fused operator draws its numbers itself
-            draw = part.weights_dropout.drawing
-            part.attend = partial(draw, part.attend)  # type: ignore[method-assign]  # this object's
         elif isinstance(part, MLP):
             _split_block_(part, "fc", uneven(part.ffn, comm.size), comm, sequence, regather)
     return module

@@ -1133,6 +1133,21 @@ def test_parameters_also_those_that_no_operator_touches():
     }
 
 
+@pytest.mark.parametrize(
+    ("device", "read", "most"), [("meta", False, 200), ("meta", True, 600), ("cpu", False, 600)]
+)
+def test_a_parameter_on_meta_that_is_gone_unread_was_only_a_form(device, read, most):
+    def program():
+        module = nn.Module()
+        module.weight = nn.Parameter(torch.empty(100, device=device), requires_grad=False)
+        if read:
+            module.weight.zero_()
+        module.weight = nn.Parameter(torch.empty(50, device=device))
+        return module
+
+    assert at_peak_watch(program) == {"parameters": most}
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_storages_that_are_emptied_and_filled_again(device):
     weight = nn.Parameter(torch.ones(100, 10, device=device))

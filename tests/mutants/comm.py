@@ -106,6 +106,21 @@ FAULTS = {
             "comm/test_meter.py::test_each_storage_is_counted_once",
         ),
         Fault(
+            "the form that a layer was split from counts as memory",
+            "comm/meter.py",
+            "            if held.form and self._category[held.index] == PARAMETERS:\n"
+            "                self._device[held.index] = _NOWHERE\n",
+            "",
+            "test_models.py::test_what_is_built_on_meta_takes_no_time_and_no_memory_but_its_own",
+        ),
+        Fault(
+            "what was used on meta counts as a form",
+            "comm/meter.py",
+            "            held.form = False\n",
+            "",
+            "comm/test_meter.py::test_a_parameter_on_meta_that_is_gone_unread_was_only_a_form",
+        ),
+        Fault(
             "views of one storage are counted each",
             "comm/meter.py",
             "        key = storage._cdata\n",
