@@ -5,6 +5,7 @@ A World's meter charges it (`comm.meter`); `study.measure` adds it up.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import prod
@@ -123,7 +124,7 @@ SEQUENCES = (list, tuple)
 class Operator:
     """What is known of an operator before it is called. `free`: it moves nothing; `view`: what it gives
     lies where its operand lies; `composite`: it is made of others; `repeats`: on meta tensors of the same
-    form it gives the same form, which `gave` holds."""
+    form it gives the same form."""
 
     __slots__ = (
         "changed",
@@ -131,7 +132,6 @@ class Operator:
         "formula",
         "free",
         "gathers",
-        "gave",
         "moved",
         "name",
         "outs",
@@ -174,7 +174,6 @@ class Operator:
             ours or self.composite or self.free or self.outs or aliases
         )
         self.writes = bool(written)
-        self.gave: dict = {}
 
     def operands(
         self, args: tuple, kwargs: Mapping[str, Any], out: Any
@@ -244,9 +243,11 @@ def stored(tensors: Iterable[Tensor]) -> int:
 # PyTorch finds them in Python, step by step, with all its checks: 5 ms for the backward of a layer norm, a hundred times
 # the cost of charging it, and most of the time in which a large model is simulated. So what an operator of PyTorch's
 # gave is remembered by the form of its operands, and made anew. The first call, and every one that raises, is PyTorch's.
+# A run remembers by itself: when it is over, all of it is forgotten.
 
 
 PLAIN = (Tensor, nn.Parameter)  # of no class that answers for itself
+FORMS = 4096  # remembered at most: a step of a large model has some hundreds
 
 
 class _Form(NamedTuple):
@@ -257,18 +258,31 @@ class _Form(NamedTuple):
     dtype: torch.dtype
 
 
-def called(known: Operator, func, args: tuple, kwargs: Mapping[str, Any]) -> Any:
-    """What `func(*args, **kwargs)` returns, of which `known` is known."""
-    form = _form((args, *kwargs.items())) if known.repeats else None
-    if form is None:
-        return func(*args, **kwargs)
-    form = form, torch.get_default_dtype()
-    if form not in known.gave:
-        out = func(*args, **kwargs)
-        known.gave[form] = _remembered(out, args if known.writes else ())
-        return out
-    gave = known.gave[form]
-    return _again(gave, args) if gave is not None else func(*args, **kwargs)
+class Results:
+    """What operators gave on meta tensors, by operator and form: the `limit` that were asked for last."""
+
+    def __init__(self, limit: int = FORMS):
+        self.limit = limit
+        self._gave: OrderedDict[tuple, Any] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._gave)
+
+    def call(self, known: Operator, func, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+        """What `func(*args, **kwargs)` returns, of which `known` is known."""
+        form = _form((args, *kwargs.items())) if known.repeats else None
+        if form is None:
+            return func(*args, **kwargs)
+        form = known, form, torch.get_default_dtype()
+        if form not in self._gave:
+            out = func(*args, **kwargs)
+            self._gave[form] = _remembered(out, args if known.writes else ())
+            if len(self._gave) > self.limit:
+                self._gave.popitem(last=False)
+            return out
+        self._gave.move_to_end(form)
+        gave = self._gave[form]
+        return _again(gave, args) if gave is not None else func(*args, **kwargs)
 
 
 def _form(value) -> Any:

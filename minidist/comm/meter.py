@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .base import Host
 from .clock import Clock, Fiber
 from .cluster import Cluster, Device, HostPart
-from .costs import Cost, Operator, called, operator, stored
+from .costs import Cost, Operator, Results, operator, stored
 from .trace import CATEGORIES, OnHost, Timeline, Trace
 
 # ------------------------------------------------------------
@@ -300,6 +300,7 @@ class Charge(TorchDispatchMode):
     seconds(cost): of a call; None charges no time.  where: the type of device that is charged ("cpu", "meta",
     "cuda"); None: all.  note(operator, cost, start, end): called for each operator charged.
     host_seconds(cost, copied): seconds of an operator of the host, or of a copy to or from it; None: they are free.
+    results: of operators on meta tensors, where several Charges share them.
     """
 
     def __init__(
@@ -310,6 +311,7 @@ class Charge(TorchDispatchMode):
         note: Callable,
         where: str | None = None,
         host_seconds: Callable[[Cost, bool], float] | None = None,
+        results: Results | None = None,
     ):
         super().__init__()
         self.clock = clock
@@ -318,6 +320,7 @@ class Charge(TorchDispatchMode):
         self.note = note
         self.where = where
         self.host_seconds, self.host = host_seconds, 0  # how deep in `with comm.host`
+        self.results = Results() if results is None else results
         # within an optimizer's step; which way over the host's link
         self.stepping, self.copying = False, ""
 
@@ -342,7 +345,7 @@ class Charge(TorchDispatchMode):
         if known.composite:  # in inference mode operators arrive whole
             with self:
                 return func.decompose(*args, **kwargs)
-        out = called(known, func, args, kwargs)
+        out = self.results.call(known, func, args, kwargs)
         read, written = known.operands(args, kwargs, out)
         places, there = self._places(known, read, written)
         if not known.free and (True in places or self._is_charged(read, written)):
@@ -491,6 +494,7 @@ class Meter:
         self.where = where
         self.ledgers = [Ledger(functools.partial(self._now, rank)) for rank in range(trace.n)]
         self._done = [count() for _ in range(trace.n)]  # operators of each rank
+        self.results = Results()  # of all ranks: their operators are alike
         self._outermost, self._watch = _Outermost(), Watch()
 
     def __enter__(self) -> Meter:
@@ -547,6 +551,7 @@ class Meter:
             note,
             self.where,
             None if host is None else functools.partial(host_seconds, host),
+            self.results,
         )
         return charge
 

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from minidist.arguments import whole
-from minidist.comm.costs import called, operator
+from minidist.comm.costs import Results, operator
 from minidist.models import TransformerLayer
 from minidist.study.picture import (
     FAINT,
@@ -315,9 +315,10 @@ class _Recorder(TorchDispatchMode):
         self.events: list[Event] = []
         self.alive: dict[int, int] = {}  # storage -> tensor number
         self.count = 0
+        self.results = Results()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = called(operator(func), func, args, kwargs or {})
+        out = self.results.call(operator(func), func, args, kwargs or {})
         self.see(tree_leaves(out), str(func))
         return out
 

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from minidist.collectives import all_reduce_, broadcast_
 from minidist.comm import Span, World
 from minidist.comm.cluster import H100, Cluster, Device
-from minidist.comm.costs import Cost, called, operator, tensors
-from minidist.comm.meter import ModelledHost, roofline
+from minidist.comm.costs import FORMS, Cost, Results, operator, tensors
+from minidist.comm.meter import ModelledHost, charges, roofline
 from minidist.comm.trace import CATEGORIES
 from minidist.study.meter import measure
 from minidist.train.amp import Masters
@@ -500,8 +500,9 @@ def form(out):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_as_pytorch_says(dtype):
+    results = Results()
     for func, args in some_calls(dtype):
-        first, again = (called(operator(func), func, args, {}) for _ in range(2))
+        first, again = (results.call(operator(func), func, args, {}) for _ in range(2))
         assert form(first) == form(again) == form(func(*args)), func
         stores = [x.untyped_storage()._cdata for x in tensors((first, again, args))]
         assert len(set(stores)) >= len(tensors((first, again))) + 1, func
@@ -514,22 +515,20 @@ def test_what_is_known_is_not_asked_again():
         asked.append(args)
         return aten.add.Tensor(*args, **kwargs)
 
-    known = operator(aten.add.Tensor)
-    known.gave.clear()
+    known, results = operator(aten.add.Tensor), Results()
     for scalar in (0.5, 0.25, 2, 2.0, 2, True):
-        called(known, add, (meta(3), scalar), {})
+        results.call(known, add, (meta(3), scalar), {})
     assert [args[1] for args in asked] == [0.5, 2, True]
-    called(known, add, (torch.ones(3), 2), {})
-    called(known, add, (torch.ones(3), 2), {})
-    called(known, add, (meta(3), torch.ones(())), {})
-    called(known, add, (meta(3), torch.ones(())), {})
+    results.call(known, add, (torch.ones(3), 2), {})
+    results.call(known, add, (torch.ones(3), 2), {})
+    results.call(known, add, (meta(3), torch.ones(())), {})
+    results.call(known, add, (meta(3), torch.ones(())), {})
     assert len(asked) == 3 + 4  # what has values is PyTorch's
 
 
 def test_the_default_dtype_decides_too():
-    divide = lambda: (
-        called(operator(aten.div.Tensor), aten.div.Tensor, (meta(3).int(), 2), {}).dtype
-    )
+    results, func = Results(), aten.div.Tensor
+    divide = lambda: results.call(operator(func), func, (meta(3).int(), 2), {}).dtype
     assert divide() == torch.float32
     torch.set_default_dtype(torch.float64)
     try:
@@ -540,16 +539,14 @@ def test_the_default_dtype_decides_too():
 
 def test_what_is_written_in_place_is_itself():
     x, y = meta(3, 4), meta(3, 4)
+    add_, add_all_, results = aten.add_.Tensor, aten._foreach_add_.List, Results()
     for _ in range(2):
-        assert called(operator(aten.add_.Tensor), aten.add_.Tensor, (x, y), {"alpha": 2}) is x
-        assert (
-            called(operator(aten._foreach_add_.List), aten._foreach_add_.List, ([x], [y]), {})
-            is None
-        )
+        assert results.call(operator(add_), add_, (x, y), {"alpha": 2}) is x
+        assert results.call(operator(add_all_), add_all_, ([x], [y]), {}) is None
 
 
 def test_views_are_views():
-    x = meta(3, 4)
+    x, results = meta(3, 4), Results()
     for func in (
         aten.t.default,
         aten.detach.default,
@@ -558,12 +555,13 @@ def test_views_are_views():
     ):
         for _ in range(2):
             args = (x, [12]) if func is aten._unsafe_view.default else (x,)
-            found = called(operator(func), func, args, {})
+            found = results.call(operator(func), func, args, {})
             assert found.untyped_storage()._cdata == x.untyped_storage()._cdata
 
 
 def test_what_raises_raises_again():
     x, w = meta(3, 4), meta(4)
+    results = Results()
     calls = [
         (aten.add.Tensor, (x, meta(3))),
         (aten.native_layer_norm.default, (x, [3], meta(3), None, 1e-5)),
@@ -573,7 +571,44 @@ def test_what_raises_raises_again():
     for func, args in calls:
         for _ in range(2):
             with pytest.raises((RuntimeError, IndexError)):
-                called(operator(func), func, args, {})
+                results.call(operator(func), func, args, {})
+
+
+def test_the_forms_that_were_asked_for_last_are_remembered():
+    asked, results = [], Results(limit=3)
+
+    def tanh(x):
+        asked.append(len(x))
+        return aten.tanh.default(x)
+
+    for length in (1, 2, 3, 1, 4, 1, 2):  # 4 comes in place of 2, which was not asked for as long
+        results.call(operator(aten.tanh.default), tanh, (meta(length),), {})
+    assert asked == [1, 2, 3, 4, 2] and len(results) == 3
+
+
+def test_a_long_run_of_ever_other_shapes_keeps_no_more_and_its_end_keeps_nothing():
+    def program(comm, steps):
+        for step in range(1, steps):
+            torch.tanh(torch.empty(step, device="meta"))
+        return charges()[0].results
+
+    results = measure(program, None, FORMS + 100).result
+    assert len(results) == FORMS
+    [results] = World(1, device="meta", meter=True).run(program, 5)
+    assert len(results) == 4  # nothing of the run before
+    forgotten = weakref.ref(results)
+    del results
+    gc.collect()
+    assert forgotten() is None
+
+
+def test_ranks_remember_together():
+    def program(comm):
+        torch.tanh(torch.empty(3, device="meta"))
+        return charges()[0].results
+
+    mine, yours = World(2, device="meta", meter=True).run(program)
+    assert mine is yours and len(mine) == 1
 
 
 # ------------------------------------------------------------

@@ -106,6 +106,13 @@ FAULTS = {
             "comm/test_meter.py::test_each_storage_is_counted_once",
         ),
         Fault(
+            "what operators gave on meta is remembered without a limit",
+            "comm/costs.py",
+            "                self._gave.popitem(last=False)\n",
+            "                pass\n",
+            "comm/test_meter.py::test_a_long_run_of_ever_other_shapes_keeps_no_more_and_its_end_keeps_nothing",
+        ),
+        Fault(
             "the form that a layer was split from counts as memory",
             "comm/meter.py",
             "            if held.form and self._category[held.index] == PARAMETERS:\n"
