@@ -220,7 +220,8 @@ class Ledger:
         held.key = key
         held.index = len(self._category)
         held.nbytes = storage.nbytes()
-        held.born, held.forward, held.form = born, forward, device == "meta"
+        held.born, held.forward = born, forward
+        held.form = device == "meta"
         self.hosted |= device == HOST
         self._category.append(OTHER)
         self._device.append(self._devices.setdefault(device, len(self._devices)))

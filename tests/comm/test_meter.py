@@ -539,7 +539,8 @@ def test_the_default_dtype_decides_too():
 
 def test_what_is_written_in_place_is_itself():
     x, y = meta(3, 4), meta(3, 4)
-    add_, add_all_, results = aten.add_.Tensor, aten._foreach_add_.List, Results()
+    add_, add_all_ = aten.add_.Tensor, aten._foreach_add_.List
+    results = Results()
     for _ in range(2):
         assert results.call(operator(add_), add_, (x, y), {"alpha": 2}) is x
         assert results.call(operator(add_all_), add_all_, ([x], [y]), {}) is None
