@@ -147,11 +147,16 @@ def interfaces() -> dict[str, str]:
 #     rank 0   a = isend(x, 1);  b = irecv(y, 1);  a.wait()      a is over when rank 1 has read its header,
 #     rank 1   a = isend(x, 0);  b = irecv(y, 0);  a.wait()      though it waits for its own a
 #
-# For each source from which a header is expected there is a thread. It reads them in the order of posting, and ends when
-# none has been expected for a while.
+# For each source from which a header is expected there is a thread, which ends when none has been for a while. It only
+# reads. A message goes to the first receive that it can be for, in the order of posting; or it is kept until there is one.
 #
 # A receive from any source is met by the first message that no receive before it takes, and what is posted after it
-# comes after it (as in MPI): it is posted to gloo only when the wildcard has been met.
+# comes after it (as in MPI): it is posted to gloo only when the wildcard's header has been read. Gloo forgets no receive:
+# the header of one that was given up brings the next message, which is for whoever is next. A Comm without headers
+# cannot tell: there the values are lost.
+#
+# Invariant: gloo has been asked for a header at least for each receive that waits. One lock is held wherever a receive is
+# given a message, or taken back: it is never both.
 
 
 _NEVER = timedelta(days=365)
@@ -159,7 +164,8 @@ _IDLE = 0.5  # seconds after which a reader that expects nothing ends
 
 
 class Receive:
-    """A posted receive. `heard`: set when its header has been read, so that its values are on their way, or it has failed."""
+    """A posted receive. `heard`: set when it has been given a message, so that its values are on their way, or nothing
+    will be any more."""
 
     def __init__(self, work: TorchWork, op: Recv, said: tuple):
         self.work = work
@@ -169,16 +175,17 @@ class Receive:
 
 
 class Source:
-    """Headers that a Comm expects from one rank, or from any.
+    """What a Comm expects from one rank, or from any.
 
     unread: receives in the order of posting.  posted: headers (of a Comm without any: values) that gloo has been asked
-    for; they may outnumber the receives.  early: what has been read, and belongs to a later receive.
+    for, each with the receive for which it was; they may outnumber the receives.  early: what messages say that have
+    come, and have no receive yet.
     """
 
     def __init__(self):
         self.unread: deque[Receive] = deque()
-        self.posted: deque[tuple] = deque()
-        self.early: tuple | None = None
+        self.posted: deque[tuple[Receive, tuple]] = deque()
+        self.early: deque[tuple] = deque()
         self.reading = False  # by a thread
 
 
@@ -190,107 +197,131 @@ class Inbox:
         self._changed = threading.Condition()
         self._sources: dict[int, Source] = defaultdict(Source)  # by rank, or ANY
         self._behind: deque[Receive] = deque()  # posted behind a wildcard
-        self._wild = False  # whether a wildcard has not been met
 
     def post(self, receives: list[Receive]) -> None:
         with self._changed:
             self._behind += receives
-            self._release()
+            self._advance()
 
-    def _release(self) -> None:
-        """Ask gloo for all that no wildcard comes before. The condition is held."""
-        while self._behind and not self._wild:
+    def withdraw(self, receives: list[Receive]) -> bool:
+        """These take nothing any more. Returns whether any of them had not been given a message."""
+        with self._changed:
+            waiting = [receive for receive in receives if not receive.heard.is_set()]
+            for receive in waiting:
+                self._heard(receive)
+            self._advance()
+            return bool(waiting)
+
+    # All below, but `_read`, is called with the lock held.
+
+    def _advance(self) -> None:
+        """Give what has come to whoever it is for, and ask gloo for all that no wildcard comes before."""
+        anyone = self._sources[ANY]
+        self._hand_out()
+        while self._behind and not (anyone.unread or anyone.posted):
             receive = self._behind.popleft()
-            work, src = receive.work, receive.op.src
-            try:
-                if src != ANY and not self._comm.checked:
-                    work.take_values(receive.op, src)
-                    receive.heard.set()
-                    continue
-                self._wild = src == ANY
-                source = self._sources[src]
+            if receive.op.src == ANY or self._comm.checked:
+                source = self._sources[receive.op.src]
                 source.unread.append(receive)
-                source.posted.append(work.post_header(receive.op))
-                if not source.reading:
-                    source.reading = True
-                    threading.Thread(
-                        target=self._read, args=(source,), name="headers", daemon=True
-                    ).start()
-                self._changed.notify_all()
+                self._hand_out()
+                self._ask(source)
+                continue
+            try:
+                self._take(receive, receive.op.src)
             except Exception as error:
-                work.fail(error)
-                self._heard(receive)
+                self._fail(receive, error)
+        self._changed.notify_all()
 
-    def _heard(self, receive: Receive) -> None:
-        """The header has been read, or will never be: what was posted behind a wildcard is released."""
-        with self._changed:
-            unread = self._sources[receive.op.src].unread
-            if receive in unread:
-                unread.remove(receive)
-                self._wild = self._wild and receive.op.src != ANY
-            receive.heard.set()
-            self._release()
-
-    def withdraw(self, receives: list[Receive]) -> None:
-        """These take nothing any more."""
-        with self._changed:
-            for receive in receives:
-                if receive in self._behind:
-                    self._behind.remove(receive)
-                self._heard(receive)
+    def _ask(self, source: Source) -> None:
+        """Ask gloo for a header for each receive that waits."""
+        while len(source.posted) < len(source.unread):
+            receive = source.unread[len(source.posted)]
+            try:
+                source.posted.append((receive, receive.work.post_header(receive.op)))
+            except Exception as error:
+                self._fail(receive, error)
+        if source.posted and not source.reading:
+            source.reading = True
+            threading.Thread(target=self._read, args=(source,), name="headers", daemon=True).start()
 
     def _read(self, source: Source) -> None:
         """In a thread: read headers while any is expected."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: source.unread, _IDLE)
-                if not source.unread:
+                self._changed.wait_for(lambda: source.posted, _IDLE)
+                if not source.posted:
                     source.reading = False
                     return
-                receive = source.unread[0]
+                receive, header = source.posted[0]
             try:
-                self._meet(source, receive)
-            except Exception as error:
-                receive.work.fail(error)
-                self._heard(receive)
-            del receive  # its tensor must not stay until the next one comes
+                src, sent = receive.work.read_header(header, receive.op)
+                error = None
+            except Exception as raised:
+                error = raised
+            with self._changed:
+                if error is not None:
+                    if source.unread:
+                        self._fail(source.unread[0], error)
+                elif sent is None:  # the values have come, too
+                    receive.work.source = src
+                    self._heard(receive)
+                else:
+                    if receive.op.src == ANY:  # gloo gives it what is asked of nobody else
+                        while self._sources[src].posted:
+                            self._changed.wait()
+                    self._sources[src].early.append(sent)
+                source.posted.popleft()
+                self._advance()
+                self._ask(source)
+            del receive, header  # its tensor must not stay until the next one comes
 
-    def _meet(self, source: Source, receive: Receive) -> None:
-        """Wait for the next header of a source, and give its message to the receive, if it is for it.
+    def _hand_out(self) -> None:
+        """Give what has come to those who wait for it. A wildcard was posted after all others of them."""
+        for src in list(self._sources):
+            source = self._sources[src]
+            while source.early and (source.unread or self._sources[ANY].unread):
+                receive = (source.unread or self._sources[ANY].unread)[0]
+                self._give(receive, src, source.early.popleft())
+
+    def _give(self, receive: Receive, src: int, sent: tuple) -> None:
+        """The message is for the receive. sent: (shape, dtype, label, call, file, line), of which the first four must
+        agree.
 
         A message of a collective that this rank has left is dropped; one of a later collective than the receive's, which
         the sender has left, is kept for a later receive.
         """
-        work, op = receive.work, receive.op
-        message, source.early = source.early, None
-        if message is None:
-            if not source.posted:
-                source.posted.append(work.post_header(op))
-            message = work.read_header(source.posted.popleft(), op)
-        if receive.heard.is_set():  # withdrawn while we waited
-            source.early = message
-            return
-        src, sent = message
-        if op.src == ANY:  # receives from there that were posted before it come first
-            for earlier in list(self._sources[src].unread):
-                earlier.heard.wait()
-        if sent is not None:  # (shape, dtype, label, call, file, line): the first four must agree
-            later = order(sent[3], receive.said[3])
-            if later < 0:
-                work.drop_values(op, src, sent)
+        work, op, ranks = receive.work, receive.op, self._comm.ranks
+        later = order(sent[3], receive.said[3])
+        try:
+            if later >= 0 and sent[:4] == receive.said[:4]:
+                self._take(receive, src)
                 return
-            if sent[:4] == receive.said[:4]:
-                work.take_values(op, src)
+            if later >= 0:
+                work.source = src
+                own = ranks[self._comm.rank]
+                self._fail(receive, mismatched(ranks[src], sent, own, receive.said))
+            if later > 0:
+                self._sources[src].early.appendleft(sent)
             else:
-                ranks = self._comm.ranks
-                error = mismatched(ranks[src], sent, ranks[self._comm.rank], receive.said)
-                work.fail(error)
-                if later > 0:
-                    source.early = message
-                else:
-                    work.drop_values(op, src, sent)
-        work.source = src
+                work.drop_values(op, src, sent)
+        except Exception as error:
+            self._fail(receive, error)
+
+    def _take(self, receive: Receive, src: int) -> None:
+        receive.work.take_values(receive.op, src)
+        receive.work.source = src
         self._heard(receive)
+
+    def _fail(self, receive: Receive, error: Exception) -> None:
+        receive.work.fail(error)
+        self._heard(receive)
+
+    def _heard(self, receive: Receive) -> None:
+        """It waits for nothing any more."""
+        for waiting in (self._behind, self._sources[receive.op.src].unread):
+            if receive in waiting:
+                waiting.remove(receive)
+        receive.heard.set()
 
 
 # ------------------------------------------------------------
@@ -431,10 +462,16 @@ class TorchWork(TransferWork):
             self._run(self._staged(op), op, src, 1)
 
     def drop_values(self, op: Recv, src: int, sent: tuple) -> None:
-        """Receive values that nobody wants: they come all the same."""
+        """Receive values that nobody wants: they come all the same, and a thread holds their memory until then."""
         values = torch.empty(sent[0], dtype=getattr(torch, sent[1]))
         if values.numel():
-            self._await(self._comm.post_bytes(values, op, src, 1), op, _NEVER)
+            work = self._comm.post_bytes(values, op, src, 1)
+            held = threading.Thread(target=self._hold, args=(values, work, op), daemon=True)
+            held.start()
+
+    def _hold(self, values: torch.Tensor, work: dist.Work, op: Recv) -> None:
+        with contextlib.suppress(Exception):
+            self._await(work, op, _NEVER)
 
     def _await(self, work: dist.Work, op: Send | Recv, patience: timedelta) -> None:
         with naming(self._comm, op):
@@ -461,7 +498,8 @@ class TorchWork(TransferWork):
     def _finish(self, patience: timedelta) -> None:
         try:
             for receive in self._receives:
-                if not receive.heard.wait(patience.total_seconds()):
+                heard = receive.heard.wait(patience.total_seconds())
+                if not heard and self._comm.inbox.withdraw([receive]):
                     raise missing(self._comm, receive.op)
             if self._error is not None:
                 raise self._error

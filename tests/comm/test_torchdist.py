@@ -4,8 +4,10 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +16,9 @@ from torch import nn
 
 from benchmarks.hosts import ADDRESSES, LINK, hosts, ip, missing
 from minidist.collectives import all_reduce_
-from minidist.comm import ANY, Mesh, RankMissing, World, from_env, launch, torchdist
-from minidist.comm.torchdist import TorchComm
+from minidist.comm import ANY, Mesh, RankMissing, Recv, World, from_env, launch, torchdist
+from minidist.comm.message import says
+from minidist.comm.torchdist import Inbox, Receive, TorchComm
 from minidist.comm.trace import Trace
 from minidist.parallel.data import DataParallel
 from tests.comm.torchrun import in_its_place
@@ -422,25 +425,79 @@ def test_a_torch_comm_needs_a_group():
         launch(lambda comm: TorchComm("gloo") and None, 1, transport="gloo")
 
 
-def late(comm):
-    """The first message comes when the first receive has been given up."""
-    if comm.rank == 1:
-        time.sleep(2)
-        for k in (1.0, 2.0):
-            comm.send(torch.full((4,), k), 0)
+def late(comm, given_up, sources):
+    """The first messages come when a receive from `given_up` is no more, and before the receives from `sources`."""
+    short = TorchComm(timeout=60)
+    if comm.rank:
+        comm.recv(torch.zeros(1), 0)
+        works = [short.isend(torch.full((4,), 10.0 * comm.rank + k), 0) for k in range(2)]
+        comm.send(torch.ones(1), 0)
+        for work in works:
+            work.wait()
         return None
     first, next_one = torch.zeros(4), torch.zeros(4)
+    short.timeout = 0.1
     with pytest.raises(RankMissing):
-        comm.recv(first, 1)
+        short.recv(first, given_up)
+    short.timeout = 60
+    for rank in range(1, comm.size):
+        comm.send(torch.ones(1), rank)
+        comm.recv(torch.ones(1), rank)
+    time.sleep(0.2)  # until they lie there
     came = []
-    for _ in range(2):
-        comm.recv(next_one, 1)
+    for source in sources:
+        short.recv(next_one, source)
         came.append(next_one[0].item())
     return first.tolist(), came
 
 
-def test_a_receive_that_was_given_up_takes_nothing():
-    assert launch(late, 2, transport="gloo", timeout=1.5)[0] == ([0.0] * 4, [1, 2])
+@pytest.mark.parametrize("given_up", [1, ANY])
+@pytest.mark.parametrize("sources", [(1, 1), (ANY, 1), (1, ANY), (2, 1, 1, 2)])
+def test_a_receive_that_was_given_up_takes_nothing(given_up, sources):
+    expected = [20, 10, 11, 21] if 2 in sources else [10, 11]
+    told = launch(late, 1 + max(sources), given_up, sources, transport="gloo", timeout=60)
+    assert told[0] == ([0.0] * 4, expected)
+
+
+class Told:
+    """A TorchWork whose header comes when `header` is set. taking(): called while it is given the message."""
+
+    def __init__(self, header, taking=lambda: None):
+        self.header = header
+        self.taking = taking
+        self.took = False
+
+    def post_header(self, op):
+        return self.header
+
+    def read_header(self, header, op):
+        header.wait()
+        return 1, says(op, True)
+
+    def take_values(self, op, src):
+        self.taking()
+        self.took = True
+
+    def fail(self, error):
+        raise error
+
+
+def test_a_receive_is_given_a_message_or_taken_back_never_both():
+    """It is taken back just when its message has come: if that succeeds, the message is the next receive's."""
+    for moment in range(40):
+        inbox = Inbox(SimpleNamespace(checked=True, ranks=[0, 1], rank=0))
+        header, op = threading.Event(), Recv(torch.zeros(3), 1)
+        first, second = (
+            Receive(Told(header, lambda: time.sleep(2e-4)), op, says(op, True)) for _ in range(2)
+        )
+        inbox.post([first])
+        header.set()
+        time.sleep(1e-5 * moment)
+        inbox.withdraw([first])
+        took = first.work.took
+        inbox.post([second])
+        assert took or second.heard.wait(20)
+        assert first.work.took == took and second.work.took != took
 
 
 def given_up(comm):

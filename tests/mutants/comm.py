@@ -319,23 +319,48 @@ FAULTS = {
         Fault(
             "a receive that was posted behind a wildcard goes before it",
             "comm/torchdist.py",
-            "while self._behind and not self._wild:",
+            "while self._behind and not (anyone.unread or anyone.posted):",
             "while self._behind:",
             "comm/test_posted_order.py",
         ),
         Fault(
             "the message of a collective that was left is taken for the next one",
             "comm/torchdist.py",
-            "            if later < 0:\n                work.drop_values(op, src, sent)\n                return\n",
-            "",
+            "later = order(sent[3], receive.said[3])",
+            "later = max(0, order(sent[3], receive.said[3]))",
             "comm/test_disagreement.py::test_after_a_mismatch_over_gloo",
         ),
         Fault(
             "a message that its receiver has not come to yet is lost after a mismatch",
             "comm/torchdist.py",
-            "                if later > 0:\n                    source.early = message\n",
-            "                if later > 0:\n                    pass\n",
+            "                self._sources[src].early.appendleft(sent)\n",
+            "                pass\n",
             "comm/test_disagreement.py::test_after_a_mismatch_over_gloo",
+        ),
+        Fault(
+            "what is posted after a wildcard that was given up does not wait for its header",
+            "comm/torchdist.py",
+            "while self._behind and not (anyone.unread or anyone.posted):",
+            "while self._behind and not anyone.unread:",
+            "comm/test_torchdist.py::test_a_receive_that_was_given_up_takes_nothing",
+        ),
+        Fault(
+            "the message for a receive that was given up is for no wildcard",
+            "comm/torchdist.py",
+            "while source.early and (source.unread or self._sources[ANY].unread):",
+            "while source.early and source.unread:",
+            "comm/test_torchdist.py::test_a_receive_that_was_given_up_takes_nothing",
+        ),
+        Fault(
+            "a receive that is being given a message is taken back",
+            "comm/torchdist.py",
+            "        with self._changed:\n"
+            "            waiting = [receive for receive in receives if not receive.heard.is_set()]\n"
+            "            for receive in waiting:\n                self._heard(receive)\n",
+            "        waiting = [receive for receive in receives if not receive.heard.is_set()]\n"
+            "        for receive in waiting:\n            self._heard(receive)\n"
+            "        with self._changed:\n",
+            "comm/test_torchdist.py::test_a_receive_is_given_a_message_or_taken_back_never_both",
         ),
         Fault(
             "groups of the same ranks share one channel",
