@@ -177,13 +177,13 @@ def stage_chunks(
     return nn.ModuleList(parts[slice(*cuts[shape.part(stage, chunk)])] for chunk in range(shape.v))
 
 
-def serial_name(name: str, names: Mapping[str, str]) -> str:
+def serial_name(name: str, in_model: Mapping[str, str]) -> str:
     """What a parameter of a stage's chunks is called in the GPT: "0.2.norm_1.bias" is "layers.1.norm_1.bias".
 
-    names: {name in `sequence(model)`: name in the model}. The chunk may be wrapped in a FullySharded.
+    in_model: {name in `sequence(model)`: name in the model}. The chunk may be wrapped in a FullySharded.
     """
     _, part = name.replace(".module.", ".", 1).split(".", 1)
-    return names[part]
+    return in_model[part]
 
 
 def forms(module: nn.Module, recompute: str) -> None:
@@ -484,7 +484,7 @@ def parallelize(
     schedule, shape = arranged(schedule, mesh.pp.size, micro_batches, chunks)
     refuse(model, shape, recompute, amp, half, zero, compression)
     whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
-    rename = partial(serial_name, names=names(model))
+    rename = partial(serial_name, in_model=names(model))
     # of the serial model, so the same on all ranks
     cuts = partition(cost(sequence(model)), shape.S * shape.v)
     # 1 tensor, 2 vocabulary: of the model's own modules and parameters, copies of the modules alone

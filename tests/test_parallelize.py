@@ -648,7 +648,7 @@ def chunks_with_values(comm, shape, shapes, cut, given, seed=5):
     first, *layers, last = split_(sequence(copy.deepcopy(model)), comm)
     parts = [TensorEmbedding(first, comm), *layers, TensorHead(last, comm)]
     module = stage_chunks(parts, cut, shapes, 0)
-    rename = functools.partial(serial_name, names=names(model))
+    rename = functools.partial(serial_name, in_model=names(model))
     whole = dict(model.named_parameters())
     materialize_(module, seed, rename, whole, comm.rank, device=comm.device)
     assert not set(module.parameters()) & set(model.parameters())

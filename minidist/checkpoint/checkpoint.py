@@ -263,9 +263,9 @@ def set_random_state(state: dict[str, Any]) -> None:
 
     Where it is the state of a GPU and this process sees none, a warning says so, and all others are set.
     """
-    missing = {"torch", "cuda", "python", "numpy"} - state.keys()
-    if missing:
-        raise ValueError(f"this is no random_state(): it lacks {', '.join(sorted(missing))}")
+    lacking = {"torch", "cuda", "python", "numpy"} - state.keys()
+    if lacking:
+        raise ValueError(f"this is no random_state(): it lacks {', '.join(sorted(lacking))}")
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     kind, keys, *rest = state["numpy"]
