@@ -290,7 +290,7 @@ class Inbox:
         A message of a collective that this rank has left is dropped; one of a later collective than the receive's, which
         the sender has left, is kept for a later receive.
         """
-        work, op, ranks = receive.work, receive.op, self._comm.ranks
+        work, ranks = receive.work, self._comm.ranks
         later = order(sent[3], receive.said[3])
         try:
             if later >= 0 and sent[:4] == receive.said[:4]:
@@ -303,7 +303,7 @@ class Inbox:
             if later > 0:
                 self._sources[src].early.appendleft(sent)
             else:
-                work.drop_values(op, src, sent)
+                work.drop_values(receive.op, src, sent)
         except Exception as error:
             self._fail(receive, error)
 
@@ -462,16 +462,10 @@ class TorchWork(TransferWork):
             self._run(self._staged(op), op, src, 1)
 
     def drop_values(self, op: Recv, src: int, sent: tuple) -> None:
-        """Receive values that nobody wants: they come all the same, and a thread holds their memory until then."""
+        """Receive values that nobody wants: they come all the same, and are waited for with the others."""
         values = torch.empty(sent[0], dtype=getattr(torch, sent[1]))
         if values.numel():
-            work = self._comm.post_bytes(values, op, src, 1)
-            held = threading.Thread(target=self._hold, args=(values, work, op), daemon=True)
-            held.start()
-
-    def _hold(self, values: torch.Tensor, work: dist.Work, op: Recv) -> None:
-        with contextlib.suppress(Exception):
-            self._await(work, op, _NEVER)
+            self._run(values, op, src, 1)
 
     def _await(self, work: dist.Work, op: Send | Recv, patience: timedelta) -> None:
         with naming(self._comm, op):
