@@ -482,22 +482,41 @@ class Told:
         raise error
 
 
+def inbox_of_two():
+    return Inbox(SimpleNamespace(checked=True, ranks=[0, 1], rank=0))
+
+
+def posted(src, header, taking=lambda: None):
+    """A receive that `inbox.post` takes."""
+    op = Recv(torch.zeros(3), src)
+    return Receive(Told(header, taking), op, says(op, True))
+
+
+def test_the_header_of_a_wildcard_that_was_given_up_is_for_whoever_is_next():
+    """The message has come for it, and nobody has read that yet, when a receive from its sender is posted."""
+    inbox, came = inbox_of_two(), threading.Event()
+    wildcard, named = posted(ANY, came), posted(1, threading.Event())
+    inbox.post([wildcard])
+    assert inbox.withdraw([wildcard])
+    inbox.post([named])
+    came.set()
+    assert named.heard.wait(20) and named.work.took and not wildcard.work.took
+
+
 def test_a_receive_is_given_a_message_or_taken_back_never_both():
     """It is taken back just when its message has come: if that succeeds, the message is the next receive's."""
     for moment in range(40):
-        inbox = Inbox(SimpleNamespace(checked=True, ranks=[0, 1], rank=0))
-        header, op = threading.Event(), Recv(torch.zeros(3), 1)
-        first, second = (
-            Receive(Told(header, lambda: time.sleep(2e-4)), op, says(op, True)) for _ in range(2)
-        )
+        inbox, header = inbox_of_two(), threading.Event()
+        first, second = (posted(1, header, lambda: time.sleep(2e-4)) for _ in range(2))
         inbox.post([first])
         header.set()
         time.sleep(1e-5 * moment)
-        inbox.withdraw([first])
-        took = first.work.took
+        taken_back = inbox.withdraw([first])
+        assert first.work.took != taken_back
         inbox.post([second])
-        assert took or second.heard.wait(20)
-        assert first.work.took == took and second.work.took != took
+        if taken_back:
+            assert second.heard.wait(20)
+        assert first.work.took != taken_back and second.work.took == taken_back
 
 
 def given_up(comm):
