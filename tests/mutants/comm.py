@@ -379,7 +379,7 @@ FAULTS = {
         Fault(
             "the reader of headers keeps the last receive while it is idle",
             "comm/torchdist.py",
-            "            del receive  # its tensor",
+            "            del receive, header  # its tensor",
             "            pass  # its tensor",
             "comm/test_torchdist.py::test_what_was_received_is_freed_at_once[gloo]",
         ),
