@@ -15,11 +15,11 @@ differ and be zero.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..comm.base import Comm
 from . import naive
-from .buffers import scratch
 from .links import Formulas, slowest
 
 
@@ -30,7 +30,7 @@ def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
     """
     n, r = comm.size, comm.rank
     sizes = {chunk.numel() for chunk in chunks} if n > 1 else {0}
-    buffer = scratch(chunks[r], max(sizes))
+    buffer = torch.empty(max(sizes), dtype=chunks[r].dtype, device=chunks[r].device)
     buffers = {size: buffer[:size] for size in sizes}
     for step in range(n - 1):
         partial = chunks[(r - 1 - step) % n]
@@ -53,7 +53,7 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
         out.copy_(chunks[0])
         return
     sizes = {chunk.numel() for chunk in chunks}
-    both = [scratch(out, max(sizes)) for _ in range(min(2, n - 2))]
+    both = out.new_empty(min(2, n - 2), max(sizes)).unbind()
     buffers = {size: [buffer[:size] for buffer in both] for size in sizes}
     partial = chunks[(r - 1) % n]
     for step in range(n - 2):
@@ -99,7 +99,7 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """Reduce-scatter, then gather at `root`; `flat` of the other ranks stays as it was."""
     chunks = list(flat.tensor_split(comm.size))
     done = [
-        chunk if comm.rank == root else scratch(chunk, chunk.numel() if i == comm.rank else 0)
+        chunk if comm.rank == root else chunk.new_empty(chunk.numel() if i == comm.rank else 0)
         for i, chunk in enumerate(chunks)
     ]
     reduce_scatter(comm, chunks, done[comm.rank], combine)

@@ -27,7 +27,7 @@ from ..arguments import choice, number, whole
 from ..comm.base import Comm, Link, describe, expanded
 from ..split import checked_sizes
 from . import naive
-from .buffers import Flat, are_adjacent, flat_rows, scratch
+from .buffers import scratch
 from .hierarchical import FLAT, Hierarchical, having
 from .links import Net
 
@@ -126,6 +126,46 @@ def bandwidth(verb: str, n: int, nbytes: int, seconds: float) -> tuple[float, fl
     if not seconds > 0:
         raise ValueError(f"a collective takes more than 0 seconds, not {seconds}")
     return nbytes / seconds, nbytes / seconds * carried[verb]
+
+
+# ------------------------------------------------------------
+# Tensors of any shape as the flat chunks that algorithms work on, and back: one contiguous tensor becomes views of itself,
+# and nothing is copied. Several tensors, or a strided one, are copied into one buffer (coalesced: one message where there
+# were many), and back when they are results.
+
+
+class Flat:
+    """`tensors` (one dtype) as one flat buffer, in which results are written back by `restore`."""
+
+    def __init__(self, tensors: list[Tensor]):
+        self.tensors = [t.detach() for t in tensors]
+        self._shared = len(tensors) == 1 and tensors[0].is_contiguous()
+        self.buffer = (
+            self.tensors[0].view(-1)
+            if self._shared
+            else torch.cat([t.reshape(-1) for t in self.tensors])
+        )
+
+    def restore(self) -> None:
+        """Copy the buffer back into the tensors, where it is not their own memory."""
+        if not self._shared:
+            parts = self.buffer.split([t.numel() for t in self.tensors])
+            for tensor, part in zip(self.tensors, parts, strict=True):
+                tensor.copy_(part.view(tensor.shape))
+
+
+def flat_rows(x: Tensor, sizes: list[int]) -> list[Tensor]:
+    """For each rank r one flat chunk: its `sizes[r]` rows of `x`."""
+    return [part.view(-1) for part in torch.atleast_1d(x.detach()).contiguous().split(sizes)]
+
+
+def are_adjacent(chunks: list[Tensor]) -> bool:
+    """Whether the chunks lie one after the other in one buffer."""
+    ends = [chunk.storage_offset() + chunk.numel() for chunk in chunks]
+    same = len({chunk.untyped_storage()._cdata for chunk in chunks}) == 1
+    return same and all(
+        end == chunk.storage_offset() for end, chunk in zip(ends, chunks[1:], strict=False)
+    )
 
 
 # ------------------------------------------------------------

@@ -1,47 +1,10 @@
-"""Tensors laid out flat, and put back."""
+"""Runs of chunks in one buffer."""
 
 import pytest
 import torch
 
-from minidist.collectives.buffers import Flat, adjacent_view, copy_into, flat_rows
-
-
-def test_one_contiguous_tensor_is_not_copied():
-    x = torch.arange(6.0).view(2, 3)
-    flat = Flat([x])
-    assert flat.buffer.data_ptr() == x.data_ptr()
-    flat.buffer.add_(1)
-    flat.restore()
-    assert torch.equal(x, torch.arange(1.0, 7.0).view(2, 3))
-
-
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        [torch.arange(6.0).view(2, 3).t()],
-        [torch.arange(6.0), torch.tensor(5.0), torch.empty(0), torch.arange(8.0)[::2]],
-    ],
-)
-def test_others_are_copied_and_copied_back(tensors):
-    tensors = [t.clone(memory_format=torch.preserve_format) for t in tensors]
-    before = [t.clone() for t in tensors]
-    flat = Flat(tensors)
-    assert torch.equal(flat.buffer, torch.cat([t.reshape(-1) for t in before]))
-    flat.buffer.add_(1)
-    assert all(torch.equal(t, b) for t, b in zip(tensors, before, strict=True))
-    flat.restore()
-    assert all(torch.equal(t, b + 1) for t, b in zip(tensors, before, strict=True))
-
-
-def test_rows_of_every_rank():
-    chunks = flat_rows(torch.arange(6).view(3, 2), [1, 2])
-    assert [c.tolist() for c in chunks] == [[0, 1], [2, 3, 4, 5]]
-    strided = torch.arange(6).view(2, 3).t()
-    assert [c.tolist() for c in flat_rows(strided, [2, 1])] == [[0, 3, 1, 4], [2, 5]]
-
-
-def test_a_number_is_one_row():
-    assert [c.tolist() for c in flat_rows(torch.tensor(3.0), [1])] == [[3.0]]
+from minidist.collectives.buffers import adjacent_view, copy_into
+from minidist.collectives.verbs import flat_rows
 
 
 @pytest.mark.parametrize("sizes", [[2, 0, 1], [0, 3, 0], [3, 0, 0], [1, 1, 1]])

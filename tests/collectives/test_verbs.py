@@ -28,7 +28,7 @@ from minidist.collectives import (
 )
 from minidist.collectives.hierarchical import FLAT, having
 from minidist.collectives.links import Net
-from minidist.collectives.verbs import ALGORITHMS
+from minidist.collectives.verbs import ALGORITHMS, Flat, flat_rows
 from minidist.comm import World, launch
 from minidist.comm.cluster import Cluster, Device
 from tests.collectives.cases import check
@@ -808,3 +808,45 @@ def test_wrong_chunks():
     ):
         with pytest.raises(ValueError, match=message):
             World(2).run(program, chunks)
+
+
+# ------------------------------------------------------------
+# Tensors laid out flat, and put back.
+
+
+def test_one_contiguous_tensor_is_not_copied():
+    x = torch.arange(6.0).view(2, 3)
+    flat = Flat([x])
+    assert flat.buffer.data_ptr() == x.data_ptr()
+    flat.buffer.add_(1)
+    flat.restore()
+    assert torch.equal(x, torch.arange(1.0, 7.0).view(2, 3))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [torch.arange(6.0).view(2, 3).t()],
+        [torch.arange(6.0), torch.tensor(5.0), torch.empty(0), torch.arange(8.0)[::2]],
+    ],
+)
+def test_others_are_copied_and_copied_back(tensors):
+    tensors = [t.clone(memory_format=torch.preserve_format) for t in tensors]
+    before = [t.clone() for t in tensors]
+    flat = Flat(tensors)
+    assert torch.equal(flat.buffer, torch.cat([t.reshape(-1) for t in before]))
+    flat.buffer.add_(1)
+    assert all(torch.equal(t, b) for t, b in zip(tensors, before, strict=True))
+    flat.restore()
+    assert all(torch.equal(t, b + 1) for t, b in zip(tensors, before, strict=True))
+
+
+def test_rows_of_every_rank():
+    chunks = flat_rows(torch.arange(6).view(3, 2), [1, 2])
+    assert [c.tolist() for c in chunks] == [[0, 1], [2, 3, 4, 5]]
+    strided = torch.arange(6).view(2, 3).t()
+    assert [c.tolist() for c in flat_rows(strided, [2, 1])] == [[0, 3, 1, 4], [2, 5]]
+
+
+def test_a_number_is_one_row():
+    assert [c.tolist() for c in flat_rows(torch.tensor(3.0), [1])] == [[3.0]]

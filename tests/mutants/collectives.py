@@ -58,7 +58,7 @@ FAULTS = {
         Fault(
             "a reduce overwrites what the other ranks have",
             "collectives/ring.py",
-            "chunk if comm.rank == root else scratch(chunk, chunk.numel() if i == comm.rank else 0)",
+            "chunk if comm.rank == root else chunk.new_empty(chunk.numel() if i == comm.rank else 0)",
             "chunk",
             "collectives/test_algorithms.py::test_the_older_ones_and_the_choice[ring-8]",
         ),
@@ -329,8 +329,8 @@ FAULTS = {
         Fault(
             "a ring takes room for all chunks",
             "collectives/ring.py",
-            "buffer = scratch(chunks[r], max(sizes))",
-            "buffer = scratch(chunks[r], sum(chunk.numel() for chunk in chunks))",
+            "torch.empty(max(sizes), dtype=chunks[r].dtype",
+            "torch.empty(sum(chunk.numel() for chunk in chunks), dtype=chunks[r].dtype",
             "collectives/test_verbs.py::test_messages_and_memory",
         ),
         Fault(

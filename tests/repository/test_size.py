@@ -165,12 +165,12 @@ def checkpointed(comm):
 @pytest.mark.parametrize(
     ("program", "n", "most"),
     [
-        (send, 2, 7),
-        (ring, 3, 7),
-        (data_parallel, 2, 9),
-        (zero_1, 2, 9),
-        (one_f_one_b, 2, 8),
-        (checkpointed, 1, 2),
+        (send, 2, 6),
+        (ring, 3, 6),
+        (data_parallel, 2, 8),
+        (zero_1, 2, 8),
+        (one_f_one_b, 2, 7),
+        (checkpointed, 1, 1),
     ],
 )
 def test_files_of_one_call(program, n, most, figure):
