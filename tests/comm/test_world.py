@@ -518,8 +518,8 @@ def press():
     os.kill(os.getpid(), signal.SIGINT)
 
 for depth, what in json.loads(sys.argv[1]):
-    threading.Thread(target=press).start()
     try:
+        threading.Thread(target=press).start()  # which may press at once
         nested(depth, globals()[what])
     except KeyboardInterrupt:
         took = time.monotonic() - started.pop()
