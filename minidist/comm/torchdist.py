@@ -153,7 +153,7 @@ def interfaces() -> dict[str, str]:
 # A receive from any source is met by the first message that no receive before it takes, and what is posted after it
 # comes after it (as in MPI): it is posted to gloo only when the wildcard's header has been read. Gloo forgets no receive:
 # the header of one that was given up brings the next message, which is for whoever is next. A Comm without headers
-# cannot tell: there the values are lost.
+# cannot tell: there the values of the next message that no named receive has been posted for are lost.
 #
 # Invariant: gloo has been asked for a header at least for each receive that waits. One lock is held wherever a receive is
 # given a message, or taken back: it is never both.
@@ -218,7 +218,8 @@ class Inbox:
         """Give what has come to whoever it is for, and ask gloo for all that no wildcard comes before."""
         anyone = self._sources[ANY]
         self._hand_out()
-        while self._behind and not (anyone.unread or anyone.posted):
+        # without headers nothing tells whose message one that was given up brings: nobody waits for it
+        while self._behind and not (anyone.unread or (self._comm.checked and anyone.posted)):
             receive = self._behind.popleft()
             if receive.op.src == ANY or self._comm.checked:
                 source = self._sources[receive.op.src]
@@ -271,8 +272,9 @@ class Inbox:
                             self._changed.wait()
                     self._sources[src].early.append(sent)
                 source.posted.popleft()
-                self._advance()
+                self._hand_out()
                 self._ask(source)
+                self._advance()
             del receive, header  # its tensor must not stay until the next one comes
 
     def _hand_out(self) -> None:

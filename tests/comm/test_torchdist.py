@@ -459,6 +459,31 @@ def test_a_receive_that_was_given_up_takes_nothing(given_up, sources):
     assert told[0] == ([0.0] * 4, expected)
 
 
+def without_headers(comm, sources):
+    """Receives from `sources`, on a Comm without headers where a wildcard was given up; then the messages come."""
+    short = TorchComm(timeout=5, checked=False)
+    if comm.rank:
+        comm.recv(torch.zeros(1), 0)
+        short.send(torch.full((4,), 10.0 * comm.rank), 0)
+        return None
+    short.timeout = 0.1
+    with pytest.raises(RankMissing):
+        short.recv(torch.zeros(4), ANY)
+    short.timeout = 5
+    came = [torch.zeros(4) for _ in sources]
+    works = [short.irecv(x, source) for x, source in zip(came, sources, strict=True)]
+    for rank, work in enumerate(works, 1):
+        comm.send(torch.ones(1), rank)
+        work.wait()
+    return [x[0].item() for x in came]
+
+
+@pytest.mark.parametrize("sources", [(1,), (1, 2)])
+def test_without_headers_a_wildcard_that_was_given_up_takes_nothing_from_named_receives(sources):
+    told = launch(without_headers, 1 + len(sources), sources, transport="gloo", timeout=5)
+    assert told[0] == [10.0 * source for source in sources]
+
+
 class Told:
     """A TorchWork whose header comes when `header` is set. taking(): called while it is given the message."""
 

@@ -319,7 +319,7 @@ FAULTS = {
         Fault(
             "a receive that was posted behind a wildcard goes before it",
             "comm/torchdist.py",
-            "while self._behind and not (anyone.unread or anyone.posted):",
+            "while self._behind and not (anyone.unread or (self._comm.checked and anyone.posted)):",
             "while self._behind:",
             "comm/test_posted_order.py",
         ),
@@ -340,9 +340,16 @@ FAULTS = {
         Fault(
             "what is posted after a wildcard that was given up does not wait for its header",
             "comm/torchdist.py",
-            "while self._behind and not (anyone.unread or anyone.posted):",
+            "while self._behind and not (anyone.unread or (self._comm.checked and anyone.posted)):",
             "while self._behind and not anyone.unread:",
             "comm/test_torchdist.py::test_the_header_of_a_wildcard_that_was_given_up_is_for_whoever_is_next",
+        ),
+        Fault(
+            "without headers named receives wait for a wildcard that was given up",
+            "comm/torchdist.py",
+            "(self._comm.checked and anyone.posted)",
+            "anyone.posted",
+            "comm/test_torchdist.py::test_without_headers_a_wildcard_that_was_given_up_takes_nothing_from_named_receives",
         ),
         Fault(
             "the message for a receive that was given up is for no wildcard",
