@@ -198,7 +198,8 @@ class OwnedBucket:
     """The gradients of `params` (one dtype) on their way to their owners, in the hands of a `Reducer`.
 
     They travel in rounds, in each a slice of what every owner gets, so that all wires are in use and n slices are in
-    memory: in 16 rounds, unless a slice has less than 1 MiB, not worth a message's latency, or more than `most` bytes.
+    memory: together a sixteenth of all, unless a slice has less than 1 MiB, not worth a message's latency, or more than
+    `most` bytes.
     """
 
     def __init__(
@@ -262,8 +263,9 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     params, **kwargs: as of `optimizer_class`, with groups and names. Its step must look at one parameter at a time, as
     nearly all do; L-BFGS is refused.  stage: 1 or 2.  master_dtype: of a parameter with fewer bits its owner steps a
     copy in this dtype, by `train.amp.Masters`.  bucket_bytes, first_bucket_bytes: of the buckets in which gradients
-    travel, at stage 1 all of them as one; a bucket is reduced in 16 rounds, or fewer: in a round each owner gets at least
-    1 MiB, and at most bucket_bytes.  overlap: of stage 2, as in `DataParallel`.
+    travel, at stage 1 all of them as one; a bucket is reduced in rounds, a sixteenth of it in each (more rounds than 16
+    where one rank owns most of it): each owner gets at least 1 MiB, and at most bucket_bytes.
+    overlap: of stage 2, as in `DataParallel`.
     weight: as in `DataParallel`, set before the backward; None: all ranks alike.  tied: parameters that other stages of
     a pipeline hold, too. They are owned by the same rank of each stage's group, if every stage gives them in the same order.
 
