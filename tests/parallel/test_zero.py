@@ -25,7 +25,10 @@ from tests.size import FULL
 # ShardedOptimizer is the serial optimizer, at both stages, for any class, in every world.
 
 
-SMALL = {"bucket_bytes": 300, "first_bucket_bytes": 100}  # of stage 2: several buckets
+SMALL = {
+    "bucket_bytes": 100,
+    "first_bucket_bytes": 100,
+}  # several buckets at stage 2, several rounds at stage 1
 
 
 def wrong(results, oracle, tolerance=1e-12):
