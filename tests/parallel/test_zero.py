@@ -25,10 +25,8 @@ from tests.size import FULL
 # ShardedOptimizer is the serial optimizer, at both stages, for any class, in every world.
 
 
-SMALL = {
-    "bucket_bytes": 100,
-    "first_bucket_bytes": 100,
-}  # several buckets at stage 2, several rounds at stage 1
+# several buckets at stage 2, several rounds at stage 1
+SMALL = {"bucket_bytes": 100, "first_bucket_bytes": 100}
 
 
 def wrong(results, oracle, tolerance=1e-12):
