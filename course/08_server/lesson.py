@@ -678,8 +678,8 @@ display(study.source(Server._turn), study.source(Clocks.may_go))
 # `step` in the same file is our first version, for a model with any optimizer.
 #
 # A worker pushes to one server after the other, so with several servers a step of a long run takes up to
-# (n/s + 2 − 1/s)Nβ, a little more than ours. Asynchronous, one server hears its workers in turn: an update every
-# 2α + Nβ. **Sixteen updates, or a step of sixteen workers: which takes longer?** 400 MB and 30 ms again.
+# (n/s + 2 − 1/s)Nβ, a little more than ours. In asynchronous mode one server hears its workers in turn, and makes an
+# update every 2α + Nβ. **Which takes longer: sixteen updates, or a step of sixteen workers?** 400 MB and 30 ms again.
 
 # %%
 from minidist.study.predict import async_server_seconds, sync_server_seconds
@@ -714,8 +714,9 @@ study.table(
 )
 
 # %% [markdown]
-# The step, by 46 ms: computing, and the way of the first weights, are hidden where nobody waits. But the wire into the
-# server is full either way. Asynchrony helps against slow workers; against the bottleneck only more servers do.
+# The step takes 46 ms longer. Where nobody waits for the others, a worker computes, and the weights travel back, while
+# the next gradient arrives. But the wire into the server is full either way: asynchrony helps against slow workers, and
+# only more servers help against the bottleneck.
 #
 # ## On processes
 #

@@ -98,10 +98,9 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """Reduce-scatter, then gather at `root`; `flat` of the other ranks stays as it was."""
     chunks = list(flat.tensor_split(comm.size))
-    done = [
-        chunk if comm.rank == root else chunk.new_empty(chunk.numel() if i == comm.rank else 0)
-        for i, chunk in enumerate(chunks)
-    ]
+    done = list(chunks)
+    if comm.rank != root:
+        done[comm.rank] = torch.empty_like(chunks[comm.rank])
     reduce_scatter(comm, chunks, done[comm.rank], combine)
     naive.gather(comm, done, root)
 

@@ -156,7 +156,7 @@ def interfaces() -> dict[str, str]:
 # cannot tell: there the values of the next message that no named receive has been posted for are lost.
 #
 # Invariant: gloo has been asked for a header at least for each receive that waits. One lock is held wherever a receive is
-# given a message, or taken back: it is never both.
+# given a message, or taken back, so that no receive is both.
 
 
 _NEVER = timedelta(days=365)
