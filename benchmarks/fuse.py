@@ -37,6 +37,15 @@ HEADS = 8
 D = 64
 
 
+def rows_on(device: str) -> int:
+    """More on a GPU, which with few rows would mostly wait for Python."""
+    return ROWS if device == "cpu" else 16 * ROWS
+
+
+def heads_on(device: str) -> int:
+    return HEADS if device == "cpu" else 16 * HEADS
+
+
 def random(device: str, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(device)
 
@@ -66,17 +75,17 @@ def ways_of(
 
 
 def add3(device: str) -> dict[str, Step]:
-    inputs = [random(device, ROWS, H) for _ in range(3)]
+    inputs = [random(device, rows_on(device), H) for _ in range(3)]
     return ways_of(lambda a, b, c: a + b + c, fuse.add3, inputs)
 
 
 def bias_gelu(device: str) -> dict[str, Step]:
-    inputs = [random(device, ROWS, H), random(device, H)]
+    inputs = [random(device, rows_on(device), H), random(device, H)]
     return ways_of(lambda x, b: F.gelu(x + b), fuse.bias_gelu, inputs)
 
 
 def layer_norm(device: str) -> dict[str, Step]:
-    inputs = [random(device, ROWS, H), random(device, H), random(device, H)]
+    inputs = [random(device, rows_on(device), H), random(device, H), random(device, H)]
     return ways_of(
         fuse.layer_norm_plain,
         fuse.layer_norm,
@@ -86,14 +95,14 @@ def layer_norm(device: str) -> dict[str, Step]:
 
 
 def softmax(device: str) -> dict[str, Step]:
-    inputs = [random(device, ROWS, H)]
+    inputs = [random(device, rows_on(device), H)]
     return ways_of(
         fuse.softmax_plain, fuse.softmax, inputs, **{"PyTorch's": lambda x: x.softmax(-1)}
     )
 
 
 def cross_entropy(device: str) -> dict[str, Step]:
-    tokens = ROWS // 16
+    tokens = rows_on(device) // 16
     targets = torch.arange(tokens, device=device)
     return ways_of(
         lambda x: fuse.cross_entropy_plain(x, targets).mean(),
@@ -104,7 +113,7 @@ def cross_entropy(device: str) -> dict[str, Step]:
 
 
 def attention(device: str) -> dict[str, Step]:
-    inputs = [random(device, HEADS, T, D) for _ in range(3)]
+    inputs = [random(device, heads_on(device), T, D) for _ in range(3)]
     return ways_of(
         lambda q, k, v: fuse.attention_plain(q, k, v, True),
         lambda q, k, v: fuse.attention(q, k, v, True),

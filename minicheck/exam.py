@@ -45,13 +45,13 @@ from itertools import product
 from types import FunctionType
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy
 import torch
 from torch import Tensor
 
 from minidist.comm.base import Comm
 from minidist.comm.cluster import Cluster, Device
+from minidist.comm.program import dumps
 from minidist.comm.world import World
 
 from . import refuse
@@ -237,7 +237,7 @@ def pack(name: str, answer) -> Packed:
     if isinstance(answer, Packed):
         return answer
     try:
-        return Packed(cloudpickle.dumps(answer), _sources(answer))
+        return Packed(dumps(answer), _sources(answer))
     except Exception as error:
         raise Wrong(
             f"{name}: the answer cannot be sent to another process, where it is examined: {error}"

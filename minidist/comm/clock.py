@@ -76,6 +76,7 @@ class Generators:
         self._get: Callable[[], Any] = cpu.get_state
         self._set: Callable[[Any], Any] = cpu.set_state
         if device.type == "cuda":
+            torch.cuda.init()
             gpu = torch.cuda.default_generators[device.index or 0]
             devices.append(gpu.device)
             self._get = lambda: (cpu.get_state(), gpu.get_state())

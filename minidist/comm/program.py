@@ -16,6 +16,7 @@ import functools
 import io
 import itertools
 import linecache
+import marshal
 import os
 import pickle
 import random
@@ -391,8 +392,9 @@ def named(error: BaseException, rank: int, n: int) -> BaseException:
 # ------------------------------------------------------------
 # How a program, its arguments and its results travel between the notebook and its ranks.
 #
-# cloudpickle, with two differences. Tensors that share memory share it on the other side, too (as deepcopy
-# keeps it in a World); pickle alone would send it twice. And what a module of the user's defines travels as
+# cloudpickle, with three differences. Tensors that share memory share it on the other side, too (as deepcopy
+# keeps it in a World); pickle alone would send it twice. Code keeps the name of its file, so that an error there
+# shows the line, which cloudpickle forgets from 3.1.3 on. And what a module of the user's defines travels as
 # a cell's definitions do, by value: as it is now, and without running that module again on every rank.
 
 
@@ -406,6 +408,8 @@ class _Pickler(cloudpickle.Pickler):
         # one object for each memory
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
             return _storage, (_bytes_of(obj),)
+        if isinstance(obj, CodeType):
+            return marshal.loads, (marshal.dumps(obj),)
         return super().reducer_override(obj)
 
 

@@ -7,7 +7,7 @@ of queries or keys (attention). Sums are taken in float32, in float64 of float64
 rate arrive in a small tensor: a Python float among a kernel's arguments is float32 there.
 
 `triton` comes with PyTorch's CUDA builds, and is imported with this file. The kernels are held against `fuse` in
-Triton's interpreter (TRITON_INTERPRET=1), which needs no GPU; nothing here has been run, or timed, on a GPU.
+Triton's interpreter (TRITON_INTERPRET=1), which needs no GPU, and on one; `docs/gpus.md` has the times.
 """
 
 from __future__ import annotations
@@ -200,7 +200,8 @@ def layer_norm_backward(dy, x, weight, mean, rstd):
     dx, sums = torch.empty_like(x), _sums(x, 2)
     operands = dy, x, weight, mean, rstd, dx, sums
     _layer_norm_backward[(len(sums),)](*operands, rows, H, BLOCK=triton.next_power_of_2(H))
-    return dx, *sums.sum(0).to(weight.dtype)
+    dw, db = (sums[:, i].sum(0).to(weight.dtype) for i in range(2))
+    return dx, dw, db  # in memory of their own, as PyTorch wants it of an operator's results
 
 
 # ------------------------------------------------------------

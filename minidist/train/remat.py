@@ -224,7 +224,7 @@ def checkpoint(fn: Callable, *inputs, **kwargs) -> Any:
     if not torch.is_grad_enabled():
         return fn(*inputs, **kwargs)
     tensors, repeat = repeatable(fn, inputs, kwargs)
-    saved = Save.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
+    saved = Save.apply(torch.empty(0, requires_grad=True), *tensors)
     slots = Slots(partial(fill_by_repeating, repeat, saved))
     with saved_tensors_hooks(lambda x: slots.add((x.shape, x.dtype)), slots.read):
         return fn(*inputs, **kwargs)
@@ -258,8 +258,9 @@ class Slots:
         return value
 
 
-def fill_by_repeating(repeat: Callable, saved: Any, slots: list[Slot | None]) -> None:
-    """Run a function again on the tensors that `saved` holds: what it saves this time goes into the slots, in order."""
+def fill_by_repeating(repeat: Callable, saved: Tensor, slots: list[Slot | None]) -> None:
+    """Run a function again on what `saved`, a result of Save, holds: what it saves now goes into the slots, in order."""
+    node: Any = saved.grad_fn  # which, in PyTorch 2.11, holds tensors only as long as `saved` lives
     filled = 0
 
     def pack(x: Tensor) -> Tensor:
@@ -281,7 +282,7 @@ def fill_by_repeating(repeat: Callable, saved: Any, slots: list[Slot | None]) ->
 
     try:
         with saved_tensors_hooks(pack, lambda x: x):
-            repeat(saved.saved_tensors)
+            repeat(node.saved_tensors)
     except Filled:
         return
     raise ValueError(

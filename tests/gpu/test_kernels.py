@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from minidist.train import flat_optim, fuse
-from tests.train.fuse_against import randoms
+from tests.train.fuse_against import randoms, results
 
 # The last one on a GPU alone: to Triton's interpreter a product of its tiles is one of whole numbers.
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -29,6 +29,8 @@ def compare(gpu, device, name, *args):
     found, expected = getattr(gpu, name)(*copies), getattr(torch.ops.minidist, name)(*args)
     if expected is None:
         found, expected = copies, args
+    else:
+        own_memory(name, found, copies)
     for a, b in zip(
         *((x,) if isinstance(x, torch.Tensor) else x for x in (found, expected)), strict=True
     ):
@@ -37,6 +39,14 @@ def compare(gpu, device, name, *args):
             torch.testing.assert_close(
                 a.cpu(), b, rtol=4 * ulp, atol=64 * ulp, msg=lambda m: f"{name}: {m}"
             )
+
+
+def own_memory(name, found, operands):
+    """Each result of an operator must have memory of its own, which PyTorch demands before it runs one on a GPU."""
+    results = (found,) if isinstance(found, torch.Tensor) else found
+    tensors = [x for x in (*results, *operands) if isinstance(x, torch.Tensor) and x.numel()]
+    places = [x.untyped_storage().data_ptr() for x in tensors]
+    assert len(set(places)) == len(places), f"{name}: results share memory"
 
 
 def compare_all(gpu, device, dtype):
@@ -70,6 +80,27 @@ def compare_all(gpu, device, dtype):
     check("attention", q, k, v, True, 0.1, 64)
     out, lse = torch.ops.minidist.attention(q, k, v, True, 0.1, 64)
     check("attention_backward", do, q, k, v, out, lse, True, 0.1, 64)
+
+
+def through_autograd(device):
+    """Forward and backward of each operator, as a program calls it, on `device` and on a CPU."""
+    row = (37,)
+    add = randoms((30, 37), (30, 37), (30, 37))
+    affine = randoms((30, 37), row, row)
+    wide = randoms((3, 2500))
+    tokens = torch.tensor([3, -100, 2499])
+    heads = randoms((2, 37, 20), (2, 37, 20), (2, 37, 20))
+    for fn, inputs in (
+        (fuse.add3, add),
+        (fuse.bias_gelu, affine[:2]),
+        (fuse.layer_norm, affine),
+        (fuse.softmax, wide),
+        (lambda x: fuse.cross_entropy(x, tokens.to(x.device)), wide),
+        (lambda q, k, v: fuse.attention(q, k, v, True), heads),
+    ):
+        there = results(fn, [x.to(device) for x in inputs])
+        for found, expected in zip(there, results(fn, inputs), strict=True):
+            torch.testing.assert_close(found.cpu(), expected, rtol=1e-13, atol=1e-13)
 
 
 def single(x):
@@ -142,6 +173,8 @@ def main():
         for dtype in dtypes:
             compare_all(gpu, device, dtype)
         rounded_numbers_show(gpu, device)
+    if seen:
+        through_autograd(device)
     where = torch.cuda.get_device_name() if seen else "Triton's interpreter"
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     print(f"seen: all kernels give what the eager forms give, in {names}, on {where}")

@@ -15,7 +15,7 @@ def results(fn, inputs, dtype=None):
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     y = fn(*leaves)
     up = torch.randn(y.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    up = up.to(dtype or y.dtype).to(y.dtype)
+    up = up.to(dtype or y.dtype).to(y.device, y.dtype)
     return y.detach(), *torch.autograd.grad(y, leaves, up)
 
 
