@@ -54,16 +54,15 @@ def random(*shape: int, grad: bool = False) -> Tensor:
 
 
 def products() -> Iterator[Row]:
-    """(m, k)·(k, n): squares, and what transformer layers multiply, with h cut over up to 8 ranks."""
-    squares = [(size, size, size) for size in (256, 512, 1024, 2048, 4096, 8192, 16384)]
-    layers = [
-        (tokens, h, 4 * h // t)
-        for tokens in (1024, 2048, 4096, 8192, 16384)
-        for h in (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288)
-        for t in (1, 4, 8)
-    ]
-    narrow = [(m, 4 * k // t, k) for m in (2048, 8192) for k in (2048, 8192) for t in (1, 4, 8)]
-    for m, k, n in [*squares, *layers, *narrow]:
+    """(m, k)·(k, n): squares, and what transformer layers multiply, whole and cut over 4 and 8 ranks."""
+    sizes = [(size, size, size) for size in (256, 512, 1024, 2048, 4096, 8192, 16384)]
+    for tokens in (1024, 2048, 4096, 8192, 16384):
+        for h in (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288):
+            sizes += [(tokens, h, 4 * h // ranks) for ranks in (1, 4, 8)]
+    for tokens in (2048, 8192):
+        for h in (2048, 8192):
+            sizes += [(tokens, 4 * h // ranks, h) for ranks in (1, 4, 8)]
+    for m, k, n in sizes:
         a, b = random(m, k), random(k, n)
         seconds = seconds_of(lambda a=a, b=b: a @ b)
         yield Row("product", dict(m=m, k=k, n=n), seconds, 2.0 * m * k * n, "FLOP/s")
@@ -103,7 +102,8 @@ def memory() -> Iterator[Row]:
         add = seconds_of(lambda x=x, y=y: torch.add(x, y, out=y))
         yield Row("add", dict(numbers=number), add, 6.0 * number, "B/s")
     for h in (1024, 4096, 12288):
-        x, w, b = random(8192, h), random(h), random(h)
+        x = random(8192, h)
+        w, b = random(h), random(h)
         norm = seconds_of(lambda x=x, w=w, b=b: F.layer_norm(x, x.shape[-1:], w, b))
         yield Row("layer norm", dict(rows=8192, h=h), norm, 4.0 * x.numel(), "B/s")
         gelu = seconds_of(lambda x=x: F.gelu(x))

@@ -37,44 +37,32 @@ from .examinee import Pipe, Silent, explain, own_line
 
 
 def examine(
-    comm,
-    exam: bytes,
-    answers: list[tuple[list[bytes], dict[str, list[str]]]],
-    seed: int | None = None,
+    comm, exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]]
 ) -> list[str | None]:
     """What is wrong with each answer, given as (packed, sources); None if it is right. The program of a `launch` of
-    one rank. seed: see `examinations`."""
+    one rank."""
     exam = pickle.loads(exam)
     with Nursery(exam) as nursery:
-        return [
-            _examined(exam, nursery, packed, sources, Draws(seed)) for packed, sources in answers
-        ]
+        return [_examined(exam, nursery, packed, sources) for packed, sources in answers]
 
 
 def _examined(
-    exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]], draws: Draws
+    exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]]
 ) -> str | None:
     try:
         nursery.show(sources)
-        _worlds(exam, nursery, packed, draws)
+        _worlds(exam, nursery, packed)
         for case in exam.processes:
-            _processes(exam, nursery, packed, case, draws)
+            _processes(exam, nursery, packed, case)
     except Wrong as wrong:
         return str(wrong)
     return None
 
 
-class Draws:
-    """What the cases of one answer draw: from a secret seed each, or from one that is known and the case's number."""
-
-    def __init__(self, seed: int | None):
-        self._seed, self._cases = seed, 0
-
-    def draw(self, exam: Exam, case: Case) -> list[tuple]:
-        self._cases += 1
-        secret = int.from_bytes(os.urandom(7), "little")
-        seed = secret if self._seed is None else 1000 * self._seed + self._cases
-        return exam.draw(case, torch.Generator().manual_seed(seed))
+def draw(exam: Exam, case: Case) -> list[tuple]:
+    """What a case draws, from a seed that nobody knows."""
+    secret = int.from_bytes(os.urandom(7), "little")
+    return exam.draw(case, torch.Generator().manual_seed(secret))
 
 
 def _judge(exam: Exam, case: Case, args: list[tuple], outcome: Outcome) -> None:
@@ -84,22 +72,22 @@ def _judge(exam: Exam, case: Case, args: list[tuple], outcome: Outcome) -> None:
         raise Wrong(f"{exam.name}: {case.what}: {wrong}") from None
 
 
-def _worlds(exam: Exam, nursery: Nursery, packed: list[bytes], draws: Draws) -> None:
+def _worlds(exam: Exam, nursery: Nursery, packed: list[bytes]) -> None:
     with nursery.forked(packed) as [one]:
         if exam.cases:
             one.report(exam, Case(1, "when it is loaded"), exam.load)
         for case in exam.cases:
-            args = draws.draw(exam, case)
+            args = draw(exam, case)
             one.pipe.send(encode({"n": case.n, "args": args}), exam.step)
             report = one.report(exam, case, exam.step)
             _judge(exam, case, args, Outcome(report["results"], report["sent"], report["time"]))
 
 
-def _processes(exam: Exam, nursery: Nursery, packed: list[bytes], case: Case, draws: Draws) -> None:
+def _processes(exam: Exam, nursery: Nursery, packed: list[bytes], case: Case) -> None:
     with nursery.forked(packed, case.n) as ranks:
         for one in ranks:
             one.report(exam, case, exam.load)
-        args = draws.draw(exam, case)
+        args = draw(exam, case)
         for r, one in enumerate(ranks):
             one.pipe.send(encode(args[r]), exam.step)
         reports = _first_come(exam, case, ranks)
@@ -265,10 +253,7 @@ def graders(lesson: ModuleType) -> dict[str, Callable[..., None]]:
 
 
 def examinations(
-    exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]], seed: int | None = None
+    exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]]
 ) -> list[str | None]:
-    """What is wrong with each of several answers (see `examine`), none of which hears of the others.
-
-    seed: from which `draw` draws, the same for each answer; None: a secret one for each case.
-    """
-    return launch(examine, 1, exam, answers, seed)[0]
+    """What is wrong with each of several answers (see `examine`), none of which hears of the others."""
+    return launch(examine, 1, exam, answers)[0]

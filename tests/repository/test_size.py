@@ -15,11 +15,13 @@ from minidist.parallel import DataParallel, Pipeline, ShardedOptimizer
 from minidist.train import checkpoint
 from tests.repository.files import ROOT
 
-BEFORE = "c6d1835e6853ef50167fbbc24439e37acb35b729"  # when record and mutants were there, and nothing had moved
+BEFORE = (
+    "c6d1835e6853ef50167fbbc24439e37acb35b729"  # when the mutants were there, and nothing had moved
+)
 SIZED = (tokenize.NAME, tokenize.OP, tokenize.NUMBER)
 # What has been reached, with types that mypy accepts. It may fall, and rise with a new technique only.
 MOST = {
-    "tracked files": 580,
+    "tracked files": 562,
     "files of the library": 82,
     "files of graders": 45,
     "skips of the formatter": 2,
