@@ -16,7 +16,6 @@ import functools
 import io
 import itertools
 import linecache
-import marshal
 import os
 import pickle
 import random
@@ -401,6 +400,14 @@ def named(error: BaseException, rank: int, n: int) -> BaseException:
 _REGISTERING = threading.Lock()  # cloudpickle's registry belongs to the whole process
 
 
+# what the constructor of code takes, in its order, from Python 3.11 to 3.13
+_CODE = (
+    *("argcount", "posonlyargcount", "kwonlyargcount", "nlocals", "stacksize", "flags", "code"),
+    *("consts", "names", "varnames", "filename", "name", "qualname", "firstlineno"),
+    *("linetable", "exceptiontable", "freevars", "cellvars"),
+)
+
+
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj):
         if isinstance(obj, torch.storage.TypedStorage):  # made anew for each tensor that is pickled
@@ -409,7 +416,7 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
             return _storage, (_bytes_of(obj),)
         if isinstance(obj, CodeType):
-            return marshal.loads, (marshal.dumps(obj),)
+            return CodeType, tuple(getattr(obj, f"co_{part}") for part in _CODE)
         return super().reducer_override(obj)
 
 
