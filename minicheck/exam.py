@@ -42,6 +42,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from numbers import Real
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -226,10 +227,12 @@ class Report(Solo):
 
 
 class Packed(NamedTuple):
-    """An answer that must not be opened here. `sources`: the text of the files that it was written in."""
+    """An answer that must not be opened here. `sources`: the text of the files that it was written in. `number`: the
+    answer as a plain value (`encode`), which may be opened; a function is none."""
 
     data: bytes
     sources: dict[str, list[str]]
+    number: bytes
 
 
 def pack(name: str, answer) -> Packed:
@@ -237,7 +240,7 @@ def pack(name: str, answer) -> Packed:
     if isinstance(answer, Packed):
         return answer
     try:
-        return Packed(dumps(answer), _sources(answer))
+        return Packed(dumps(answer), _sources(answer), encode(plain(answer)))
     except Exception as error:
         raise Wrong(
             f"{name}: the answer cannot be sent to another process, where it is examined: {error}"
@@ -311,6 +314,12 @@ def shown(value) -> str:
 def bare(x):
     """A number that came as a tensor of one element, as Python has it; anything else as it is."""
     return x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
+
+
+def plain(x):
+    """A number of any kind as Python's own: an answer may be NumPy's, a tensor of one element, or a fraction."""
+    x = bare(x)
+    return float(x) if isinstance(x, Real) and not isinstance(x, int) else x
 
 
 def real(x: float) -> float:
@@ -867,32 +876,34 @@ ROUGHLY = 0.01  # a prediction is rounded
 
 
 class Prediction(Exam):
-    """Numbers by name. figures: a function whose name and docstring are the exercise's, and whose defaults what is given;
-    it returns the right values, and the slips of each: {name: {wrong value: what it means}}."""
+    """Numbers by name, which are compared where they are asked for: no process of an answer has the right ones.
 
-    functions = False
-    cases = (Case(1, "your numbers"),)
+    figures: a function whose name and docstring are the exercise's, and whose defaults what is given; it returns the
+    right values, and the slips of each: {name: {wrong value: what it means}}.
+    """
 
     def __init__(self, figures: Callable[[], tuple[dict, dict]], right: str):
         self.name = figures.__name__
         self.__doc__ = figures.__doc__
         self.right = right
-        self.values, self.slips = figures()
+        self.figures = figures
 
-    def run(self, comm, *numbers):
-        return dict(zip(self.values, map(bare, numbers), strict=True))
+    def compare(self, numbers: list[bytes]) -> None:
+        """Raise Wrong unless the numbers, as `pack` has them, are the right ones."""
+        values, slips = self.figures()
+        for (name, want), number in zip(values.items(), numbers, strict=True):
+            try:
+                self.look_at(name, decode(number), want, slips.get(name, {}))
+            except Wrong as wrong:
+                raise Wrong(f"{self.name}: your numbers: {wrong}") from None
 
-    def draw(self, case, rng):
-        return [()]
-
-    def judge(self, case, args, outcome):
-        for name, found in outcome.results[0].items():
-            if found is None:
-                raise Wrong(f"{name} is not set yet.")
-            typed(found, int | float, name, "a number, such as 3 or 2.5e-6")
-            got, want = real(found), self.values[name]
-            if near(got, want, ROUGHLY):
-                continue
-            slip = first_near(got, self.slips.get(name, {}), ROUGHLY)
+    def look_at(self, name: str, found, want: float, slips: dict[float, str]) -> None:
+        """Raise Wrong unless one number is right."""
+        if found is None:
+            raise Wrong(f"{name} is not set yet.")
+        typed(found, int | float, name, "a number, such as 3 or 2.5e-6")
+        got = real(found)
+        if not near(got, want, ROUGHLY):
             off = "not above zero" if not got > 0 else "too large" if got > want else "too small"
+            slip = first_near(got, slips, ROUGHLY)
             raise Wrong(f"{name} = {got:g} is {off}. {slip}".rstrip())

@@ -15,17 +15,17 @@ import re
 import resource
 import select
 import signal
-import socket
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from types import FunctionType
 
 from minidist.comm.base import Deadlock
 from minidist.comm.message import Rings
 from minidist.comm.program import located, outside, refuse_shared
+from minidist.comm.server import warm_up
 from minidist.comm.shm import Endpoint, ShmComm
 from minidist.comm.trace import Trace
 
@@ -92,7 +92,7 @@ class Pipe:
 
 
 def explain(name: str, what: str, error: dict) -> str:
-    """The message for an error that an examinee reported, or that its guard saw (`_failure`; the guard's `Examinee.report`)."""
+    """The message for an error that an examinee reported, or that its guard saw (`_failure`; `Examinee.report`)."""
     kind = error["kind"]
     if kind == "unwritten":
         return f"{name} is not written yet."
@@ -155,36 +155,136 @@ LIMITS = {resource.RLIMIT_CPU: 60, resource.RLIMIT_DATA: 4 << 30, resource.RLIMI
 _HOUR = 3600.0  # the guard has the watch, not its examinee
 
 
-def nurse(exam: Exam, line: socket.socket) -> None:
-    """In the nursery: refuse what answers may not call, then fork what the guard asks for. Never returns."""
+OVER = "over"  # what a zygote says when the nursery that it has forked is no more
+
+
+def zygote(reads: int, writes: int, finder) -> None:
+    """In a sandbox: a nursery for each examination that the guard sends, one after the other. Never returns.
+
+    finder: what imports the course, and forgets what answers may not call.
+    """
+    refuse.others()
+    warm_up()
+    line = Pipe(reads, writes)
+    while True:
+        what, *given = pickle.loads(line.receive(_HOUR))
+        if what == "exam":
+            [exam] = given
+            pid = os.fork()
+            if pid == 0:
+                line.send(encode(None), _HOUR)
+                nurse(exam, line, finder)
+            os.waitpid(pid, 0)
+        line.send(encode(OVER), _HOUR)
+
+
+def nurse(exam: Exam, line: Pipe, finder=None) -> None:
+    """In the nursery: refuse what answers may not call, then do what the guard asks for. Never returns."""
     try:
-        _keep({line.fileno()})
-        refuse.library(exam.forbidden)
+        _keep({line.reads, line.writes})
+        refuse.library((*exam.forbidden, "minicheck.oracles"))
         refuse.graders()
-        asks, pids = Connection(os.dup(line.fileno())), []
+        if finder is not None:
+            finder.forget((*exam.forbidden, "minicheck"))
+        nursery = Nursery(exam)
         while True:
-            what, given = asks.recv()
-            if what == "show":
-                linecache.cache.update(given)
-            elif what == "end":
-                _end(pids)
-            else:
-                packed, n = given
-                fds = socket.recv_fds(line, 1, 4 * max(1, n))[1]
-                rings = Rings(n) if n else None
-                serves = [rank(exam, packed, rings, r) for r in range(n)] or [world(exam, packed)]
-                pids = [_forked(fds[4 * i : 4 * i + 4], serve) for i, serve in enumerate(serves)]
-                for fd in fds:
-                    os.close(fd)
-            asks.send(pids)
+            what, *given = pickle.loads(line.receive(_HOUR))
+            line.send(encode(getattr(nursery, what)(*given)), _HOUR)
     finally:  # the guard is gone
         os._exit(0)
 
 
-def _end(pids: list[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+class Nursery:
+    """What a guard may ask for. Each gives a plain value, the reply."""
+
+    def __init__(self, exam: Exam):
+        self.exam = exam
+        self.ones: list[Examinee] = []
+
+    def show(self, cells: dict) -> None:
+        """From now on, messages show the lines of these files."""
+        linecache.cache.update(cells)
+
+    def fork(self, packed: list[bytes], n: int) -> None:
+        """The processes of an answer: `n` ranks, or one with a World if n is 0."""
+        rings = Rings(n) if n else None
+        serves = [rank(self.exam, packed, rings, r) for r in range(n)] or [world(self.exam, packed)]
+        for serve in serves:
+            self.ones.append(Examinee(serve))
+
+    def ask(self, given: list[bytes | None], seconds: float) -> dict:
+        """Hand each process what is its own (None: nothing), and wait for all: `{"reports": …}`, or the first failure
+        to come, which is the cause of the others: `{"error": …}`."""
+        for one, data in zip(self.ones, given, strict=True):
+            if data is not None:
+                with contextlib.suppress(OSError):  # its report will say why
+                    one.pipe.send(data, seconds)
+        reports: dict[Examinee, dict] = {}
+        until = time.monotonic() + seconds
+        while len(reports) < len(self.ones):
+            waiting = [one for one in self.ones if one not in reports]
+            left = max(0.0, until - time.monotonic())
+            heard, _, _ = select.select([one.pipe.reads for one in waiting], [], [], left)
+            for one in [w for w in waiting if w.pipe.reads in heard] or waiting[:1]:
+                reports[one] = one.report(seconds if heard else 0.0, seconds)
+                if reports[one].get("error"):
+                    return {"error": reports[one]["error"]}
+        return {"reports": [reports[one] for one in self.ones]}
+
+    def leave(self) -> None:
+        os._exit(0)
+
+    def end(self) -> None:
+        """End the processes of the answer."""
+        for one in self.ones:
+            one.end()
+        self.ones = []
+
+
+class Examinee:
+    """A process of an answer, as the nursery sees it."""
+
+    def __init__(self, serve: Callable[[Pipe], None]):
+        asked, ask = os.pipe()
+        told, tell = os.pipe()
+        alive, self._alive = os.pipe()
+        self._stack = tempfile.TemporaryFile()  # noqa: SIM115
+        self.pid = _forked([asked, tell, alive, self._stack.fileno()], serve)
+        for fd in (asked, tell, alive):
+            os.close(fd)
+        self.pipe = Pipe(told, ask)
+
+    def report(self, seconds: float, given: float) -> dict:
+        """What it reports within `seconds`, or an error: its own, that it says nothing in all of the time that was
+        given, or nonsense."""
+        try:
+            report = decode(self.pipe.receive(seconds))
+        except Silent:
+            return {"error": {"kind": "silent", "text": f"{given:g}", "frame": self._where()}}
+        except EOFError:
+            return {"error": {"kind": "dead"}}
+        except ValueError:
+            return {"error": {"kind": "nonsense"}}
+        return report if isinstance(report, dict) else {"error": {"kind": "nonsense"}}
+
+    def _where(self) -> tuple[str, int, str] | None:
+        """The answer's own line at which it stands: that of the thread which is not waiting for its turn."""
+        os.kill(self.pid, signal.SIGUSR1)
+        time.sleep(0.2)
+        self._stack.seek(0)
+        threads = self._stack.read().decode(errors="replace").split("\n\n")
+        stacks = [re.findall(r'File "(.*)", line (\d+) in (.*)', thread) for thread in threads]
+        frames = [[(file, int(line), name) for file, line, name in s] for s in stacks]
+        # the thread that is inside the answer first
+        frames.sort(key=lambda s: not s or own_line(s[:1]) is None)
+        return own_line([frame for s in frames for frame in s])
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.pipe.close()
+        os.close(self._alive)
+        self._stack.close()
 
 
 def _forked(fds: list[int], serve: Callable[[Pipe], None]) -> int:

@@ -7,22 +7,18 @@ The answer runs only in the processes on the right. The guard draws the numbers 
 forked, hands each rank its own, compares what comes back, and ends whoever is silent for too long. In a
 World all ranks share a process, so an answer could pass numbers through its globals: hence the second
 row, in which it is sent nothing but messages through shared memory.
+
+The guard and the nursery share one pair of pipes, and from the nursery come plain values only: it may as well be in a
+sandbox (sandbox.py), in which a teacher's guard examines what students hand in.
 """
 
 from __future__ import annotations
 
 import contextlib
-import linecache
 import os
 import pickle
-import re
-import select
 import signal
-import socket
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import cloudpickle
@@ -33,7 +29,7 @@ from minidist.comm.launch import launch
 
 from . import examinee
 from .exam import Case, Exam, Outcome, Prediction, Wrong, decode, encode, pack
-from .examinee import Pipe, Silent, explain, own_line
+from .examinee import Pipe, explain
 
 
 def examine(
@@ -42,15 +38,16 @@ def examine(
     """What is wrong with each answer, given as (packed, sources); None if it is right. The program of a `launch` of
     one rank."""
     exam = pickle.loads(exam)
-    with Nursery(exam) as nursery:
-        return [_examined(exam, nursery, packed, sources) for packed, sources in answers]
+    with forked(exam) as nursery:
+        return [examined(exam, nursery, packed, sources) for packed, sources in answers]
 
 
-def _examined(
+def examined(
     exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]]
 ) -> str | None:
+    """What is wrong with an answer, whose processes the nursery forks; None if it is right."""
     try:
-        nursery.show(sources)
+        nursery.ask("show", {file: (0, None, lines, file) for file, lines in sources.items()})
         _worlds(exam, nursery, packed)
         for case in exam.processes:
             _processes(exam, nursery, packed, case)
@@ -73,141 +70,100 @@ def _judge(exam: Exam, case: Case, args: list[tuple], outcome: Outcome) -> None:
 
 
 def _worlds(exam: Exam, nursery: Nursery, packed: list[bytes]) -> None:
-    with nursery.forked(packed) as [one]:
+    with nursery.answer(packed):
         if exam.cases:
-            one.report(exam, Case(1, "when it is loaded"), exam.load)
+            nursery.reports(Case(1, "when it is loaded"), [None], exam.load)
         for case in exam.cases:
             args = draw(exam, case)
-            one.pipe.send(encode({"n": case.n, "args": args}), exam.step)
-            report = one.report(exam, case, exam.step)
+            given = [encode({"n": case.n, "args": args})]
+            [report] = nursery.reports(case, given, exam.step)
             _judge(exam, case, args, Outcome(report["results"], report["sent"], report["time"]))
 
 
 def _processes(exam: Exam, nursery: Nursery, packed: list[bytes], case: Case) -> None:
-    with nursery.forked(packed, case.n) as ranks:
-        for one in ranks:
-            one.report(exam, case, exam.load)
+    with nursery.answer(packed, case.n):
+        nursery.reports(case, [None] * case.n, exam.load)
         args = draw(exam, case)
-        for r, one in enumerate(ranks):
-            one.pipe.send(encode(args[r]), exam.step)
-        reports = _first_come(exam, case, ranks)
+        reports = nursery.reports(case, [encode(own) for own in args], exam.step)
     results, sent = (
         [value for report in reports for value in report[key]] for key in ("results", "sent")
     )
     _judge(exam, case, args, Outcome(results, sent))
 
 
-def _first_come(exam: Exam, case: Case, ranks: list[Examinee]) -> list[dict]:
-    """The ranks' reports; the first failure to come is the cause of the others."""
-    reports: dict[Examinee, dict] = {}
-    until = time.monotonic() + exam.step
-    while len(reports) < len(ranks):
-        waiting = [one for one in ranks if one not in reports]
-        heard, _, _ = select.select(
-            [one.pipe.reads for one in waiting], [], [], max(0.0, until - time.monotonic())
-        )
-        for one in [w for w in waiting if w.pipe.reads in heard] or waiting[:1]:
-            reports[one] = one.report(exam, case, exam.step if heard else 0.0)
-    return [reports[one] for one in ranks]
+MARGIN = 30.0  # seconds that a nursery may take besides what an answer may take
 
 
 class Nursery:
-    """The process between the guard and the answers: nothing that answers may not call is left in it, so that this is
-    done once (50 ms) for all that it forks. It runs no answer itself."""
+    """The process between the guard and the answers, as the guard sees it: nothing that answers may not call is left in
+    it, so that this is done once (50 ms) for all that it forks. It runs no answer itself, and is believed no more than
+    one: what comes from it is a plain value, within a time."""
 
-    def __init__(self, exam: Exam):
-        ours, theirs = socket.socketpair()
-        self._pid = os.fork()
-        if self._pid == 0:
-            examinee.nurse(exam, theirs)
-        theirs.close()
-        self._name = exam.name
-        self._line = ours
-        self._asks = Connection(os.dup(ours.fileno()))
+    def __init__(self, name: str, line: Pipe, pid: int):
+        self._name = name
+        self._line = line
+        self.pid = pid
 
-    def __enter__(self) -> Nursery:
-        return self
-
-    def __exit__(self, *_) -> None:
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        self._line.close()
-        self._asks.close()
-
-    def show(self, sources: dict[str, list[str]]) -> None:
-        """Here and in what is forked from now on, messages show the lines of these files."""
-        cells = {file: (0, None, lines, file) for file, lines in sources.items()}
-        linecache.cache.update(cells)
-        self._ask("show", cells)
-
-    def _ask(self, what: str, given=None, fds: Sequence[int] = ()):
+    def ask(self, what: str, *given, seconds: float = 0.0):
+        """The reply to one of `examinee.Nursery`'s methods."""
         try:
-            self._asks.send((what, given))
-            if fds:
-                socket.send_fds(self._line, [b"f"], fds)
-            return self._asks.recv()
-        except (EOFError, ConnectionError):  # an answer has ended its parent
-            raise Wrong(f"{self._name}: the examination was ended from outside") from None
+            self._line.send(pickle.dumps((what, *given)), MARGIN)
+            said = decode(self._line.receive(seconds + MARGIN))
+        except (EOFError, OSError, ValueError):  # an answer has ended its parent, or speaks for it
+            said = examinee.OVER
+        if said == examinee.OVER:
+            raise Wrong(f"{self._name}: the examination was ended from outside")
+        return said
+
+    def leave(self) -> None:
+        """End the nursery that a zygote has forked; Wrong if it had been ended before."""
+        self._line.send(pickle.dumps(("leave",)), MARGIN)
+        if decode(self._line.receive(MARGIN)) != examinee.OVER:
+            raise Wrong(f"{self._name}: the examination was ended from outside")
 
     @contextlib.contextmanager
-    def forked(self, packed: list[bytes], n: int = 0) -> Iterator[list[Examinee]]:
-        """The processes of an answer: `n` ranks, or one with a World if n is 0. They end with the context."""
-        ones = [Examinee() for _ in range(max(1, n))]
-        pids = self._ask("fork", (packed, n), [fd for one in ones for fd in one.theirs])
-        for one, one.pid in zip(ones, pids, strict=True):
-            for fd in one.theirs[:3]:
-                os.close(fd)
+    def answer(self, packed: list[bytes], n: int = 0) -> Iterator[None]:
+        """In here an answer has its processes: `n` ranks, or one with a World if n is 0."""
+        self.ask("fork", packed, n)
         try:
-            yield ones
+            yield
         finally:
-            self._ask("end")
-            for one in ones:
-                one.close()
+            with contextlib.suppress(
+                Wrong
+            ):  # what has ended the nursery is heard at the next question
+                self.ask("end")
 
-
-class Examinee:
-    """A process of an answer, as its guard sees it. `theirs`: file descriptors that it has of it."""
-
-    pid: int
-
-    def __init__(self):
-        asked, ask = os.pipe()
-        told, tell = os.pipe()
-        alive, self._alive = os.pipe()
-        self._stack = tempfile.TemporaryFile()  # noqa: SIM115
-        self.pipe, self.theirs = Pipe(told, ask), [asked, tell, alive, self._stack.fileno()]
-
-    def close(self) -> None:
-        self.pipe.close()
-        os.close(self._alive)
-        self._stack.close()
-
-    def report(self, exam: Exam, case: Case, seconds: float) -> dict:
-        """What it reports within `seconds`; Wrong if that is an error, nothing, or nonsense."""
+    def reports(self, case: Case, given: list[bytes | None], seconds: float) -> list[dict]:
+        """What the processes report within `seconds`; Wrong if one reports an error, nothing, or nonsense."""
+        said = self.ask("ask", given, seconds, seconds=seconds)
         try:
-            report = decode(self.pipe.receive(seconds))
-            error = report.get("error")
-        except Silent:
-            error = {"kind": "silent", "text": f"{seconds:g}", "frame": self._where()}
-        except EOFError:
-            error = {"kind": "dead"}
-        except (ValueError, AttributeError):
-            error = {"kind": "nonsense"}
-        if error:
-            raise Wrong(explain(exam.name, case.what, error))
-        return report
+            if "error" in said:
+                raise Wrong(explain(self._name, case.what, said["error"]))
+            reports = said["reports"]
+        except (KeyError, TypeError, AttributeError):
+            reports = None
+        if not isinstance(reports, list) or len(reports) != len(given):
+            raise Wrong(explain(self._name, case.what, {"kind": "nonsense"}))
+        return reports
 
-    def _where(self) -> tuple[str, int, str] | None:
-        """The answer's own line at which it stands: that of the thread which is not waiting for its turn."""
-        os.kill(self.pid, signal.SIGUSR1)
-        time.sleep(0.2)
-        self._stack.seek(0)
-        threads = self._stack.read().decode(errors="replace").split("\n\n")
-        stacks = [re.findall(r'File "(.*)", line (\d+) in (.*)', thread) for thread in threads]
-        frames = [[(file, int(line), name) for file, line, name in s] for s in stacks]
-        # the thread that is inside the answer first
-        frames.sort(key=lambda s: not s or own_line(s[:1]) is None)
-        return own_line([frame for s in frames for frame in s])
+
+@contextlib.contextmanager
+def forked(exam: Exam) -> Iterator[Nursery]:
+    """A nursery that is a fork of this process."""
+    asked, ask = os.pipe()
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        examinee.nurse(exam, Pipe(asked, tell))
+    os.close(asked)
+    os.close(tell)
+    line = Pipe(told, ask)
+    try:
+        yield Nursery(exam.name, line, pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        line.close()
 
 
 # ------------------------------------------------------------
@@ -217,17 +173,22 @@ class Examinee:
 def ask(exam: Exam, *answers) -> None:
     """Examine the answers in fresh processes: print a line if they are right, raise Wrong if not.
 
-    The cost: one `launch` (0.05 s once its server runs), 70 ms for a process without the library, 25 ms for each
+    Numbers are compared at once: nothing of them runs. The cost of functions: one `launch` (0.05 s once its server runs), 70 ms for a process without the library, 25 ms for each
     process of the answer, 2 ms for each case.
     """
     packed = [pack(exam.name, answer) for answer in answers]
-    sources = {file: lines for p in packed for file, lines in p.sources.items()}
-    try:
-        [wrong] = examinations(cloudpickle.dumps(exam), [([p.data for p in packed], sources)])
-    except PeerLost as lost:
-        raise Wrong(f"{exam.name}: the examination was ended from outside: {lost.why}") from None
-    if wrong is not None:
-        raise Wrong(wrong)
+    if isinstance(exam, Prediction):
+        exam.compare([p.number for p in packed])
+    else:
+        sources = {file: lines for p in packed for file, lines in p.sources.items()}
+        try:
+            [wrong] = examinations(cloudpickle.dumps(exam), [([p.data for p in packed], sources)])
+        except PeerLost as lost:
+            raise Wrong(
+                f"{exam.name}: the examination was ended from outside: {lost.why}"
+            ) from None
+        if wrong is not None:
+            raise Wrong(wrong)
     print(f"{exam.name}: right. {exam.right}")
 
 
@@ -239,13 +200,14 @@ def grader(exam: Exam) -> Callable[..., None]:
 
     examined.__name__ = examined.__qualname__ = exam.name
     examined.__doc__ = exam.__doc__
+    examined.exam = exam  # type: ignore[attr-defined]  # for a guard of one's own
     return examined
 
 
 def graders(lesson: ModuleType) -> dict[str, Callable[..., None]]:
     """A grader for each exercise of a lesson: for each class of examinations that has a name, and each prediction."""
     found = vars(lesson).values()
-    exams = [value for value in found if isinstance(value, Prediction)]
+    exams: list[Exam] = [value for value in found if isinstance(value, Prediction)]
     for value in found:
         if isinstance(value, type) and issubclass(value, Exam) and "name" in vars(value):
             exams.append(value())

@@ -6,100 +6,134 @@
 What is asked comes from the solved notebook of the same name under solutions/, by grade_id: the
 notebook's own test cells are never run, so nothing is won by changing them, nor by putting something else in
 the place of `check`, which the cells' process may have done. A test cell calls checks, `check.f(answers…)`,
-with imports before them. The cells themselves run as the user, like any notebook that one opens.
+with imports before them.
+
+On a student's own machine the cells run as the user, like any notebook that one opens. What others have handed in
+(`mark`) runs in sandboxes: the cells in one, the answers in another.
 """
 
 from __future__ import annotations
 
 import ast
-import base64
-import builtins
 import contextlib
 import io
 import json
-import linecache
+import math
 import os
-import select
-import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .exam import Packed, Wrong, pack
+from torch import Tensor
+
+from .cells import READY
+from .exam import Exam, Packed, Prediction, Wrong, decode, encode, formed
+from .examinee import Pipe, Silent
+from .guard import Nursery, examined
+from .sandbox import Child, Inside, Sandbox
+from .submission import Row, Unreadable, read, repaired
 
 # ------------------------------------------------------------
-# Runs the cells of a notebook in a process of its own, and packs the answers: `python -m minicheck.notebook FD`.
-#
-# It hears a JSON list of cells on its standard input, each with its `source` and the names that are `wanted`
-# after it, and writes a line of JSON to the file descriptor FD for each cell: the packed answers, unopened,
-# and the error if there was one. The cells are a student's: nothing that this process says is believed,
-# beyond that these are the answers. A cell that fails does not stop the next, as when nbgrader runs them.
+# The answers: what the cells' process has packed, cell by cell.
 
 
 CELL_SECONDS = 30
+START = 60.0
+GRACE = 15.0  # seconds for what a cell's process does besides
+ENDED = "the cell ended the whole process"
 
 
-def run_cells(fd: int) -> None:
-    cells = json.load(sys.stdin)
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
-    names = {
-        "__name__": "__main__",
-        "display": lambda *args, **kwargs: None,
-        "get_ipython": lambda: None,
-    }
-    signal.signal(signal.SIGALRM, _too_long)
-    with os.fdopen(fd, "w") as out:
-        for number, cell in enumerate(cells):
-            error = _run_cell(cell["source"], f"<ipython cell {number}>", names)
-            print(
-                json.dumps(
-                    {
-                        "error": error,
-                        "answers": {name: _packed(name, names) for name in cell["wanted"]},
-                    }
-                ),
-                file=out,
-                flush=True,
-            )
-    os._exit(0)
+class Found(NamedTuple):
+    """What the cells gave: for each test cell {name: the packed answer, what is wrong with it, or None if there is none},
+    the errors of all cells, and what was odd."""
+
+    answers: dict[str, dict[str, Packed | str | None]]
+    errors: list[str]
+    odd: list[str]
 
 
-def _too_long(*_):
-    raise TimeoutError(f"the cell takes longer than {CELL_SECONDS} s")
+def run_cells(rows: list[Row], start: Callable[[], Child], seconds: float, until: float) -> Found:
+    """Run the rows in processes that `start` begins, until a point in time.
+
+    A cell that is silent for longer than it may be, or ends its process, is lost: those before it run again in another
+    process, and those after it go on there.
+    """
+    found = Found({}, [], [])
+    lost: set[int] = set()
+    reached = 0
+    while reached < len(rows) and time.monotonic() < until:
+        with start() as child:
+            for number, said in enumerate(_replies(rows, lost, child, seconds)):
+                if isinstance(said, str):
+                    lost.add(number)
+                if number == reached:
+                    _take(found, rows[number], said)
+                    reached += 1
+        found.odd.extend(child.odd)
+    return found
 
 
-def _run_cell(source: str, where: str, names: dict) -> str | None:
-    """Run one cell; magics and shell lines are left out. Returns its error in a line, None without."""
-    source = "\n".join(
-        "" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines()
-    )
-    linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
-    signal.alarm(CELL_SECONDS)
+def _replies(rows: list[Row], lost: set[int], child: Child, seconds: float) -> Iterator[dict | str]:
+    """What the process says of each row; instead, of the one that it does not survive, why."""
+    cells = [dict(source=row.source, wanted=row.wanted) for row in rows]
+    for number in lost:
+        cells[number] = dict(source="", wanted=[])
+    child.line.send(encode(cells), START)
+    if decode(child.line.receive(START)) != READY:
+        raise RuntimeError("the process for a notebook's cells does not start as it should")
     try:
-        exec(compile(source, where, "exec"), names)
-    except BaseException as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        signal.alarm(0)
-    return None
+        for _ in rows:
+            said = decode(child.line.receive(seconds + GRACE))
+            if not isinstance(said, dict):
+                raise ValueError
+            yield said
+    except Silent:
+        yield f"the cell takes longer than {seconds:g} s"
+    except (EOFError, OSError, ValueError):
+        yield ENDED
 
 
-def _packed(name: str, names: dict) -> dict | None:
-    """An answer as JSON can carry it; None if there is no such name."""
-    if name not in names:
+def _take(found: Found, row: Row, said: dict | str) -> None:
+    """Write down what a process said of a row, as far as it has the form that it must have."""
+    if isinstance(said, str):
+        said = {"error": said, "odd": [said]}
+    if isinstance(said.get("error"), str):
+        found.errors.append(said["error"])
+    if isinstance(said.get("odd"), list):
+        found.odd.extend(str(words)[:200] for words in said["odd"][:3])
+    if row.grade_id:
+        answers = said.get("answers")
+        given = answers if isinstance(answers, dict) else {}
+        found.answers[row.grade_id] = {name: _answer(given.get(name)) for name in row.wanted}
+
+
+def _answer(given) -> Packed | str | None:
+    if not isinstance(given, dict):
         return None
-    try:
-        packed = pack(name, names[name])
-    except Wrong as error:
-        return {"error": str(error)}
-    return {"data": base64.b64encode(packed.data).decode(), "sources": packed.sources}
+    if isinstance(given.get("error"), str):
+        return given["error"]
+    data, number, sources = given.get("data"), given.get("number"), given.get("sources")
+    if (
+        not isinstance(data, Tensor)
+        or not isinstance(number, Tensor)
+        or not formed_sources(sources)
+    ):
+        return None
+    return Packed(data.numpy().tobytes(), sources, number.numpy().tobytes())
+
+
+def formed_sources(sources) -> bool:
+    return isinstance(sources, dict) and all(
+        isinstance(file, str) and formed(lines, [str]) for file, lines in sources.items()
+    )
 
 
 # ------------------------------------------------------------
-# The marks: what the solved notebook asks, of the answers that the cells' process has packed.
+# The marks: what is asked, of the answers.
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,6 +152,15 @@ class Mark(NamedTuple):
         return self.grade_id.removesuffix("_test")
 
 
+class Marked(NamedTuple):
+    """What came of a submission. notes: what was repaired in it.  odd: what it did, or was done about it, that a teacher
+    may want to know of."""
+
+    marks: list[Mark]
+    notes: list[str]
+    odd: list[str]
+
+
 def solved(notebook: Path) -> Path:
     """The solved notebook that belongs to `notebook`. FileNotFoundError if there is none."""
     path = ROOT / "solutions" / notebook.stem / notebook.name
@@ -129,20 +172,82 @@ def solved(notebook: Path) -> Path:
 
 
 def check(notebook: Path, questions: Path | None = None) -> list[Mark]:
-    """The mark of every exercise of `notebook`; `questions` is the notebook to take test cells and points from."""
+    """The mark of every exercise of one's own `notebook`; `questions` is the notebook to take test cells and points from."""
     asked = json.loads((questions or solved(notebook)).read_text(encoding="utf-8"))
     return marks(json.loads(notebook.read_text(encoding="utf-8")), asked)
 
 
 def marks(answered: dict, asked: dict) -> list[Mark]:
     """The same for two notebooks as JSON."""
-    tests = {_grade_id(cell): cell for cell in asked["cells"] if _nbgrader(cell).get("grade")}
-    wanted = {grade_id: _names(_source(cell)) for grade_id, cell in tests.items()}
-    found, errors = _answers([c for c in answered["cells"] if c["cell_type"] == "code"], wanted)
-    return [
-        Mark(g, _nbgrader(c)["points"], _wrong(_source(c), found.get(g), errors))
-        for g, c in tests.items()
-    ]
+    import minicheck
+
+    return _marked(answered, asked, at_home, lambda: minicheck, math.inf).marks
+
+
+def mark(submission: Path, questions: dict, sandbox: Sandbox) -> Marked:
+    """What somebody has handed in: whatever it does, each exercise gets its mark and words, within the sandbox's time.
+
+    questions: the released or solved notebook as JSON.
+    """
+    try:
+        answered = read(submission)
+    except Unreadable as error:
+        return Marked(
+            [Mark(g, _points(c), str(error)) for g, c in _tests(questions).items()],
+            [],
+            ["unreadable"],
+        )
+    until = time.monotonic() + sandbox.limits.seconds
+    forbidden = sorted({name for exam in _exams(questions) for name in exam.forbidden})
+    start = partial(sandbox.start, ("minicheck.cells", "serve"), tuple(forbidden), CELL_SECONDS)
+    with Examiner(sandbox) as examiner:
+        return _marked(answered, questions, start, lambda: examiner, until)
+
+
+def _marked(
+    answered: dict,
+    asked: dict,
+    start: Callable[[], Child],
+    examiner: Callable[[], Any],
+    until: float,
+) -> Marked:
+    """examiner: gives what a test cell calls `check`."""
+    rows, notes = repaired(answered, asked)
+    found = run_cells(rows, start, CELL_SECONDS, until)
+    check = examiner()
+    said = []
+    for grade_id, cell in _tests(asked).items():
+        if time.monotonic() > until:
+            wrong = "it was not examined: the notebook has taken all the time that it may take"
+        else:
+            wrong = _wrong(_source(cell), found.answers.get(grade_id), found.errors, check)
+        said.append(Mark(grade_id, _points(cell), wrong))
+    odd = [*found.odd, *getattr(check, "odd", [])]
+    return Marked(said, notes, list(dict.fromkeys(odd)))
+
+
+def _exams(asked: dict) -> list[Exam]:
+    """The examinations that the test cells call."""
+    import minicheck
+
+    found = []
+    for cell in _tests(asked).values():
+        for node in ast.walk(ast.parse(_source(cell))):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "check"
+            ):
+                found.append(getattr(minicheck, node.attr).exam)
+    return found
+
+
+def _tests(asked: dict) -> dict[str, dict]:
+    return {_grade_id(cell): cell for cell in asked["cells"] if _nbgrader(cell).get("grade")}
+
+
+def _points(cell: dict) -> float:
+    return _nbgrader(cell)["points"]
 
 
 def _nbgrader(cell: dict) -> dict:
@@ -162,60 +267,7 @@ def asks(source: str) -> bool:
     return any(isinstance(n, ast.Name) and n.id == "check" for n in ast.walk(ast.parse(source)))
 
 
-def _names(source: str) -> list[str]:
-    """The names that a test cell takes from the notebook."""
-    nodes = list(ast.walk(ast.parse(source)))
-    own = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    used = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    return sorted(used - own - set(vars(builtins)) - {"check"})
-
-
-def _answers(cells: list[dict], wanted: dict[str, list[str]]) -> tuple[dict, list[str]]:
-    """Run the cells: the packed answers at each test cell's place (the end, if it is gone), and all errors."""
-    rows = [
-        {"source": "", "wanted": wanted[_grade_id(c)], "id": _grade_id(c)}
-        if _grade_id(c) in wanted
-        else {"source": _source(c), "wanted": [], "id": ""}
-        for c in cells
-    ]
-    rows += [
-        {"source": "", "wanted": wanted[g], "id": g}
-        for g in wanted
-        if g not in {row["id"] for row in rows}
-    ]
-    found: dict[str, dict] = {}
-    errors: list[str] = []
-    for row, line in zip(rows, _run_cells(rows), strict=False):
-        errors += [line["error"]] if line["error"] else []
-        found.setdefault(row["id"], line["answers"])
-    return found, errors
-
-
-def _run_cells(rows: list[dict]):
-    """The lines that the cells' process writes, as they come; it is ended when it is silent for too long."""
-    reads, writes = os.pipe()
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "minicheck.notebook", str(writes)],
-        stdin=subprocess.PIPE,
-        pass_fds=[writes],
-        start_new_session=True,
-        env=os.environ | {"PYTHONPATH": path, "MPLBACKEND": "Agg"},
-    )
-    os.close(writes)
-    with process, os.fdopen(reads, "rb", buffering=0) as lines:
-        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-            stdin.write(json.dumps(rows).encode())
-        held = b""
-        while select.select([lines], [], [], CELL_SECONDS + 30)[0] and (
-            part := lines.read(1 << 20)
-        ):
-            *whole, held = (held + part).split(b"\n")
-            yield from map(json.loads, whole)
-        process.kill()
-
-
-def _wrong(source: str, answers: dict | None, errors: list[str]) -> str | None:
+def _wrong(source: str, answers: dict | None, errors: list[str], check) -> str | None:
     """What is wrong with the answers to one test cell."""
     if answers is None:
         return "a cell before it ended the whole process, or took too long"
@@ -224,17 +276,12 @@ def _wrong(source: str, answers: dict | None, errors: list[str]) -> str | None:
         return f"{', '.join(missing)}: not defined" + (
             f". A cell above failed: {errors[0]}" if errors else ""
         )
-    refused = [answer["error"] for answer in answers.values() if "error" in answer]
-    if refused:
-        return refused[0]
-    import minicheck as check
-
-    names = {n: Packed(base64.b64decode(a["data"]), a["sources"]) for n, a in answers.items()} | {
-        "check": check
-    }
+    for answer in answers.values():
+        if isinstance(answer, str):
+            return answer
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            exec(compile(source, "<test>", "exec"), names)
+            exec(compile(source, "<test>", "exec"), {**answers, "check": check})
         except Wrong as wrong:
             return str(wrong)
         except Exception as error:
@@ -242,6 +289,74 @@ def _wrong(source: str, answers: dict | None, errors: list[str]) -> str | None:
     return None
 
 
-if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        run_cells(int(sys.argv[1]))
+# ------------------------------------------------------------
+# Where cells and answers run: on one's own machine, or in a sandbox.
+
+
+@contextlib.contextmanager
+def at_home() -> Iterator[Child]:
+    """A process for cells that may do whatever its user may do."""
+    asked, ask = os.pipe()
+    told, tell = os.pipe()
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minicheck.cells", str(asked), str(tell)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[asked, tell],
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": path, "MPLBACKEND": "Agg"},
+    )
+    os.close(asked)
+    os.close(tell)
+    with Child(process, Pipe(told, ask)) as child:
+        yield child
+
+
+class Examiner:
+    """What test cells call `check` where answers are examined in a sandbox, which is made when it is first needed.
+
+    A process in it loads examinations and forks a nursery for each. Where an answer has brought it down, there is a new
+    one for the next."""
+
+    def __init__(self, sandbox: Sandbox):
+        self._sandbox = sandbox
+        self._inside: Inside | None = None
+        self.odd: list[str] = []
+
+    def __enter__(self) -> Examiner:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._leave()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        import minicheck
+
+        return partial(self._ask, getattr(minicheck, name).exam)
+
+    def _ask(self, exam: Exam, *answers: Packed) -> None:
+        """Raise Wrong unless the answers are right."""
+        if isinstance(exam, Prediction):
+            exam.compare([answer.number for answer in answers])
+            return
+        sources = {file: lines for answer in answers for file, lines in answer.sources.items()}
+        if self._inside is None:
+            self._inside = self._sandbox.start(("minicheck.examinee", "zygote"))
+        nursery = Nursery(exam.name, self._inside.line, self._inside.process.pid)
+        try:
+            nursery.ask("exam", exam, seconds=60.0)
+            wrong = examined(exam, nursery, [answer.data for answer in answers], sources)
+            nursery.leave()
+        except Wrong:
+            self._leave()
+            raise
+        if wrong is not None:
+            raise Wrong(wrong)
+
+    def _leave(self) -> None:
+        if self._inside is not None:
+            self._inside.close()
+            self.odd += self._inside.odd
+            self._inside = None

@@ -81,6 +81,13 @@ def _refused(*args, **kwargs):
     raise refuse.Refused(refuse.LIBRARYS)
 
 
+class Nothing:
+    """In the place of a class of which there must be no object."""
+
+    def __init__(self, *args, **kwargs):
+        _refused()
+
+
 def loaded(forbidden: tuple[str, ...]) -> None:
     """Load what an answer may not call: before the forks, where it takes its time once. Not what is slow to import,
     pictures and PyTorch's own pipelines: what has not been loaded, `outside` keeps out."""
@@ -101,11 +108,11 @@ def library(forbidden: tuple[str, ...]) -> None:
             # isinstance would ask the object itself, which may be one that warns
             kind = type(value)
             if issubclass(kind, FunctionType | type) and under(value.__module__, forbidden):
-                for function in vars(value).values() if issubclass(kind, type) else [value]:
-                    _empty(function)
+                for part in list(vars(value).values()) if issubclass(kind, type) else [value]:
+                    _empty(part, forbidden)
     for module in [sys.modules[name] for name in list(sys.modules) if name.startswith(_STORES)]:
         for store in [name for name in vars(module) if name.endswith("Store")]:
-            setattr(module, store, _refused)
+            setattr(module, store, Nothing)
     # reads a file without an audit event
     torch.from_file = torch.UntypedStorage.from_file = _refused
 
@@ -115,15 +122,28 @@ def under(name: str, packages: tuple[str, ...]) -> bool:
     return any(name == p or name.startswith(p + ".") for p in packages)
 
 
-def _empty(function) -> None:
+def _empty(part, forbidden: tuple[str, ...]) -> None:
+    """Of a function, a method or a property: in whatever it is wrapped, if it was written in one of these modules."""
+    if isinstance(part, property):
+        for function in (part.fget, part.fset, part.fdel):
+            _empty(function, forbidden)
+        return
     try:
-        function = inspect.unwrap(getattr(function, "__func__", function))
+        function = inspect.unwrap(getattr(part, "__func__", part))
     except ValueError:
         return
+    if not isinstance(function, FunctionType) or not under(function.__module__ or "", forbidden):
+        return
     # torch itself asks is_initialized, is_available
-    asks = getattr(function, "__name__", "").startswith("is_")
-    if isinstance(function, FunctionType) and not function.__code__.co_freevars and not asks:
-        function.__code__ = _refused.__code__
+    if not function.__name__.startswith("is_"):
+        free = function.__code__.co_freevars  # as many as its closure has
+        function.__code__ = _refused.__code__.replace(co_freevars=free)
+
+
+def others() -> None:
+    """Other processes of this user's cannot look into this one, nor into its forks, from now on."""
+    PR_SET_DUMPABLE = 4  # prctl(2)
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def graders() -> None:

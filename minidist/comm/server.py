@@ -22,7 +22,7 @@ import traceback
 
 def serve(fd: int) -> None:
     """For every message, the names of modules: load those; and fork a supervisor for the socket that comes with it."""
-    _warm_up()
+    warm_up()
     _load(["minidist.comm.supervisor", *os.environ.get("MINIDIST_PRELOAD", "").split()])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
     listener = socket.socket(fileno=fd)
@@ -40,7 +40,7 @@ def serve(fd: int) -> None:
     os._exit(0)
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """Do what most ranks begin with, so that they inherit what a first call sets up: 0.9 s of imports by the first
     optimizer, and some milliseconds of all else.
 

@@ -232,16 +232,16 @@ def orphaned(comm, packed):
     """What the guard says of answers once the process between them is dead: before the first, and while one runs."""
     said = []
     for when in ("show", "fork"):
-        with guard.Nursery(Double()) as nursery:
-            ask = nursery._ask
+        with guard.forked(Double()) as nursery:
+            ask = nursery.ask
 
-            def killed(what, *given, ask=ask, when=when, pid=nursery._pid):
+            def killed(what, *given, ask=ask, when=when, pid=nursery.pid, **more):
                 if what == when:
                     os.kill(pid, signal.SIGKILL)
-                return ask(what, *given)
+                return ask(what, *given, **more)
 
-            nursery._ask = killed
-            said += [guard._examined(Double(), nursery, packed, {}) for _ in range(2)]
+            nursery.ask = killed
+            said += [guard.examined(Double(), nursery, packed, {}) for _ in range(2)]
     return said
 
 

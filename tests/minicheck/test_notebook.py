@@ -24,7 +24,14 @@ NUMBERS = "messages, nbytes, naive_nbytes, seconds = 14, 7e6, 28e6, 0.00021"
 
 def code(source, grade_id=None, points=None):
     metadata = (
-        {"nbgrader": {"grade_id": grade_id, "grade": points is not None, "points": points}}
+        {
+            "nbgrader": {
+                "grade_id": grade_id,
+                "grade": points is not None,
+                "points": points,
+                "solution": points is None,
+            }
+        }
         if grade_id
         else {}
     )
@@ -92,7 +99,7 @@ def test_command_line(tmp_path, capsys):
     asked, right, half = (tmp_path / f"{name}.ipynb" for name in ("asked", "right", "half"))
     whole, tampered = notebook(), notebook(numbers=NUMBERS.replace("14", "7"))
     right.write_text(json.dumps(whole))
-    changed = code("def turn(comm, x): return 0", "turn_test", 100)
+    changed = code("print('right')", "turn_test", 100)
     for nb, test in ((whole, code("check.shift(turn)", "turn_test", 2)), (tampered, changed)):
         nb["cells"][3:3] = [
             code("def turn(comm, x):\n    raise ValueError('\\ud800')\n", "turn"),

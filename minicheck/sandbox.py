@@ -1,0 +1,391 @@
+"""Where what one does not trust runs: a sandbox that bubblewrap makes, in which there is Python and nothing else.
+
+    teacher's process ── two pipes ──▶ bwrap ──▶ Python: its first message is the code of the course (inside.py)
+
+In there: no network; another user, without capabilities; Python, its packages and the system's libraries, read-only; a
+work folder in memory; no file of the course, no gradebook, no other submission. The kernel refuses system calls that
+lead to other processes and other namespaces (`FILTER`). Limits on time, memory, processes, sizes of files and output.
+When it is closed, everything in it ends.
+
+Source: bubblewrap's manual, https://github.com/containers/bubblewrap; seccomp(2); namespaces(7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import platform
+import resource
+import shutil
+import signal
+import site
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from functools import cache
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from .examinee import Pipe
+
+# ------------------------------------------------------------
+# Calls that the kernel refuses, as a program of classic BPF. Numbers by architecture: asm/unistd.h.
+
+
+CALLS = {
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    # other namespaces and file systems
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsmount": (432, 432),
+    "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265),
+    # memory that no limit counts
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    # large parts of the kernel that nothing here needs
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "personality": (135, 92),
+    "syslog": (103, 116),
+}
+CLONE = (56, 220)
+CLONE3 = 435  # its flags lie in memory, which a filter cannot read: libraries go back to clone
+SOCKET = (41, 198)
+# by machine: the audit architecture, and which of the numbers above are its own
+MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+NAMESPACES = 0x7E020000  # CLONE_NEW…
+AF_UNIX = 1
+ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
+EPERM, ENOSYS = 1, 38
+LOAD, EQUAL, ABOVE, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+NUMBER, ARCHITECTURE, ARGUMENT = 0, 4, 16  # where they lie in seccomp_data
+
+
+def call_filter(machine: str) -> bytes:
+    """The program for seccomp: everything but `CALLS`, new namespaces, and sockets other than local ones."""
+    architecture, own = MACHINES[machine]
+    refused = [numbers[own] for numbers in CALLS.values()]
+    rows = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, REFUSE | EPERM)]
+    rows.append((LOAD, 0, 0, NUMBER))
+    # calls of the 32 bits with 64-bit registers have numbers of their own
+    rows += [(ABOVE, 0, 1, 0x40000000), (RETURN, 0, 0, REFUSE | EPERM)]
+    for number in refused:
+        rows += [(EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE | EPERM)]
+    rows += [(EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, REFUSE | ENOSYS)]
+    rows += [(EQUAL, 0, 3, CLONE[own]), (LOAD, 0, 0, ARGUMENT), (ANY_BIT, 0, 1, NAMESPACES)]
+    rows += [(RETURN, 0, 0, REFUSE | EPERM), (LOAD, 0, 0, NUMBER)]
+    rows += [(EQUAL, 0, 3, SOCKET[own]), (LOAD, 0, 0, ARGUMENT), (EQUAL, 1, 0, AF_UNIX)]
+    rows += [(RETURN, 0, 0, REFUSE | EPERM), (RETURN, 0, 0, ALLOW)]
+    return b"".join(struct.pack("HBBI", *row) for row in rows)
+
+
+# ------------------------------------------------------------
+# The sandbox, and a process in it.
+
+
+class Refused(RuntimeError):
+    """No sandbox can be made; the message says why, and what to do."""
+
+
+class Limits(NamedTuple):
+    """Of one sandbox: bytes of memory in all and of its work folder, processes and threads, bytes of one file, seconds."""
+
+    memory: int = 4 << 30
+    work: int = 256 << 20
+    processes: int = 128
+    file: int = 64 << 20
+    seconds: int = 600
+
+    def of_a_process(self) -> dict[int, int]:
+        return {
+            resource.RLIMIT_CPU: self.seconds,
+            resource.RLIMIT_DATA: self.memory,
+            resource.RLIMIT_NPROC: self.processes,
+            resource.RLIMIT_FSIZE: self.file,
+            resource.RLIMIT_NOFILE: 256,
+            resource.RLIMIT_CORE: 0,
+        }
+
+
+WATCH = 0.25  # seconds between two looks at memory and processes
+HERE = Path(__file__).resolve().parent
+PACKAGES = (HERE.parent / "minidist", HERE)
+
+
+def engine(name: str = "bwrap", limits: Limits | None = None) -> Sandbox:
+    """The sandbox of this name. Raises Refused, in a sentence, where it cannot be made."""
+    if name != "bwrap":
+        raise Refused(
+            f"{name} has not been tried with this course: use bubblewrap (--engine bwrap)"
+        )
+    if shutil.which("bwrap") is None:
+        raise Refused(
+            "bubblewrap is not installed, and submissions are not run without a sandbox: install it (Debian's and "
+            "Fedora's package is called bubblewrap), or say --trust-submissions"
+        )
+    if platform.machine() not in MACHINES:
+        raise Refused(f"on {platform.machine()} the numbers of system calls are not known here")
+    sandbox = Sandbox(limits or Limits())
+    sandbox.try_out()
+    return sandbox
+
+
+class Sandbox:
+    """Makes processes in sandboxes of their own."""
+
+    def __init__(self, limits: Limits):
+        self.limits = limits
+
+    def try_out(self) -> None:
+        """Raise Refused with bubblewrap's own words if it makes no sandbox here."""
+        with self._filter() as fd:
+            done = subprocess.run(
+                [*self._bwrap(fd), sys.executable, "-I", "-c", "print('in')"],
+                pass_fds=[fd],
+                capture_output=True,
+                text=True,
+            )
+        if done.stdout != "in\n":
+            raise Refused(f"bubblewrap makes no sandbox here: {done.stderr.strip()[-500:]}")
+
+    def start(self, run: tuple[str, str], *given) -> Inside:
+        """Begin `module.function(reads, writes, finder, *given)` in a new sandbox; `given`: plain values."""
+        asked, ask = os.pipe()
+        told, tell = os.pipe()
+        with self._filter() as fd:
+            process = subprocess.Popen(
+                [*self._bwrap(fd), sys.executable, "-I", "-c", text(), str(asked), str(tell)],
+                pass_fds=[fd, asked, tell],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        os.close(asked)
+        os.close(tell)
+        first = {
+            "limits": self.limits.of_a_process(),
+            "modules": modules(),
+            "run": run,
+            "given": given,
+        }
+        return Inside(process, Pipe(told, ask), marshal.dumps(first), self.limits)
+
+    @contextlib.contextmanager
+    def _filter(self) -> Iterator[int]:
+        with tempfile.TemporaryFile() as file:
+            file.write(call_filter(platform.machine()))
+            file.seek(0)
+            yield file.fileno()
+
+    def _bwrap(self, fd: int) -> list[str]:
+        """The command before the program's words."""
+        work = str(self.limits.work)
+        words = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+        words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]
+        words += ["--cap-drop", "ALL", "--hostname", "sandbox", "--seccomp", str(fd)]
+        for path in readable():
+            words += bound(path)
+        for path in hidden():
+            words += ["--tmpfs", path]
+        for path in data():
+            words += bound(path)
+        words += ["--proc", "/proc", "--dev", "/dev"]
+        for path in ("/dev/shm", "/tmp"):
+            words += ["--perms", "1777", "--size", work, "--tmpfs", path]
+        for name, value in ENVIRONMENT.items():
+            words += ["--setenv", name, value]
+        words += ["--chdir", "/tmp"]
+        if os.getuid() == 0:  # the kernel limits no processes of root's: another user, really
+            words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+            user = str((1 << 30) + os.getpid())
+            drop = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
+            return [*words, "--", *drop, "--inh-caps=-all", "--"]
+        return [*words, "--unshare-user", "--uid", "65534", "--gid", "65534", "--"]
+
+
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "MPLBACKEND": "Agg",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+def bound(path: str) -> list[str]:
+    """The words that show `path` in the sandbox, read-only; another user than the caller gets there, too."""
+    words = []
+    for parent in reversed(Path(path).parents[:-1]):
+        words += ["--perms", "0755", "--dir", str(parent)]
+    return [*words, "--ro-bind", path, path]
+
+
+@cache
+def readable() -> list[str]:
+    """What Python and its packages need of the file system: folders outside each other."""
+    paths = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives"]
+    paths += [sys.base_prefix, sys.prefix, *site.getsitepackages()]
+    found: list[str] = []
+    for path in sorted(p for p in paths if os.path.exists(p)):
+        if not any(path == f or path.startswith(f + os.sep) for f in found):
+            found.append(path)
+    return found
+
+
+@cache
+def hidden() -> list[str]:
+    """The course's folders, where they lie within what is readable: it is installed there."""
+    within = tuple(path + os.sep for path in readable())
+    return [str(folder) for folder in PACKAGES if str(folder).startswith(within)]
+
+
+@cache
+def data() -> list[str]:
+    """Folders of the library with what it reads while it runs, tables and pages."""
+    return [str(PACKAGES[0] / "study" / name) for name in ("figures", "page")]
+
+
+@cache
+def text() -> str:
+    return (HERE / "inside.py").read_text(encoding="utf-8")
+
+
+@cache
+def modules() -> dict[str, tuple[str, bool, bytes]]:
+    """All modules of the library and of the graders, as `inside.Sent` imports them; the graders' package is empty, as
+    what it imports is all there is."""
+    found = {}
+    for folder in PACKAGES:
+        for file in sorted(folder.rglob("*.py")):
+            name = ".".join(file.relative_to(folder.parent).with_suffix("").parts)
+            name = name.removesuffix(".__init__")
+            code = SourceFileLoader(name, str(file)).get_code(name)
+            found[name] = (str(file), file.name == "__init__.py", marshal.dumps(code))
+    empty = compile("", found["minicheck"][0], "exec")
+    found["minicheck"] = (found["minicheck"][0], True, marshal.dumps(empty))
+    return found
+
+
+class Child:
+    """A process that runs what somebody else wrote. `line`: what it says is not to be believed. `odd`: what it did.
+
+    A context: afterwards nothing of it is left."""
+
+    def __init__(self, process: subprocess.Popen, line: Pipe):
+        self.process = process
+        self.line = line
+        self.odd: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._kill()
+        self.process.wait()
+        self.line.close()
+
+    def _kill(self) -> None:
+        self.process.kill()
+
+
+class Inside(Child):
+    """A process in a sandbox of its own. With it everything in there ends."""
+
+    def __init__(self, process: subprocess.Popen, line: Pipe, first: bytes, limits: Limits):
+        super().__init__(process, line)
+        self._limits = limits
+        self._closed = threading.Event()
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._watching.start()
+        with contextlib.suppress(OSError):  # it is dead: the first question will tell
+            line.send(first, 60.0)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._watching.join()
+        super().close()
+
+    def _kill(self) -> None:
+        # bwrap's own child is the first process of the sandbox: with it the kernel ends all others
+        for pid in [*children(self.process.pid), self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _watch(self) -> None:
+        """End it once it has more memory, or more processes, than it may."""
+        while not self._closed.wait(WATCH):
+            pids = descendants(self.process.pid)
+            used = sum(map(resident, pids))
+            if used > self._limits.memory:
+                self.odd.append(f"ended: it used {used / 1e9:.1f} GB of memory")
+            elif len(pids) > self._limits.processes + 16:  # bubblewrap's own, and what is ending
+                self.odd.append(f"ended: it started {len(pids)} processes")
+            else:
+                continue
+            self._kill()
+            return
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        for child in children(todo.pop()):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has written and not given back, of what it shares with others its part; where
+    the kernel does not tell us the parts, all of that."""
+    for file, names in (("smaps_rollup", PARTS), ("status", WHOLE)):
+        try:
+            rows = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+        except OSError:
+            continue
+        return sum(int(row.split()[1]) * 1024 for row in rows if row.startswith(names))
+    return 0
+
+
+PARTS = ("Pss_Anon", "Pss_Shmem")
+WHOLE = ("RssAnon", "RssShmem")
