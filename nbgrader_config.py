@@ -22,6 +22,9 @@ c.CourseDirectory.course_id = "minidist"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "exercises"
 
+# A notebook is repaired where nbgrader opens it: cells without their marks, or there twice, would stop the whole class.
+c.Autograde.exporter_class = "minicheck.regrade.Repair"
+
 # A grader starts fresh processes; nbgrader's own limit of 30 s a cell is for smaller tests.
 c.Execute.timeout = 120
 

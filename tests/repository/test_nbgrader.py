@@ -95,9 +95,65 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
     assert "Success! Your notebook passes all the tests." in said[0]
     assert "Success!" not in said[1] and "NotImplementedError" in said[1]
     assert "Success! The notebook does not pass any tests." in said[2]
-    assert marked(root, NAME) == {"cheat": (4, 9)}
+    words = hand_in_badly(root)
+    assert marked(root, NAME) == {"cheat": (4, 9)} | {
+        student: (0 if student in NOTHING else 9, 9) for student in words
+    }
     assert (root / exercise).read_bytes() == ours
-    assert NAME in (root / "feedback" / "cheat" / NAME / f"{NAME}.html").read_text()
+    for student, said in {"cheat": "`double_test` was changed", **words}.items():
+        feedback = (root / "feedback" / student / NAME / f"{NAME}.html").read_text()
+        text = feedback.replace("<code>", "`").replace("</code>", "`")
+        assert ("Before it was graded" in text) == bool(said) and said in text, student
+
+
+# Who hands in what is no notebook; all others have nine points.
+NOTHING = {"broken", "linked"}
+
+
+def hand_in_badly(root):
+    """The same right answers, as students hand them in; {student: what the feedback says}."""
+    right = ("return a + b", "return a + a", "return a / 2")
+    paths = {
+        student: submit(root, student, *right)
+        for student in (
+            "right",
+            "split",
+            "twice",
+            "deleted",
+            "stripped",
+            "reordered",
+            "broken",
+            "linked",
+        )
+    }
+    cells = json.loads(paths["right"].read_text())["cells"]
+    ids = [c["metadata"].get("nbgrader", {}).get("grade_id") for c in cells]
+    add, test = ids.index("add"), ids.index("add_test")
+    helper = {**cells[add], "source": "def plus(a, b):\n    return a + b"}
+    user = {**cells[add], "source": "def add(a, b):\n    return plus(a, b)"}
+    changed = {
+        "split": [*cells[:add], helper, user, *cells[add + 1 :]],
+        "twice": [*cells[: test + 1], cells[test], *cells[test + 1 :]],
+        "deleted": [c for c in cells if c is not cells[test]],
+        "stripped": [{**c, "metadata": {}} for c in cells],
+        "reordered": [*cells[:add], *cells[test:], cells[add]],
+    }
+    for student, those in changed.items():
+        nb = json.loads(paths[student].read_text())
+        paths[student].write_text(json.dumps(nb | {"cells": those}))
+    paths["broken"].write_text(paths["broken"].read_text()[:-9])
+    paths["linked"].unlink()
+    paths["linked"].symlink_to(root / "solutions" / NAME / f"{NAME}.ipynb")
+    return {
+        "right": "",
+        "split": "2 cells had the mark `add`",
+        "twice": "`add_test` was there 2 times",
+        "deleted": "`add_test` was missing",
+        "stripped": "No cell had",
+        "reordered": "another order",
+        "broken": "There is nothing to grade",
+        "linked": "is a symbolic link",
+    }
 
 
 def hand_in(root, name, student, answers):
