@@ -374,7 +374,9 @@ class _Repair:
             j = marked.get(cell.grade_id, -1)
             if equal:
                 found[i] = equal.pop(0) if len(equal) > 1 else equal[0]
-            elif j >= 0 and (self.release[j].is_test or self.release[j].kind != "code"):
+            elif j >= 0 and (
+                self.release[j].is_test or "code" not in (cell.kind, self.release[j].kind)
+            ):
                 found[i] = j
             elif cell.checked is not None:
                 found[i] = next((t for t in self.tests if self.wanted[t] == cell.checked), -1)
@@ -382,7 +384,8 @@ class _Repair:
 
     def _read_code_in_texts(self, answered: dict) -> list[int]:
         """Make those texts code that have an answer that no code has; which they are."""
-        known = frozenset().union(*(cell.answers for cell in self.cells)) & self.names
+        written = (self.cells[i].answers for i in self._answers_to(self.names))
+        known = self.names & frozenset().union(*written)
         solutions = {
             cell.grade_id for cell in self.release if cell.is_solution and cell.kind == "code"
         }

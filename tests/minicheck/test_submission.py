@@ -227,6 +227,15 @@ def as_raw_without_mark(nb):
     nb["cells"][at(nb, "ten")] |= {"cell_type": "raw", "metadata": {}}
 
 
+def the_repaired_one_as_text(nb):
+    """Another of that name is there as code, the release's."""
+    nb["cells"][at(nb, "broken")] |= {"cell_type": "raw", "metadata": {}}
+
+
+def with_the_mark_of_a_text(nb):
+    nb["cells"][at(nb, "ten")]["metadata"]["nbgrader"]["grade_id"] = "twice_spec"
+
+
 def texts_as_code(nb):
     for raw in nb["cells"]:
         raw["cell_type"] = "code"
@@ -286,6 +295,8 @@ REPAIRS = [
     (used_again_below, "Below the test cell `numbers_test` stands another `small`"),
     (as_text, "`ten` was not a cell of code"),
     (as_raw_without_mark, "`ten` was not a cell of code"),
+    (the_repaired_one_as_text, "`broken` was not a cell of code"),
+    (with_the_mark_of_a_text, "`ten` was found in a cell without its mark"),
     (texts_as_code, None),
     (with_rubbish, None),
     (with_magics, None),
