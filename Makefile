@@ -70,6 +70,7 @@ gpu: $(VENV)/.test
 
 build: $(VENV)/.test
 	$(BIN)/python course/build.py --jobs $(JOBS)
+	$(BIN)/python course/questions.py
 
 bench: $(VENV)/.course
 	set -e; for name in all_reduce start world data_parallel tensor pipeline pipedream zero remat \
