@@ -9,6 +9,7 @@ waited for either.
     lessons           the exercises, one file a lesson
     oracles           right answers that the answers must not reach, by lesson
     notebook, regrade a whole notebook, without nbgrader (`python -m minicheck NOTEBOOK`) and with it
+    grade, uploads, tables    a class (`python -m minicheck grade SUBMITTED`)
 """
 
 import pkgutil

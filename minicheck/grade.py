@@ -1,0 +1,354 @@
+"""A class is graded: `python -m minicheck grade submitted/ --assignment 06_buckets --jobs 4`.
+
+    uploads.py            this file                              tables.py
+    who, which file  ──▶  mark, so many at once; journal    ──▶  grades.csv, canvas.csv, moodle.csv, feedback/
+
+Each mark is in the journal, a line, before the next submission of that thread begins. A mark holds for a notebook's
+digest and for the digest of what grades it; so a run that was interrupted goes on, and what has changed is graded anew.
+A marking that fails is no zero: it has no points, and the teacher is asked to look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from .notebook import Mark
+from .tables import Graded, earned, line
+from .uploads import Submission, Unreadable
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+# ------------------------------------------------------------
+# What is asked.
+
+
+def questions(name: str, solved: Path | None = None) -> dict:
+    """The cells of an assignment that ask, as they were handed out; `solved` is a notebook to take them from instead.
+
+    FileNotFoundError if nobody knows the assignment.
+    """
+    own = PACKAGE.parent / "solutions" / name / f"{name}.ipynb"  # an assignment of a teacher's
+    for path in [solved] if solved else [PACKAGE / "questions" / f"{name}.json", own]:
+        if path.exists():
+            return json.loads(path.read_text(encoding="utf-8"))
+    if solved:
+        raise FileNotFoundError(f"there is no {solved}")
+    known = ", ".join(sorted(path.stem for path in (PACKAGE / "questions").glob("*.json")))
+    raise FileNotFoundError(f"no assignment is named {name}; there are {known}")
+
+
+def test_cells(asked: dict) -> dict[str, float]:
+    """Of each exercise, its test cell's name and its points."""
+    found = [cell["metadata"].get("nbgrader", {}) for cell in asked["cells"]]
+    return {cell["grade_id"]: cell["points"] for cell in found if cell.get("grade")}
+
+
+def digest_of_grading(asked: dict) -> str:
+    """Another one as soon as a question or a grader is another."""
+    digest = hashlib.sha256(json.dumps(asked["cells"], sort_keys=True).encode())
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+# ------------------------------------------------------------
+# The journal.
+
+
+class Journal:
+    """Every mark that was ever given in a folder, a line of JSON each; one process at a time writes it.
+
+    `latest` is each student's last line, and `before` what it was when a run last came to its end.
+    """
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a+b", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise ValueError(f"another run is grading into {path.parent}") from None
+        self._lock = threading.Lock()
+        self.latest: dict[str, dict] = {}
+        self.before: dict[str, dict] = {}
+        self._file.seek(0)
+        text = self._file.read()
+        for record in text.split(b"\n"):
+            self._take(record)
+        if text and not text.endswith(b"\n"):  # whoever wrote it was ended
+            self._file.write(b"\n")
+
+    def _take(self, text: bytes) -> None:
+        with contextlib.suppress(ValueError):
+            record = json.loads(text)
+            if "finished" in record:
+                self.before = dict(self.latest)
+            else:
+                self.latest[record["student"]] = record
+
+    def add(self, record: dict) -> None:
+        text = json.dumps(record).encode()
+        with self._lock:
+            self._file.write(text + b"\n")
+            os.fsync(self._file.fileno())
+            self._take(text)
+
+    def finish(self) -> None:
+        self.add({"finished": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Change(NamedTuple):
+    """A mark that is another than when a run last came to its end."""
+
+    student: str
+    old: float | None
+    new: float | None
+    exercises: list[str]
+    why: str
+
+    def __str__(self) -> str:
+        old, new = ("none" if p is None else f"{p:g}" for p in (self.old, self.new))
+        of_what = f" ({', '.join(self.exercises)})" if self.exercises else ""
+        return f"{line(self.student)}: {old} → {new}{of_what}, because {self.why}"
+
+
+def change(before: dict | None, now: dict) -> Change | None:
+    """What differs between two lines of the journal; None if no mark does."""
+    if before is None:
+        return None
+    old, new = (_points_by_exercise(record) for record in (before, now))
+    if old == new:
+        return None
+    exercises = [
+        f"{line(exercise)} {old.get(exercise, 0):g} → {new.get(exercise, 0):g}"
+        for exercise in {**old, **new}
+        if old.get(exercise, 0) != new.get(exercise, 0)
+    ]
+    why = "what grades it has changed"
+    if before["failed"] or now["failed"]:
+        why = f"it could not be graded {'before' if before['failed'] else 'now'}"
+    elif before["submission"] != now["submission"]:
+        why = "it was handed in anew"
+    sums = [None if r["failed"] else sum(p.values()) for r, p in ((before, old), (now, new))]
+    return Change(now["student"], sums[0], sums[1], exercises, why)
+
+
+def _points_by_exercise(record: dict) -> dict[str, float]:
+    if record["failed"]:
+        return {}
+    return {m.exercise: earned(m) for m in (Mark(*mark) for mark in record["marks"])}
+
+
+# ------------------------------------------------------------
+# The run.
+
+
+class Marked(Protocol):
+    """What `notebook.mark` says of a submission."""
+
+    @property
+    def marks(self) -> list[Mark]: ...
+    @property
+    def notes(self) -> list[str]: ...
+    @property
+    def odd(self) -> list[str]: ...
+
+
+Marker = Callable[[Path, dict, Any], Marked]
+
+
+class Stopped(Exception):
+    """A run was interrupted; `graded` are in the journal. `stuck`: a thread still waits, so the process must exit."""
+
+    def __init__(self, graded: int, stuck: bool):
+        super().__init__(graded, stuck)
+        self.graded = graded
+        self.stuck = stuck
+
+
+class Run:
+    """One run over the submissions of a class.
+
+    mark: gives a notebook's marks; sandbox: handed to it as it is. again: students who are graded anew in any case.
+    say: told a line for each submission. On KeyboardInterrupt all processes that the run has started are ended.
+    """
+
+    def __init__(
+        self,
+        asked: dict,
+        out: Path,
+        mark: Marker,
+        sandbox: Any = None,
+        jobs: int = 1,
+        again: Sequence[str] = (),
+        say: Callable[[int, Graded], None] = lambda done, graded: None,
+    ):
+        self._asked = asked
+        self._tests = test_cells(asked)
+        self._grading = digest_of_grading(asked)
+        self._mark = mark
+        self._sandbox = sandbox
+        self._jobs = jobs
+        self._again = set(again)
+        self._say = say
+        self._stop = threading.Event()
+        self._journal = Journal(out / "journal.jsonl")
+        self.kept = 0
+
+    def grade(self, submissions: Sequence[Submission]) -> tuple[list[Graded], list[Change]]:
+        """The marks in the order of the submissions, and which of them changed."""
+        others = descendants()
+        pool = ThreadPoolExecutor(self._jobs, "grade")
+        futures = {pool.submit(self._one, one): one for one in submissions}
+        done = 0
+        try:
+            for future in as_completed(futures):
+                graded, fresh = future.result()
+                done += 1
+                self.kept += not fresh
+                if fresh:
+                    self._say(done, graded)
+        except KeyboardInterrupt:
+            stuck = self._end(pool, list(futures), others)
+            raise Stopped(done, stuck) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        results = [future.result()[0] for future in futures]
+        students = [one.owner.student for one in submissions]
+        journal = self._journal
+        changes = [change(journal.before.get(s), journal.latest[s]) for s in students]
+        self._journal.finish()
+        self._journal.close()
+        return results, [found for found in changes if found]
+
+    def _end(self, pool: ThreadPoolExecutor, futures: list[Future], others: set[int]) -> bool:
+        """End what was started; whether a thread still waits for something."""
+        self._stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        until = time.monotonic() + 10
+        while any(not future.done() for future in futures) and time.monotonic() < until:
+            end_processes(others)
+            time.sleep(0.02)
+        end_processes(others)
+        self._journal.close()
+        return any(not future.done() for future in futures)
+
+    def _one(self, submission: Submission) -> tuple[Graded, bool]:
+        """A submission's marks, and whether they are new."""
+        owner = submission.owner
+        start = time.monotonic()
+        content, refusal = b"", ""
+        try:
+            content = submission.file.read()
+        except Unreadable as why:
+            refusal = f"The notebook could not be read: {why}."
+        record: dict[str, Any] = {
+            "student": owner.student,
+            "submission": hashlib.sha256(content + refusal.encode()).hexdigest(),
+            "grading": self._grading,
+        }
+        known = self._journal.latest.get(owner.student)
+        if known and self._holds(known, record):
+            return _graded(submission, known), False
+        record |= self._marked(content) if not refusal else self._refused(refusal)
+        record["seconds"] = round(time.monotonic() - start, 1)
+        if self._stop.is_set():
+            raise InterruptedError
+        self._journal.add(record)
+        return _graded(submission, record), True
+
+    def _holds(self, known: dict, record: dict) -> bool:
+        """Whether a mark of the journal is still this notebook's."""
+        same = all(known[key] == record[key] for key in record)
+        return same and not known["failed"] and known["student"] not in self._again
+
+    def _marked(self, content: bytes) -> dict:
+        try:
+            with tempfile.TemporaryDirectory(
+                prefix="minicheck-", ignore_cleanup_errors=True
+            ) as folder:
+                path = Path(folder) / "submission.ipynb"
+                path.write_bytes(content)
+                marked = self._mark(path, self._asked, self._sandbox)
+            marks = [list(mark) for mark in marked.marks]
+            if [(mark[0], mark[1]) for mark in marks] != list(self._tests.items()):
+                raise ValueError("not every exercise was marked")
+            return _told(marks, marked.notes, marked.odd)
+        except BaseException as error:  # whatever happens here, the others get their marks
+            why = f"the marking failed: look at it by hand. {type(error).__name__}: {error}"
+            return _told([[*test, "not graded"] for test in self._tests.items()], [], [why], True)
+
+    def _refused(self, why: str) -> dict:
+        return _told([[*test, why] for test in self._tests.items()], [], [why])
+
+
+def _told(
+    marks: list[list], notes: Sequence[str], odd: Sequence[str], failed: bool = False
+) -> dict:
+    return {"marks": marks, "notes": list(notes), "odd": list(odd), "failed": failed}
+
+
+def _graded(submission: Submission, record: dict) -> Graded:
+    marks = [Mark(*mark) for mark in record["marks"]]
+    odd = [*submission.odd, *record["odd"]]
+    return Graded(
+        submission.owner, marks, record["notes"], odd, record["failed"], record["seconds"]
+    )
+
+
+# ------------------------------------------------------------
+# What was started ends.
+
+
+def adopt_orphans() -> None:
+    """Processes whose parent has ended become children of this one (Linux), so that `end_processes` finds them."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def descendants() -> set[int]:
+    """The processes that this one has started, and those that they have, as far as /proc tells; no zombies."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = path.read_bytes().rpartition(b")")[2].split()[:2]
+            if state != b"Z":
+                children.setdefault(int(parent), []).append(int(path.parent.name))
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        new = children.get(waiting.pop(), [])
+        found.update(new)
+        waiting += new
+    return found
+
+
+def end_processes(others: set[int]) -> None:
+    """End all descendants but `others`."""
+    for _ in range(100):
+        left = descendants() - others
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            return
+        time.sleep(0.01)
