@@ -6,6 +6,7 @@
 # make portable   the notebooks, as other processors and two threads compute them
 # make mutants  faults planted in the package, each of which a test must see
 # make bench    ours beside PyTorch's own
+# make release DIR=../students   the course without solutions, to hand out
 # make proof NAME=foundation   what one capability must show, in full size
 PYTHON ?= python3
 VENV ?= .venv
@@ -23,7 +24,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Compiled files are kept, whatever the caller's habits: the notebooks alone import the package some hundred times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lab test quick lint unit alone nbval portable portable-sse portable-avx2 portable-threads mutants gpu build bench proof
+.PHONY: lab test quick lint unit alone nbval portable portable-sse portable-avx2 portable-threads mutants gpu build release bench proof
 .NOTPARALLEL:
 
 lab: $(VENV)/.course
@@ -71,6 +72,10 @@ gpu: $(VENV)/.test
 build: $(VENV)/.test
 	$(BIN)/python course/build.py --jobs $(JOBS)
 	$(BIN)/python course/questions.py
+
+# It needs no more than Python itself.
+release:
+	$(if $(DIR),$(PYTHON) -m course.release $(DIR),$(error say where to: make release DIR=../students))
 
 bench: $(VENV)/.course
 	set -e; for name in all_reduce start world data_parallel tensor pipeline pipedream zero remat \
