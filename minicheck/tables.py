@@ -102,34 +102,35 @@ def _canvas(column: str, graded: Sequence[Graded]) -> Iterable[Sequence[str]]:
     yield ("Student", "ID", "SIS Login ID", "Section", column)
     yield ("    Points Possible", "", "", "", f"{max((one.of for one in graded), default=0):g}")
     for one in graded:
-        points = "" if one.failed else f"{one.points:g}"
+        if one.failed:  # Canvas and Moodle keep what they have
+            continue
         if one.owner.platform == "canvas":
-            yield (cell(one.owner.name), one.owner.number, "", "", points)
+            yield (cell(one.owner.name), one.owner.number, "", "", f"{one.points:g}")
         else:
-            yield (cell(one.owner.student), "", cell(one.owner.student), "", points)
+            student = cell(one.owner.student)
+            yield (student, "", student, "", f"{one.points:g}")
 
 
 def _moodle(graded: Sequence[Graded]) -> Iterable[Sequence[str]]:
     modified = "Last modified (grade)"
     yield ("Identifier", "Full name", "Username", "Grade", modified, "Feedback comments")
     for one in graded:
-        points = "" if one.failed else f"{one.points:g}"
-        words = html.escape("\n".join(_words(one)), quote=False).replace("\n", "<br>")
+        if one.failed:
+            continue
+        points, words = f"{one.points:g}", cell(html.escape("\n".join(_words(one)), quote=False))
+        comment = words.replace("\n", "<br>")
         if one.owner.platform == "moodle":
             number, name = f"Participant {one.owner.number}", cell(one.owner.name)
-            yield (number, name, "", points, "-", cell(words))
+            yield (number, name, "", points, "-", comment)
         else:
-            yield ("", "", cell(one.owner.student), points, "-", cell(words))
+            yield ("", "", cell(one.owner.student), points, "-", comment)
 
 
 def _words(one: Graded) -> Iterable[str]:
     """What a student reads, a line for each exercise, and what was repaired."""
-    if one.failed:
-        yield "Not graded yet: your teacher will look at it."
-    else:
-        for mark in one.marks:
-            words = line(mark.wrong or "right")
-            yield f"{line(mark.exercise)}: {earned(mark):g} of {mark.points:g}. {words}"
+    for mark in one.marks:
+        words = line(mark.wrong or "right")
+        yield f"{line(mark.exercise)}: {earned(mark):g} of {mark.points:g}. {words}"
     yield from map(line, one.notes)
 
 

@@ -1,6 +1,7 @@
 """Who has handed in what: a folder or a zip, as nbgrader, Canvas or Moodle leave it.
 
     submitted/STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb               nbgrader
+    STUDENT/exercises/ASSIGNMENT/ASSIGNMENT.ipynb               a clone of each student's repository
     STUDENT/anything.ipynb, STUDENT.ipynb                       a folder or a file a student
     lastnamefirstname_[LATE_]ID_FILEID_anything.ipynb           Canvas
     Full Name_ID_assignsubmission_file_/anything.ipynb          Moodle, also without folders
@@ -108,7 +109,9 @@ def _claim(parts: tuple[str, ...], file: File, assignment: str) -> Claim | None:
         return Claim(owner, name, bool(canvas["late"]))
     if len(parts) == 1:
         return Claim(Owner(name.removesuffix(".ipynb")), name) if notebook or file.link else None
-    ours = parts[1] == assignment or (len(parts) == 2 and notebook)
+    within = assignment in parts[1:-1] or (len(parts) == 2 and notebook)
+    link_to_all = file.link and name in (assignment, "exercises")
+    ours = within or link_to_all
     return Claim(Owner(parts[0]), name) if ours else None
 
 

@@ -51,6 +51,12 @@ MOODLE = (
     "Bob Kim_7_assignsubmission_onlinetext_/onlinetext.html",
     "Cyd_9_assignsubmission_file_eve_3_assignsubmission_file_x.ipynb",
 )
+GITHUB = (
+    "buckets-ann/exercises/06_buckets/06_buckets.ipynb",
+    "buckets-ann/exercises/05_data_parallel/05_data_parallel.ipynb",
+    "buckets-ann/notebooks/06_buckets.ipynb",
+    "buckets-ann/README.md",
+)
 FLAT = ("ann.ipynb", "bob/mine.ipynb", "grades.csv", "cyd/notes.txt")
 
 
@@ -60,9 +66,10 @@ FLAT = ("ann.ipynb", "bob/mine.ipynb", "grades.csv", "cyd/notes.txt")
         (NBGRADER, {"ann": NBGRADER[0], "bob": NBGRADER[2]}),
         (CANVAS, {"leeann_12": CANVAS[1], "kimbob_7": CANVAS[2]}),
         (MOODLE, {"Ann Lee_12": MOODLE[0], "Bob Kim_7": MOODLE[1], "Cyd_9": MOODLE[3]}),
+        (GITHUB, {"buckets-ann": GITHUB[0]}),
         (FLAT, {"ann": FLAT[0], "bob": FLAT[1]}),
     ],
-    ids=["nbgrader", "canvas", "moodle", "flat"],
+    ids=["nbgrader", "canvas", "moodle", "github", "flat"],
 )
 def test_layouts(tmp_path, names, graded):
     put(tmp_path / "folder", *names)
@@ -123,13 +130,15 @@ def test_no_link_is_followed(tmp_path):
     (root / "cyd").mkdir()
     (root / "cyd/06_buckets").symlink_to(root / "ann/06_buckets")
     (root / "dan").symlink_to(root / "ann")
+    (root / "gus").mkdir()
+    (root / "gus/exercises").symlink_to(root / "ann")
     found = submissions(root, NAME)
     assert found[0].file.read() == b"ann/06_buckets/06_buckets.ipynb"
     (root / "ann/06_buckets/06_buckets.ipynb").unlink()
     os.mkfifo(root / "ann/06_buckets/06_buckets.ipynb")
     said = refusals(root)
     assert said.pop("ann") == "it is not a plain file"
-    assert set(said) == {"bob", "cyd", "dan", "eve", "joe"}
+    assert set(said) == {"bob", "cyd", "dan", "eve", "gus", "joe"}
     assert all("links are not followed" in why for why in said.values())
 
 
