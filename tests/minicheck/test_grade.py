@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 import minicheck
 from minicheck import __main__, grade, notebook
@@ -292,6 +294,18 @@ def test_the_command_refuses_with_a_sentence(folder, command, tmp_path):
     code, _, said, _ = command(root)
     assert code == 2 and "nobody has handed in 06_buckets" in said
     assert not (root / "graded").exists()
+
+
+def test_the_page_for_teachers_names_the_options_that_there_are():
+    """And its workflow for GitHub Classroom is YAML whose points are the assignment's."""
+    page = (ROOT / "docs/grading.md").read_text(encoding="utf-8")
+    options = set(__main__._parser()._option_string_actions) - {"-h", "--help", "--assignment"}
+    assert set(re.findall(r"^\| `(--[\w-]+)", page, re.MULTILINE)) == options
+    workflow = yaml.safe_load(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
+    [step] = [s for s in workflow["jobs"]["run-autograding-tests"]["steps"] if s.get("id")]
+    points = sum(test_cells(questions("06_buckets")).values())
+    assert step["with"]["max-score"] == points
+    assert step["with"]["command"].endswith("minicheck exercises/06_buckets/06_buckets.ipynb")
 
 
 DRIVER = """

@@ -45,23 +45,24 @@ def test_only_what_students_need_goes_out(students):
 
 def test_no_solution_goes_out(students):
     """No cell of the solved notebooks that is another than its stub stands in any notebook or file of questions."""
-    out = "".join(
-        "".join(cell["source"])
-        for path in [*students.rglob("*.ipynb"), *students.glob("minicheck/questions/*.json")]
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-    )
+    paths = [*students.rglob("*.ipynb"), *students.glob("minicheck/questions/*.json")]
+    out = "".join(map(source, [cell for path in paths for cell in cells(path)]))
     solutions = solved_cells()
     assert len(solutions) > 100
-    assert [source for source in solutions if source in out] == []
+    assert [text for text in solutions if text in out] == []
+
+
+def cells(path):
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def source(cell):
+    return "".join(cell["source"])
 
 
 def solved_cells():
-    return [
-        "".join(cell["source"])
-        for path in ROOT.glob("solutions/*/*.ipynb")
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-        if cell["metadata"].get("nbgrader", {}).get("solution")
-    ]
+    found = [cell for path in ROOT.glob("solutions/*/*.ipynb") for cell in cells(path)]
+    return [source(c) for c in found if c["metadata"].get("nbgrader", {}).get("solution")]
 
 
 def test_its_readme_speaks_of_what_is_there(students):
