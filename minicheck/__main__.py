@@ -11,6 +11,8 @@ docs/grading.md is the page for teachers.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import signal
@@ -18,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from .grade import Change, Run, Stopped, adopt_orphans, descendants, end_processes, questions
 from .notebook import marks
@@ -50,16 +53,16 @@ def check_notebook(argv: list[str]) -> int:
         return 2
     width = max((len(m.exercise) for m in found), default=0)
     for m in found:
-        show(f"{m.exercise:<{width}}  {earned(m):g}/{m.points:g}  {m.wrong or 'right'}")
+        show(f"{m.exercise:<{width}}  {earned(m):g}/{m.points:g}  {m.wrong or 'right'}", sys.stdout)
     got, of = sum(map(earned, found)), sum(m.points for m in found)
-    show(f"{'all':<{width}}  {got:g}/{of:g}")
+    show(f"{'all':<{width}}  {got:g}/{of:g}", sys.stdout)
     return int(got < of or not found)
 
 
-def show(text: str) -> None:
+def show(text: str, out: TextIO, end: str = "\n") -> None:
     """Print what may hold a student's words, on any terminal."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    encoding = out.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, file=out, flush=True)
 
 
 # ------------------------------------------------------------
@@ -83,9 +86,12 @@ def grade_class(argv: list[str]) -> int:
         if not found:
             raise ValueError(f"nobody has handed in {args.assignment} in {args.submitted}")
         engine = sandbox.choose(args.engine, args.seconds, trust=args.trust_submissions)
-        progress = Progress(len(found))
+        progress = Progress(len(found), sys.stdout)
         run = Run(asked, out, notebook.mark, engine, args.jobs, args.again, progress.say)
-        graded, changes = run.grade(found)
+        with contextlib.redirect_stdout(
+            io.StringIO()
+        ):  # markings may redirect it, each as it likes
+            graded, changes = run.grade(found)
         write_all(out, args.assignment, args.canvas_column or args.assignment, graded)
     except Stopped as stopped:
         print(
@@ -108,8 +114,8 @@ def grade_class(argv: list[str]) -> int:
         end_processes(others)
     seconds = time.monotonic() - start
     for text in summary(args.assignment, graded, changes, run.kept, seconds):
-        show(text)
-    show(f"Written: {out}/grades.csv, canvas.csv, moodle.csv, feedback/")
+        show(text, sys.stdout)
+    show(f"Written: {out}/grades.csv, canvas.csv, moodle.csv, feedback/", sys.stdout)
     return int(any(one.failed for one in graded))
 
 
@@ -150,9 +156,10 @@ def _interrupt(*_) -> None:
 class Progress:
     """A line for each submission, and on a terminal a bar below."""
 
-    def __init__(self, of: int):
+    def __init__(self, of: int, out: TextIO):
         self._of = of
-        self._bar = sys.stdout.isatty()
+        self._out = out
+        self._bar = out.isatty()
         self._start = time.monotonic()
         self._lines = 0
 
@@ -163,12 +170,14 @@ class Progress:
         clear = "\r\x1b[K" if self._bar else ""
         show(
             f"{clear}{done:>{len(str(self._of))}}/{self._of}  {line(graded.owner.student):<24}  "
-            f"{points:>7}  {graded.seconds:4.0f} s{odd}"
+            f"{points:>7}  {graded.seconds:4.0f} s{odd}",
+            self._out,
         )
         if self._bar and done < self._of:
             left = (time.monotonic() - self._start) / self._lines * (self._of - done)
             full = 30 * done // self._of
-            print(f"{'█' * full}{'·' * (30 - full)} {duration(left)} left", end="", flush=True)
+            bar = f"{'█' * full}{'·' * (30 - full)} {duration(left)} left"
+            show(bar, self._out, end="")
 
 
 def duration(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """A class is graded: whatever one marking does, the others get theirs, once."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -20,7 +21,8 @@ import minicheck
 from minicheck import __main__, grade, notebook
 from minicheck.grade import Journal, Run, digest_of_grading, questions, test_cells
 from minicheck.notebook import ROOT, Mark
-from minicheck.uploads import submissions
+from minicheck.tables import Graded
+from minicheck.uploads import Owner, submissions
 
 
 class Marked(NamedTuple):
@@ -282,6 +284,30 @@ def test_the_command(folder, command):
     assert (
         (root / "graded/canvas.csv").read_text().startswith("Student,ID,SIS Login ID,Section,B (1)")
     )
+
+
+def test_markings_that_print_do_not_disturb(folder, command, monkeypatch):
+    """Nor do those that leave standard output elsewhere, as two that redirect it at once can."""
+
+    def prints(path, asked, sandbox):
+        print("noise")
+        sys.stdout = io.StringIO()
+        return mark_all_right(asked)
+
+    monkeypatch.setattr(notebook, "mark", prints, raising=False)
+    _, said, _, _ = command(folder(ann="add", bob="add"), "--jobs", "1")
+    assert "2/2  bob" in said and "2 submissions" in said and "noise" not in said
+
+
+def test_a_bar_on_a_terminal():
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    progress = __main__.Progress(2, terminal)
+    for done, student in enumerate(("ann", "b\x1b[2Job"), 1):
+        progress.say(done, Graded(Owner(student), [Mark("a_test", 2, None)], [], [], False, 1))
+    first, second, end = terminal.getvalue().split("\n")
+    assert first.startswith("\r\x1b[K1/2  ann ") and second.startswith("█" * 15 + "·" * 15)
+    assert "\r\x1b[K2/2  bob " in second and end == ""
 
 
 def test_the_command_refuses_with_a_sentence(folder, command, tmp_path):
