@@ -1,0 +1,346 @@
+"""Submissions that take more than their share: memory, processes, files, output."""
+
+from tests.hostile.submission import ALL, PREDICT, SHIFT, UNSET, Hostile, inside
+
+SPENT = "memory|killed|ended|large|process|time|too"
+
+
+def spent(name: str, tries: str, code: str) -> Hostile:
+    """In place of `shift`: it costs this exercise at least."""
+    return Hostile(name, tries, shift=f"assert boxed()\n{code.strip()}", loses=SHIFT, says=SPENT)
+
+
+BANK = [
+    # ------------------------------------------------------------
+    # Memory.
+    spent(
+        "memory_of_tensors",
+        "Tensors of 3 GiB each, all written to, until there is no more.",
+        "import torch\n\nheld = []\nwhile True:\n    held.append(torch.ones(3 << 28))",
+    ),
+    spent(
+        "memory_of_lists",
+        "A list that doubles.",
+        "held = [0]\nwhile True:\n    held += held",
+    ),
+    spent(
+        "memory_of_maps",
+        "Anonymous maps, shared and private, each page written to.",
+        """
+import mmap
+
+held = []
+while True:
+    for flags in (mmap.MAP_SHARED, mmap.MAP_PRIVATE):
+        one = mmap.mmap(-1, 1 << 28, flags=flags | mmap.MAP_ANONYMOUS)
+        for at in range(0, 1 << 28, 4096):
+            one[at] = 1
+        held.append(one)
+""",
+    ),
+    spent(
+        "memory_of_files",
+        "Files in memory, by memfd_create, which no folder shows.",
+        """
+held = []
+while True:
+    held.append(os.memfd_create("x"))
+    for _ in range(256):
+        os.write(held[-1], bytes(1 << 20))
+""",
+    ),
+    spent(
+        "memory_of_many",
+        "A hundred children that each take what one may.",
+        """
+import time
+
+for _ in range(100):
+    if os.fork() == 0:
+        held = bytearray(1 << 28)
+        for at in range(0, len(held), 4096):
+            held[at] = 1
+        time.sleep(600)
+time.sleep(600)
+""",
+    ),
+    spent(
+        "memory_errors_caught",
+        "It goes on to allocate where memory ends.",
+        """
+held = []
+while True:
+    try:
+        held.append(bytearray(1 << 24))
+    except MemoryError:
+        pass
+""",
+    ),
+    Hostile(
+        "memory_when_examined",
+        "The function takes 3 GiB and more while it is examined.",
+        shift=inside("assert boxed()\nheld = [torch.ones(3 << 28) for _ in range(20)]"),
+        keeps=PREDICT,
+    ),
+    spent(
+        "stack",
+        "A recursion without an end, and without Python's limit.",
+        """
+import sys, threading
+
+sys.setrecursionlimit(10**9)
+threading.stack_size(1 << 30)
+
+def down(x):
+    return down([x])
+
+down(0)
+""",
+    ),
+    # ------------------------------------------------------------
+    # Files.
+    spent(
+        "disk_full",
+        "It fills every folder that it may write to.",
+        """
+import subprocess
+
+places = [".", "/tmp", "/dev/shm", "/var/tmp", "/run", os.path.expanduser("~"), OUT["course"]]
+for line in open("/proc/mounts"):
+    places.append(line.split()[1])
+for place in places:
+    try:
+        with open(os.path.join(place, TOKEN), "wb") as file:
+            for _ in range(1 << 13):
+                file.write(bytes(1 << 20))
+    except OSError:
+        pass
+raise MemoryError
+""",
+    ),
+    Hostile(
+        "sparse_file",
+        "A file of a tebibyte that takes no room until it is copied.",
+        before="""
+for place in (".", "/tmp", "/dev/shm"):
+    try:
+        with open(f"{place}/{TOKEN}", "wb") as file:
+            file.truncate(1 << 40)
+    except OSError:
+        pass
+""",
+        keeps=ALL,
+    ),
+    Hostile(
+        "many_files",
+        "A hundred thousand files in each folder, and as many open ones as it may have.",
+        before="""
+for place in (".", "/tmp", "/dev/shm"):
+    try:
+        for i in range(100_000):
+            os.close(os.open(f"{place}/{TOKEN}{i}", os.O_CREAT | os.O_WRONLY))
+    except OSError:
+        pass
+""",
+        after="""
+held = []
+try:
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+""",
+        keeps=ALL,
+    ),
+    # ------------------------------------------------------------
+    # Processes.
+    spent(
+        "forks",
+        "Each process makes two.",
+        """
+import time
+
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(0.1)
+raise MemoryError
+""",
+    ),
+    Hostile(
+        "threads",
+        "Ten thousand threads that wait.",
+        before="""
+import threading, time
+
+assert boxed()
+try:
+    for _ in range(10_000):
+        threading.Thread(target=time.sleep, args=(9999,), daemon=True).start()
+except (RuntimeError, MemoryError):
+    pass
+""",
+    ),
+    Hostile(
+        "zombies",
+        "Children that have ended and are never waited for.",
+        before="""
+assert boxed()
+try:
+    for _ in range(5000):
+        if os.fork() == 0:
+            os._exit(0)
+except OSError:
+    pass
+""",
+    ),
+    Hostile(
+        "limits_raised",
+        "It sets the limits of its process to none, its priority to the highest, and its share to all.",
+        before="""
+import resource
+
+for number in range(16):
+    try:
+        resource.setrlimit(number, (-1, -1))
+        resource.prlimit(os.getppid(), number, (0, 0))
+    except (OSError, ValueError):
+        pass
+for act in (
+    lambda: os.nice(-20),
+    lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(99)),
+    lambda: os.sched_setaffinity(1, {0}),
+    lambda: open("/proc/self/oom_score_adj", "w").write("-1000"),
+    lambda: open("/sys/fs/cgroup/cgroup.procs", "w").write("0"),
+):
+    try:
+        act()
+    except OSError:
+        pass
+""",
+        keeps=ALL,
+    ),
+    Hostile(
+        "limits_to_nothing",
+        "It sets the limits of its process to nothing, so that all that follows fails.",
+        shift="""
+import resource
+
+for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_DATA):
+    resource.setrlimit(number, (0, 0))
+""",
+        loses=SHIFT,
+    ),
+    # ------------------------------------------------------------
+    # Output.
+    Hostile(
+        "printed",
+        "It prints 100 MB, to both streams, with escapes and with bytes that are no text.",
+        before="""
+import sys
+
+for _ in range(100):
+    print("right " * (1 << 17))
+    os.write(2, b"\\xff\\x1b[2J" * (1 << 16))
+""",
+        keeps=ALL,
+    ),
+    Hostile(
+        "printed_without_end",
+        "It prints until it is stopped.",
+        shift="import sys\n\nwhile True:\n    print('x' * (1 << 20))\n    os.write(2, bytes(1 << 20))",
+        loses=SHIFT,
+        keeps=PREDICT,
+    ),
+    Hostile(
+        "large_answer",
+        "An answer of a gigabyte.",
+        shift="""
+LARGE = bytes(1 << 30)
+
+def shift(comm, x):
+    return LARGE
+""",
+        loses=SHIFT,
+        says=SPENT,
+    ),
+    Hostile(
+        "large_result",
+        "The function returns a gigabyte, a thousand million empty lists, and itself.",
+        shift="""
+def shift(comm, x):
+    rows = [[]] * 100_000_000
+    return [torch.empty(1 << 28), rows]
+""",
+        keeps=PREDICT,
+        loses=SHIFT,
+    ),
+    Hostile(
+        "large_when_opened",
+        "A small answer that becomes a list of a hundred thousand million where it is opened.",
+        shift="""
+class Bomb:
+    def __reduce__(self):
+        return list, ((b"",) * 1,), None, iter([0]), None
+
+    def __reduce_ex__(self, protocol):
+        return eval, ("[0] * 10**11",)
+
+def shift(comm, x, bomb=Bomb()):
+    return x
+""",
+        keeps=PREDICT,
+        loses=SHIFT,
+    ),
+    Hostile(
+        "deep_answer",
+        "An answer of a million lists, one in the other.",
+        shift="""
+DEEP = []
+for _ in range(1_000_000):
+    DEEP = [DEEP]
+
+def shift(comm, x):
+    return DEEP
+""",
+        predict=f"{UNSET}\nmessages = nbytes = seconds = naive_nbytes = DEEP",
+        loses=ALL,
+    ),
+    Hostile(
+        "deep_result",
+        "The function returns a list that holds itself, and one that is too deep to write down.",
+        shift="""
+def shift(comm, x):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    deep[0].append(deep)
+    return deep
+""",
+        keeps=PREDICT,
+        loses=SHIFT,
+    ),
+    Hostile(
+        "large_numbers",
+        "A number of a hundred million digits, which takes long to write down.",
+        predict="messages = 1 << (1 << 29)\nnbytes = 10**100_000\nseconds = float('nan')\nnaive_nbytes = -float('inf')",
+        keeps=SHIFT,
+        loses=PREDICT,
+    ),
+    Hostile(
+        "large_source",
+        "A function whose source, by the lines that the interpreter keeps, is a gigabyte.",
+        shift="""
+import linecache
+
+def shift(comm, x):
+    raise ValueError("see this line")
+
+name = shift.__code__.co_filename
+linecache.cache[name] = (1, None, ["right " * (1 << 20)] * 1000, name)
+""",
+        loses=SHIFT,
+    ),
+]

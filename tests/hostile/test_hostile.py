@@ -1,0 +1,136 @@
+"""Hostile submissions: each gets a right mark in bounded time, and nothing outside of its sandbox is other than before.
+
+As whoever runs the tests; and, where that is root, as a user without rights too.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from tests.bank.bank import ROOT
+from tests.hostile.bank import BANK, TWELVE
+from tests.hostile.outside import LOOT, Outside
+from tests.hostile.submission import ALL, EXERCISES, PREAMBLE
+
+NOBODY = 65534
+OTHERS = [name for name in BANK if name not in TWELVE]
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    """A skip is a failure where the tests are to decide."""
+    sandboxes = pytest.importorskip("minicheck.sandbox")
+    try:
+        return sandboxes.engine("bwrap")
+    except Exception as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def outside(sandbox, tmp_path_factory):
+    """What they must not reach; at the end no file of the machine holds their token."""
+    with Outside(tmp_path_factory.mktemp("outside")) as one:
+        yield one
+        assert one.written() == []
+
+
+@pytest.mark.parametrize(
+    "name", [*TWELVE, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS)]
+)
+def test_a_hostile_submission(name, outside, sandbox):
+    from tests.hostile.trial import faults  # here: it needs the sandbox's door
+
+    assert faults(BANK[name], outside, sandbox) == []
+
+
+@pytest.mark.full
+@pytest.mark.skipif(os.geteuid() != 0, reason="these tests have run as a user without rights")
+def test_as_a_user_without_rights(sandbox, figure):
+    """All of them again, in a process that is nobody's."""
+    with tempfile.TemporaryDirectory() as home:
+        os.chown(home, NOBODY, NOBODY)
+        user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        done = subprocess.run(
+            [*user, sys.executable, "-m", "tests.hostile"],
+            cwd=ROOT,
+            env=os.environ | {"HOME": home, "TMPDIR": home, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    figure(
+        f"{len(BANK)} hostile submissions as a user without rights: each marked, nothing changed"
+    )
+
+
+def test_the_bank():
+    """At least sixty, each with an aim, and something that it must keep, lose or be told."""
+    assert len(BANK) >= 60 and len(TWELVE) == 12 and set(TWELVE) <= set(BANK)
+    for name, one in BANK.items():
+        assert name == one.name and one.tries.endswith(".") and not one.keeps & one.loses
+        assert one.keeps | one.loses <= ALL and set(EXERCISES) == ALL
+
+
+def test_who_is_not_boxed_finds_the_loot(tmp_path):
+    """The attacks do what they say: without a box, in a process of the teacher's, each of these reads its secret."""
+    with Outside(tmp_path) as one:
+        for name in (
+            "file_read",
+            "environment",
+            "environments_of_others",
+            "roots_of_others",
+            "inherited_files",
+            "shared_memory",
+            "tcp",
+            "udp",
+            "abstract_socket",
+            "socket_with_a_path",
+        ):
+            cells = [PREAMBLE.format(out=one.out()), BANK[name].predict, "print(messages)"]
+            command = [sys.executable, "-S", "-c", "\n".join(cells)]
+            done = subprocess.run(command, capture_output=True, text=True, close_fds=False)
+            assert done.stdout == "14\n", (name, done.stderr)
+
+
+def test_the_trial_sees_what_has_changed(tmp_path):
+    """Each way in which a submission could harm, done by the test itself, is told."""
+    with Outside(tmp_path) as one:
+        one.renew()
+        one.path.write_text("{}")
+        one.handed_in()
+        assert one.faults() == [] == one.written([str(tmp_path)])
+        (one.folder / "grades.csv").write_text("")
+        (one.folder / "graders" / "new.py").write_text(one.token)
+        one.path.write_text("[]")
+        one.shared.write_text("")
+        os.kill(one.victim.pid, signal.SIGSTOP)
+        for address in (("127.0.0.1", one.port), one.abstract, f"{one.folder}/talk"):
+            family = socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX
+            with socket.socket(family) as visitor:
+                visitor.connect(address)
+                assert json.loads(visitor.recv(1000))["loot"] == LOOT
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)", one.token])
+        found = " | ".join(one.faults())
+        left.wait()
+        (tmp_path / "planted.py").write_text(f"# {one.token}")
+        assert one.written([str(tmp_path)]) == [str(tmp_path / "planted.py")]
+    for words in (
+        "reached TCP",
+        "reached an abstract socket",
+        "reached a socket's path",
+        "grades.csv has changed",
+        "graders/new.py has changed",
+        "the submission has changed",
+        "shared memory has changed",
+        "ended or stopped",
+        "a process is left",
+    ):
+        assert words in found
