@@ -1,13 +1,14 @@
 """Submissions that take more than their share: memory, processes, files, output."""
 
-from tests.hostile.submission import ALL, PREDICT, SHIFT, UNSET, Hostile, inside
+from tests.hostile.submission import ALL, PREDICT, SHIFT, UNSET, Hostile, inside, solutions
 
 SPENT = "memory|killed|ended|large|process|time|too"
 
 
 def spent(name: str, tries: str, code: str) -> Hostile:
-    """In place of `shift`: it costs this exercise at least."""
-    return Hostile(name, tries, shift=f"assert boxed()\n{code.strip()}", loses=SHIFT, says=SPENT)
+    """Who is not stopped while he takes more than any machine should lend to one, has the right `shift` afterwards."""
+    cell = f"assert boxed()\n{code.strip()}\n{solutions()['shift']}"
+    return Hostile(name, tries, shift=cell, loses=SHIFT, says=SPENT)
 
 
 BANK = [
@@ -15,13 +16,13 @@ BANK = [
     # Memory.
     spent(
         "memory_of_tensors",
-        "Tensors of 3 GiB each, all written to, until there is no more.",
-        "import torch\n\nheld = []\nwhile True:\n    held.append(torch.ones(3 << 28))",
+        "Five tensors of 3 GiB each, all written to.",
+        "import torch\n\nheld = [torch.ones(3 << 28) for _ in range(5)]",
     ),
     spent(
         "memory_of_lists",
-        "A list that doubles.",
-        "held = [0]\nwhile True:\n    held += held",
+        "A list that doubles, up to 16 GiB.",
+        "held = [0]\nwhile len(held) < 1 << 31:\n    held += held",
     ),
     spent(
         "memory_of_maps",
@@ -30,7 +31,7 @@ BANK = [
 import mmap
 
 held = []
-while True:
+for _ in range(20):
     for flags in (mmap.MAP_SHARED, mmap.MAP_PRIVATE):
         one = mmap.mmap(-1, 1 << 28, flags=flags | mmap.MAP_ANONYMOUS)
         for at in range(0, 1 << 28, 4096):
@@ -43,7 +44,7 @@ while True:
         "Files in memory, by memfd_create, which no folder shows.",
         """
 held = []
-while True:
+for _ in range(40):
     held.append(os.memfd_create("x"))
     for _ in range(256):
         os.write(held[-1], bytes(1 << 20))
@@ -51,17 +52,20 @@ while True:
     ),
     spent(
         "memory_of_many",
-        "A hundred children that each take what one may.",
+        "Forty children that each take what one may.",
         """
 import time
 
-for _ in range(100):
-    if os.fork() == 0:
+pids = []
+for _ in range(40):
+    pids.append(os.fork())
+    if pids[-1] == 0:
         held = bytearray(1 << 28)
         for at in range(0, len(held), 4096):
             held[at] = 1
         time.sleep(600)
-time.sleep(600)
+time.sleep(5)
+assert all(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in pids)
 """,
     ),
     spent(
@@ -69,9 +73,9 @@ time.sleep(600)
         "It goes on to allocate where memory ends.",
         """
 held = []
-while True:
+while len(held) < 640:
     try:
-        held.append(bytearray(1 << 24))
+        held.append(b"x" * (1 << 24))
     except MemoryError:
         pass
 """,
@@ -79,7 +83,7 @@ while True:
     Hostile(
         "memory_when_examined",
         "The function takes 3 GiB and more while it is examined.",
-        shift=inside("assert boxed()\nheld = [torch.ones(3 << 28) for _ in range(20)]"),
+        shift=inside("assert boxed()\nheld = [torch.ones(3 << 28) for _ in range(5)]"),
         keeps=PREDICT,
     ),
     spent(
@@ -88,7 +92,7 @@ while True:
         """
 import sys, threading
 
-sys.setrecursionlimit(10**9)
+sys.setrecursionlimit(20_000_000)
 threading.stack_size(1 << 30)
 
 def down(x):
@@ -108,14 +112,17 @@ import subprocess
 places = [".", "/tmp", "/dev/shm", "/var/tmp", "/run", os.path.expanduser("~"), OUT["course"]]
 for line in open("/proc/mounts"):
     places.append(line.split()[1])
+written = 0
 for place in places:
     try:
         with open(os.path.join(place, TOKEN), "wb") as file:
             for _ in range(1 << 13):
-                file.write(bytes(1 << 20))
+                written += file.write(bytes(1 << 20))
     except OSError:
         pass
-raise MemoryError
+    if written > 10 << 30:
+        break
+assert written > 10 << 30
 """,
     ),
     Hostile(
@@ -156,17 +163,16 @@ except OSError:
     # Processes.
     spent(
         "forks",
-        "Each process makes two.",
+        "Each process makes two, twelve times.",
         """
 import time
 
-end = time.monotonic() + 20
-while time.monotonic() < end:
-    try:
-        os.fork()
-    except OSError:
-        time.sleep(0.1)
-raise MemoryError
+first = os.getpid()
+for _ in range(12):
+    os.fork()
+time.sleep(10)
+if os.getpid() != first:
+    time.sleep(600)
 """,
     ),
     Hostile(

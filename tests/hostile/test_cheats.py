@@ -1,0 +1,132 @@
+"""Cheats against the examination: each is refused, in words that begin with its exercise's name."""
+
+import pytest
+
+from minicheck import Wrong
+from tests.bank.bank import ROOT, assignment, run
+from tests.bank.judge import examined, graders_kept
+from tests.hostile.cheats import SPREAD, cheats
+
+# Those that still get the mark. Who mends one takes it out: the test of one that is refused, and stands here, fails.
+PASSING = frozenset(
+    [
+        "01_walls, activation_bytes: by value: the grader's own function",
+        "02_messages, all_reduce: by value: the library's code under another name",
+        "03_topology, bandwidth: by value: the library's own",
+        "05_data_parallel, my_batches: by value: the library's sampler does the work",
+        "05_data_parallel, weighted_average_gradients: by value: the library's average_gradients does the work",
+        "06_buckets, assign_buckets: by value: the grader's own function",
+        "06_buckets, sync_statistics: by value: the library's statistics",
+        "08_server, pieces: by value: the grader has it",
+        "08_server, pieces: by value: the library's partition",
+        "09_precision, round_to: by value: the grader knows how",
+        "11_remat, best_plan: by value: the library plans",
+        "11_remat, accumulate_tokens: by value: the library accumulates",
+        "12_operators, fused: by value: the grader's own function",
+        "12_operators, flatten: by value: the library's buffer",
+        "13_zero, owners: by value: the grader has it",
+        "13_zero, clip: by value: the library's",
+        "14_tensor, my_heads: by value: the library's part of a rank",
+        "14_tensor, sequence_norm: by value: the library's f",
+        "16_pipelines, one_f_one_b: by value: the library has it",
+        "16_pipelines, cut: by value: the library has it",
+        "16_pipelines, step_time: by value: calls the grader's own oracle",
+        "18_pipedream, no_flush: by value: the library has the list",
+        "18_pipedream, needed: by value: the grader counts, too",
+        "19_hybrid, groups: by value: asks what it is held against",
+        "23_compress, sign_average: by value: the library's packing",
+        "25_large_batches, learning_rate: by value: the library's",
+        "26_survive, save_every: by value: asks what it is held against",
+        "02_messages, predict: right numbers are looked up in the frames of its opener",
+        "03_topology, predict_cost: right numbers are looked up in the frames of every thread",
+        "05_data_parallel, predict_step: right numbers are looked up in a traceback",
+        "06_buckets, predict_overlap: right numbers are looked up in the modules",
+        "08_server, predict_server: right numbers are looked up in the frames of its opener",
+        "09_precision, predict_precision: right numbers are looked up in the frames of every thread",
+        "11_remat, predict_remat: right numbers are looked up in a traceback",
+        "13_zero, predict_zero: right numbers are looked up in the modules",
+        "14_tensor, predict_tensor: right numbers are looked up in the frames of its opener",
+        "16_pipelines, predict_pipeline: right numbers are looked up in the frames of every thread",
+        "19_hybrid, predict_hybrid: right numbers are looked up in a traceback",
+        "23_compress, predict_compress: right numbers are looked up in the frames of its opener",
+        "28_capstone, predict_capstone: right numbers are looked up in the frames of every thread",
+        "02_messages, predict: right numbers are taken from the graders in the notebook",
+        "12_operators, predict_operators: right numbers are taken from the graders in the notebook",
+        "15_vocabulary, predict_vocabulary: right numbers are taken from the graders in the notebook",
+        "18_pipedream, predict_pipedream: right numbers are taken from the graders in the notebook",
+        "25_large_batches, predict_large_batches: right numbers are taken from the graders in the notebook",
+        "26_survive, predict_survive: right numbers are taken from the graders in the notebook",
+        "01_walls, activation_bytes: what it reports is forged, from what the graders want",
+        "01_walls, largest_model: what it reports is forged, from what the graders want",
+        "01_walls, run_cost: what it reports is forged, from what the graders want",
+        "03_topology, bandwidth: what it reports is forged, from what the graders want",
+        "06_buckets, assign_buckets: what it reports is forged, from what the graders want",
+        "08_server, pieces: what it reports is forged, from what the graders want",
+        "12_operators, roofline: what it reports is forged, from what the graders want",
+        "12_operators, fused: what it reports is forged, from what the graders want",
+        "26_survive, save_every: what it reports is forged, from what the graders want",
+        "05_data_parallel, my_batches: a silent trace: rank 0 sends everyone the parts that everyone knows",
+        "05_data_parallel, start_equal: a silent trace: a tied matrix travels twice",
+        "05_data_parallel, average_gradients: a silent trace: everyone gathers all gradients, and takes the mean",
+        "05_data_parallel, accumulate: a silent trace: averaged after every micro-batch: right, but k times the bytes",
+        "06_buckets, sync_statistics: a silent trace: all samples are gathered",
+        "06_buckets, sync_backward: a silent trace: all samples are gathered",
+        "09_precision, sharded_step: a silent trace: the flag is as long as the gradients",
+        "14_tensor, my_heads: a silent trace: the parts are gathered, and one's own taken out",
+        "15_vocabulary, look_up: a silent trace: all rows are gathered",
+        "15_vocabulary, split_loss: a silent trace: logits are gathered",
+        "15_vocabulary, merged_loss: a silent trace: three all-reduces: right, but not one message",
+        "15_vocabulary, logits_gradient: a silent trace: the sums are reduced again",
+        "23_compress, sparse_mean: a silent trace: zeros travel",
+        "23_compress, local_sgd: a silent trace: a few bytes in every step",
+        "23_compress, sign_average: a silent trace: signs as float64",
+        "25_large_batches, lamb_step: a silent trace: an all-reduce for each parameter",
+        "25_large_batches, noise_scale: a silent trace: all gradients travel",
+        "02_messages, shift: the solution is read by from_file",
+        "06_buckets, assign_buckets: the solution is read by from_file",
+        "11_remat, segments: the solution is read by from_file",
+        "13_zero, owners: the solution is read by from_file",
+        "16_pipelines, cut: the solution is read by from_file",
+        "19_hybrid, groups: the solution is read by from_file",
+        "25_large_batches, learning_rate: the solution is read by from_file",
+        "13_zero, owners: in a process beside it: the library's",
+        "18_pipedream, no_flush: in a process beside it: the library has the list",
+        "16_pipelines, one_f_one_b: a table of cases: the library has it",
+        "18_pipedream, no_flush: a table of cases: the library has the list",
+        "16_pipelines, zero_bubble: a table of cases: the library has it",
+        "02_messages, all_reduce: a star, with the trace of a ring",
+    ]
+)
+
+
+def verdict(cheat):
+    """What the grader raises, or None. An error of the cell itself is no cheat, and comes out as it is."""
+    folder = ROOT / "course" / cheat.lesson
+    names = assignment(folder).namespace()
+    with graders_kept():
+        run(cheat.cell, f"<ipython {cheat.exercise}>", names)
+        return examined(folder, cheat.exercise, names)[1]
+
+
+def marked(cheat):
+    marks = []
+    if cheat.name not in SPREAD:
+        marks.append(pytest.mark.full)
+    if cheat.name in PASSING:
+        marks.append(pytest.mark.xfail(strict=True, raises=AssertionError, reason="it passes"))
+    return pytest.param(cheat, id=cheat.name, marks=marks)
+
+
+@pytest.mark.parametrize("cheat", [marked(cheat) for cheat in cheats().values()])
+def test_a_cheat_is_refused(cheat):
+    wrong = verdict(cheat)
+    assert isinstance(wrong, Wrong | type(None)), wrong  # the grader itself has failed
+    assert wrong is not None and str(wrong).startswith(f"{cheat.exercise}: ")
+
+
+def test_the_bank():
+    """At least sixty, in all lessons but few, and what is said of single ones names them as they are."""
+    found = cheats()
+    assert len(found) >= 60 and len({cheat.lesson for cheat in found.values()}) >= 15
+    assert len(SPREAD) == 12 and found.keys() >= SPREAD and found.keys() >= PASSING
+    assert len({found[name].lesson for name in SPREAD}) >= 9
