@@ -3,7 +3,7 @@
     this process                 the notebook's cells, in a process            each answer, in processes
     what is asked, the points ──▶ run in order; answers packed, unopened ──▶   examined by a guard (guard.py)
 
-What is asked comes from the solved notebook of the same name under solutions/, by grade_id: the
+What is asked comes from `questions/` of this package, by grade_id: the
 notebook's own test cells are never run, so nothing is won by changing them, nor by putting something else in
 the place of `check`, which the cells' process may have done. A test cell calls checks, `check.f(answers…)`,
 with imports before them.
@@ -16,16 +16,20 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import io
-import json
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -161,60 +165,74 @@ class Marked(NamedTuple):
     odd: list[str]
 
 
-def solved(notebook: Path) -> Path:
-    """The solved notebook that belongs to `notebook`. FileNotFoundError if there is none."""
-    path = ROOT / "solutions" / notebook.stem / notebook.name
-    if not path.exists():
-        raise FileNotFoundError(
-            f"there is no solutions/{notebook.stem}/{notebook.name} to take the questions from"
-        )
-    return path
-
-
-def check(notebook: Path, questions: Path | None = None) -> list[Mark]:
-    """The mark of every exercise of one's own `notebook`; `questions` is the notebook to take test cells and points from."""
-    asked = json.loads((questions or solved(notebook)).read_text(encoding="utf-8"))
-    return marks(json.loads(notebook.read_text(encoding="utf-8")), asked)
-
-
 def marks(answered: dict, asked: dict) -> list[Mark]:
     """The same for two notebooks as JSON."""
-    import minicheck
-
-    return _marked(answered, asked, at_home, lambda: minicheck, math.inf).marks
+    return _marked(answered, asked, at_home, minicheck(), math.inf).marks
 
 
-def mark(submission: Path, questions: dict, sandbox: Sandbox) -> Marked:
+def mark(submission: Path, questions: dict, sandbox: Sandbox | None) -> Marked:
     """What somebody has handed in: whatever it does, each exercise gets its mark and words, within the sandbox's time.
 
-    questions: the released or solved notebook as JSON.
+    questions: the released or solved notebook as JSON.  sandbox: None for a submission that one trusts.
+    It is judged in a process of its own, as a World is alone in one: so several can be marked at once.
     """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["minicheck"])
+    hears, says = context.Pipe(duplex=False)
+    process = context.Process(target=_say_marks, args=(says, submission, questions, sandbox))
+    process.start()
+    says.close()
+    try:
+        said = hears.recv()
+    except EOFError:
+        process.join()
+        said = f"the judge ended, with exit code {process.exitcode}"
+    finally:
+        hears.close()
+        process.kill()
+        process.join()
+    if isinstance(said, str):
+        raise RuntimeError(said)
+    return said
+
+
+def _say_marks(
+    says: Connection, submission: Path, questions: dict, sandbox: Sandbox | None
+) -> None:
+    try:
+        says.send(judged(submission, questions, sandbox))
+    except Exception as error:
+        says.send("".join(traceback.format_exception(error))[-2000:])
+
+
+def judged(submission: Path, questions: dict, sandbox: Sandbox | None) -> Marked:
+    """`mark`, in this process."""
     try:
         answered = read(submission)
     except Unreadable as error:
-        return Marked(
-            [Mark(g, _points(c), str(error)) for g, c in _tests(questions).items()],
-            [],
-            ["unreadable"],
-        )
+        tests = _tests(questions).items()
+        return Marked([Mark(g, _points(c), str(error)) for g, c in tests], [], ["unreadable"])
+    if sandbox is None:
+        return _marked(answered, questions, at_home, minicheck(), math.inf)
     until = time.monotonic() + sandbox.limits.seconds
-    forbidden = sorted({name for exam in _exams(questions) for name in exam.forbidden})
-    start = partial(sandbox.start, ("minicheck.cells", "serve"), tuple(forbidden), CELL_SECONDS)
+    forbidden = {name for exam in _exams(questions) for name in exam.forbidden}
+    cells = "minicheck.cells", "serve"
+    start = partial(sandbox.start, cells, tuple(sorted(forbidden)), CELL_SECONDS)
     with Examiner(sandbox) as examiner:
-        return _marked(answered, questions, start, lambda: examiner, until)
+        return _marked(answered, questions, start, examiner, until)
+
+
+def minicheck() -> ModuleType:
+    """The package, which imports this file."""
+    return importlib.import_module(__package__)
 
 
 def _marked(
-    answered: dict,
-    asked: dict,
-    start: Callable[[], Child],
-    examiner: Callable[[], Any],
-    until: float,
+    answered: dict, asked: dict, start: Callable[[], Child], check: Any, until: float
 ) -> Marked:
-    """examiner: gives what a test cell calls `check`."""
+    """check: what test cells call by this name."""
     rows, notes = repaired(answered, asked)
     found = run_cells(rows, start, CELL_SECONDS, until)
-    check = examiner()
     said = []
     for grade_id, cell in _tests(asked).items():
         if time.monotonic() > until:
@@ -228,8 +246,6 @@ def _marked(
 
 def _exams(asked: dict) -> list[Exam]:
     """The examinations that the test cells call."""
-    import minicheck
-
     found = []
     for cell in _tests(asked).values():
         for node in ast.walk(ast.parse(_source(cell))):
@@ -238,7 +254,7 @@ def _exams(asked: dict) -> list[Exam]:
                 and isinstance(node.value, ast.Name)
                 and node.value.id == "check"
             ):
-                found.append(getattr(minicheck, node.attr).exam)
+                found.append(getattr(minicheck(), node.attr).exam)
     return found
 
 
@@ -332,9 +348,7 @@ class Examiner:
         self._leave()
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        import minicheck
-
-        return partial(self._ask, getattr(minicheck, name).exam)
+        return partial(self._ask, getattr(minicheck(), name).exam)
 
     def _ask(self, exam: Exam, *answers: Packed) -> None:
         """Raise Wrong unless the answers are right."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import marshal
+import math
 import os
 import platform
 import resource
@@ -109,7 +110,7 @@ def call_filter(machine: str) -> bytes:
 # The sandbox, and a process in it.
 
 
-class Refused(RuntimeError):
+class Refused(ValueError):
     """No sandbox can be made; the message says why, and what to do."""
 
 
@@ -154,6 +155,14 @@ def engine(name: str = "bwrap", limits: Limits | None = None) -> Sandbox:
     sandbox = Sandbox(limits or Limits())
     sandbox.try_out()
     return sandbox
+
+
+def choose(name: str | None, seconds: float | None, trust: bool = False) -> Sandbox | None:
+    """The sandbox of this name for submissions that may take so many seconds each; None: they are trusted."""
+    if trust:
+        return None
+    limits = Limits() if seconds is None else Limits(seconds=math.ceil(seconds))
+    return engine(name or "bwrap", limits)
 
 
 class Sandbox:

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from minicheck.__main__ import main
-from minicheck.notebook import ROOT, marks, solved
+from minicheck.notebook import ROOT, marks
 from minicheck.regrade import Regrade
 
 SHIFT = """
@@ -131,15 +131,6 @@ def test_as_a_module(monkeypatch, capsys):
     ):
         runpy.run_module("minicheck", run_name="__main__")
     assert not ended.value.code and "NOTEBOOK" in capsys.readouterr().out.upper()
-
-
-def test_the_questions_come_from_solutions(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no solutions/99_magic/99_magic\.ipynb"):
-        solved(tmp_path / "99_magic.ipynb")
-    found = sorted(ROOT.glob("solutions/*/*.ipynb"))
-    assert found
-    for path in found:
-        assert solved(ROOT / "exercises" / path.parent.name / path.name) == path
 
 
 def test_the_readmes_command():
