@@ -25,12 +25,8 @@ c.CourseDirectory.release_directory = "exercises"
 # A notebook is repaired where nbgrader opens it: cells without their marks, or there twice, would stop the whole class.
 c.Autograde.exporter_class = "minicheck.regrade.Repair"
 
-# A grader starts fresh processes; nbgrader's own limit of 30 s a cell is for smaller tests.
-c.Execute.timeout = 120
-
-# Each answer is examined again, unopened, in processes of its own: whatever it did to the kernel that ran its notebook.
+# What students hand in runs in a sandbox (docs/grading.md), in no kernel of the teacher's.
 c.Autograde.autograde_preprocessors = [
-    p.Execute,
     "minicheck.regrade.Regrade",
     p.IgnorePattern,
     ClearMetadataPreprocessor,

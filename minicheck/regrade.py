@@ -5,10 +5,10 @@ that trusts its marks: a cell that lost them, or that is there twice, would stop
 that speaks of old metadata. The student reads at the top of the feedback what was repaired. A notebook that
 cannot be read is graded as the release, which is empty.
 
-"minicheck.regrade.Regrade" stands after Execute in `c.Autograde.autograde_preprocessors`. nbgrader believes what
-its kernel shows, in which a student's cells run beside the tests: there `check.f = lambda yours: None` would earn
-all points. By then nbgrader has put the original test cells back. A `check` that is wrong outside is wrong
-(notebook.py); a test cell of plain asserts keeps what the kernel said.
+"minicheck.regrade.Regrade" stands in the place of Execute in `c.Autograde.autograde_preprocessors`. nbgrader's own
+would run a stranger's cells in a kernel, as the teacher, and believe what that shows: there `check.f = lambda
+yours: None` would earn all points. Here they run in a sandbox, and each answer is examined (notebook.py). By then
+nbgrader has put the original test cells back.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from pathlib import Path
 import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbconvert.preprocessors import Preprocessor
-from traitlets import Bool
+from traitlets import Bool, Unicode
 
-from .notebook import asks, marks
+from .notebook import examine
+from .sandbox import choose
 from .submission import Unreadable, read, restored
 
 
@@ -57,27 +58,33 @@ def _markdown(notebook, text):
 
 
 class Regrade(Preprocessor):
-    """Marks as wrong each test cell whose answers do not hold outside the notebook's kernel."""
+    """Writes into each test cell what is wrong with the answers. What other cells printed is not kept."""
 
     enabled = Bool(True).tag(config=True)  # nbgrader registers its steps without enabling them
+    engine = Unicode("bwrap", help="what makes the sandboxes").tag(config=True)
+    trust_submissions = Bool(False, help="run what students wrote as you, without a sandbox").tag(
+        config=True
+    )
 
     def preprocess(self, nb, resources):
-        tests = [cell for cell in nb.cells if _is_test(cell.metadata.get("nbgrader", {}))]
-        if not any(asks(cell.source) for cell in tests):
-            return nb, resources
         notebook = json.loads(nbformat.writes(nb, version=nbformat.NO_CONVERT))
-        wrong = {m.grade_id: m.wrong for m in marks(notebook, notebook) if m.wrong}
-        for cell in tests:
-            text = wrong.get(cell.metadata["nbgrader"]["grade_id"])
-            if (
-                text
-                and asks(cell.source)
-                and not any(o.output_type == "error" for o in cell.outputs)
-            ):
-                error = {"ename": "Wrong", "evalue": text, "traceback": [f"Wrong: {text}"]}
-                cell.outputs = [nbformat.v4.new_output("error", **error)]
+        sandbox = choose(self.engine, None, self.trust_submissions)
+        marked = examine(notebook, notebook, sandbox)
+        if marked.odd:
+            self.log.warning("Odd: %s", "; ".join(marked.odd))
+        said = {mark.grade_id: mark.wrong for mark in marked.marks}
+        for cell in nb.cells:
+            if cell.cell_type == "code":
+                cell.outputs = []
+                name = cell.metadata.get("nbgrader", {}).get("grade_id")
+                if name in said:
+                    cell.outputs = [_output(said[name])]
         return nb, resources
 
 
-def _is_test(mark):
-    return mark.get("grade") and not mark.get("solution")
+def _output(wrong):
+    if wrong is None:
+        return nbformat.v4.new_output("stream", text="right\n")
+    return nbformat.v4.new_output(
+        "error", ename="Wrong", evalue=wrong, traceback=[f"Wrong: {wrong}"]
+    )

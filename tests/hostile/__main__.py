@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 from minicheck.sandbox import engine
-
 from tests.hostile.bank import BANK
 from tests.hostile.outside import Outside
 from tests.hostile.trial import faults

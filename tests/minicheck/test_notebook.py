@@ -11,6 +11,7 @@ import pytest
 from minicheck.__main__ import main
 from minicheck.notebook import ROOT, marks
 from minicheck.regrade import Regrade
+from tests.sandboxed import BWRAP
 
 SHIFT = """
 def shift(comm, x):
@@ -143,6 +144,7 @@ def test_the_readmes_command():
     assert last.split()[0] == "all" and last.split()[1].startswith("0/")
 
 
+@BWRAP
 def test_regrade_marks_what_the_kernel_believed():
     nb = nbformat.from_dict(notebook(shift=PATCH))
     nb.cells[2].outputs = [nbformat.v4.new_output("stream", text="right\n")]
@@ -150,4 +152,4 @@ def test_regrade_marks_what_the_kernel_believed():
     assert Regrade().enabled
     [output] = nb.cells[2].outputs
     assert output.output_type == "error" and "Wrong: " in output.traceback[0]
-    assert not nb.cells[4].outputs
+    assert [output.text for output in nb.cells[4].outputs] == ["right\n"]

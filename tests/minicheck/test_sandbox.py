@@ -1,6 +1,5 @@
 """What runs in a sandbox reaches nothing, has no more than it may, and leaves nothing behind."""
 
-import shutil
 import subprocess
 import sys
 import time
@@ -15,10 +14,9 @@ from minicheck.exam import decode
 from minicheck.notebook import ENDED, run_cells
 from minicheck.sandbox import Limits, Refused, Sandbox
 from minicheck.submission import Row
+from tests.sandboxed import BWRAP
 
 ROOT = Path(__file__).resolve().parents[2]
-BWRAP = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-
 TRIES = f"""
 import ctypes, errno, importlib, os, resource, socket, sys
 

@@ -14,6 +14,7 @@ from tests.bank.bank import assignment, planted
 from tests.repository.files import ROOT
 from tests.repository.sample import ASSIGNMENT, course
 from tests.repository.test_build import run
+from tests.sandboxed import BWRAP
 
 NAME = "07_sample"
 HALF = """
@@ -70,6 +71,7 @@ def marked(root, name):
     return {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in rows}
 
 
+@BWRAP
 @pytest.mark.filterwarnings("ignore:Object of type <Submitted")  # nbgrader's own use of SQLAlchemy
 def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
     """One test: to build the course and to start kernels take the longest."""
@@ -168,6 +170,7 @@ def hand_in(root, name, student, answers):
 
 
 @pytest.mark.full
+@BWRAP
 @pytest.mark.filterwarnings("ignore:Object of type <Submitted")
 def test_an_assignment_of_the_course(tmp_path, monkeypatch, figure):
     """A right, a half-right and a cheating submission get what they are worth."""
