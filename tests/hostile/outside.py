@@ -85,7 +85,8 @@ class Outside:
     def _listen(self) -> None:
         """Listeners that hand out the loot, and remember that somebody came."""
         self.abstract = f"\0{self.token}"
-        tcp, unix, by_path = socket.socket(), _unix(self.abstract), _unix(f"{self.folder}/talk")
+        unix, by_path = _unix(self.abstract), _unix(f"{self.folder}/talk")
+        tcp = socket.socket()
         udp = socket.socket(type=socket.SOCK_DGRAM)
         tcp.bind(("127.0.0.1", 0))
         self.port = tcp.getsockname()[1]
@@ -181,8 +182,10 @@ class Outside:
     def left(self) -> list[str]:
         """Processes that bear the token two seconds after the end."""
         until = time.monotonic() + 2
-        while (found := _bearers(self.token)) and time.monotonic() < until:
+        found = _bearers(self.token)
+        while found and time.monotonic() < until:
             time.sleep(0.1)
+            found = _bearers(self.token)
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
