@@ -31,6 +31,7 @@ from minidist.comm.trace import Trace
 
 from . import refuse
 from .exam import Exam, decode, encode
+from .relay import Relay
 
 # ------------------------------------------------------------
 # Messages of bytes between a guard and the process of an answer, each within a time.
@@ -200,6 +201,7 @@ class Nursery:
     def __init__(self, exam: Exam):
         self.exam = exam
         self.ones: list[Examinee] = []
+        self.relay: Counted | None = None
 
     def show(self, cells: dict) -> None:
         """From now on, messages show the lines of these files."""
@@ -207,10 +209,14 @@ class Nursery:
 
     def fork(self, packed: list[bytes], n: int) -> None:
         """The processes of an answer: `n` ranks, or one with a World if n is 0."""
-        rings = Rings(n) if n else None
-        serves = [rank(self.exam, packed, rings, r) for r in range(n)] or [world(self.exam, packed)]
-        for serve in serves:
-            self.ones.append(Examinee(serve))
+        if not n:
+            self.ones = [Examinee(world(self.exam, packed))]
+            return
+        relay = Relay(n)
+        for r in range(n):
+            relay.only(r)
+            self.ones.append(Examinee(rank(self.exam, packed, relay, r)))
+        self.relay = Counted(relay)
 
     def ask(self, given: list[bytes | None], seconds: float) -> dict:
         """Hand each process what is its own (None: nothing), and wait for all: `{"reports": …}`, or the first failure
@@ -229,16 +235,17 @@ class Nursery:
                 reports[one] = one.report(seconds if heard else 0.0, seconds)
                 if reports[one].get("error"):
                     return {"error": reports[one]["error"]}
-        return {"reports": [reports[one] for one in self.ones]}
+        sent = self.relay.sent() if self.relay is not None else []
+        return {"reports": [reports[one] for one in self.ones], "sent": sent}
 
     def leave(self) -> None:
         os._exit(0)
 
     def end(self) -> None:
         """End the processes of the answer."""
-        for one in self.ones:
+        for one in [*self.ones, *([self.relay] if self.relay else [])]:
             one.end()
-        self.ones = []
+        self.ones, self.relay = [], None
 
 
 class Examinee:
@@ -285,6 +292,38 @@ class Examinee:
         self.pipe.close()
         os.close(self._alive)
         self._stack.close()
+
+
+class Counted:
+    """The process through which the ranks' messages pass."""
+
+    def __init__(self, relay: Relay):
+        asked, ask = os.pipe()
+        told, tell = os.pipe()
+        relay.only()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                _keep({asked, tell})
+                relay.serve(Pipe(asked, tell))
+            finally:
+                os._exit(1)
+        os.close(asked)
+        os.close(tell)
+        self.pipe = Pipe(told, ask)
+
+    def sent(self) -> list:
+        """(src, dst, bytes) of each message; none where an answer has ended it."""
+        try:
+            self.pipe.send(b"", 1.0)
+            return decode(self.pipe.receive(10.0))
+        except (OSError, EOFError, ValueError):
+            return []
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.pipe.close()
 
 
 def _forked(fds: list[int], serve: Callable[[Pipe], None]) -> int:
@@ -370,10 +409,12 @@ def _in_world(exam: Exam, answers: list, n: int, args: list) -> dict:
     return {"results": list(results), "sent": sent, "time": world.time}
 
 
-def rank(exam: Exam, packed: list[bytes], rings: Rings, r: int) -> Callable[[Pipe], None]:
-    """Serves one case as rank `r` of several processes: its own arguments in, a report out (sent: what it received)."""
+def rank(exam: Exam, packed: list[bytes], relay: Relay, r: int) -> Callable[[Pipe], None]:
+    """Serves one case as rank `r` of several processes: its own arguments in, a report out."""
 
     def serve(pipe: Pipe) -> None:
+        relay.forget(r)
+        rings = relay.rings[r]
         answers = _loaded(pipe, exam, packed)
         if answers is not None:
             args = decode(pipe.receive(_HOUR))
@@ -388,7 +429,7 @@ def _as_rank(exam: Exam, answers: list, rings: Rings, r: int, args: tuple) -> di
     endpoint = Endpoint(rings, r, exam.step, True, trace)
     value = exam.run(ShmComm(endpoint, list(range(rings.n)), r), *answers, *args)
     endpoint.close()
-    return {"results": [value], "sent": [(m.src, m.dst, m.nbytes) for m in trace]}
+    return {"results": [value]}
 
 
 def _loaded(pipe: Pipe, exam: Exam, packed: list[bytes]) -> list | None:

@@ -76,7 +76,7 @@ def _worlds(exam: Exam, nursery: Nursery, packed: list[bytes]) -> None:
         for case in exam.cases:
             args = draw(exam, case)
             given = [encode({"n": case.n, "args": args})]
-            [report] = nursery.reports(case, given, exam.step)
+            [report], _ = nursery.reports(case, given, exam.step)
             _judge(exam, case, args, Outcome(report["results"], report["sent"], report["time"]))
 
 
@@ -84,10 +84,8 @@ def _processes(exam: Exam, nursery: Nursery, packed: list[bytes], case: Case) ->
     with nursery.answer(packed, case.n):
         nursery.reports(case, [None] * case.n, exam.load)
         args = draw(exam, case)
-        reports = nursery.reports(case, [encode(own) for own in args], exam.step)
-    results, sent = (
-        [value for report in reports for value in report[key]] for key in ("results", "sent")
-    )
+        reports, sent = nursery.reports(case, [encode(own) for own in args], exam.step)
+    results = [value for report in reports for value in report["results"]]
     _judge(exam, case, args, Outcome(results, sent))
 
 
@@ -133,18 +131,21 @@ class Nursery:
             ):  # what has ended the nursery is heard at the next question
                 self.ask("end")
 
-    def reports(self, case: Case, given: list[bytes | None], seconds: float) -> list[dict]:
-        """What the processes report within `seconds`; Wrong if one reports an error, nothing, or nonsense."""
+    def reports(
+        self, case: Case, given: list[bytes | None], seconds: float
+    ) -> tuple[list[dict], list]:
+        """What the processes report within `seconds`, and what ranks have sent each other, as it was counted outside of
+        them; Wrong if one reports an error, nothing, or nonsense."""
         said = self.ask("ask", given, seconds, seconds=seconds)
         try:
             if "error" in said:
                 raise Wrong(explain(self._name, case.what, said["error"]))
-            reports = said["reports"]
+            reports, sent = said["reports"], said["sent"]
         except (KeyError, TypeError, AttributeError):
-            reports = None
+            reports = sent = None
         if not isinstance(reports, list) or len(reports) != len(given):
             raise Wrong(explain(self._name, case.what, {"kind": "nonsense"}))
-        return reports
+        return reports, sent
 
 
 @contextlib.contextmanager

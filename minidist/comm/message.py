@@ -63,6 +63,11 @@ class Rings:
             pair: base + mmap.PAGESIZE + i * SLOTS * self.slot for i, pair in enumerate(pairs)
         }
 
+    def inherit(self, has: bool) -> None:
+        """Whether processes that are forked from now on have this memory (on Linux; elsewhere they always do)."""
+        if hasattr(mmap, "MADV_DONTFORK"):
+            self._memory.madvise(mmap.MADV_DOFORK if has else mmap.MADV_DONTFORK)
+
     def flag(self, rank: int, value: int) -> None:
         """Tell every rank that `rank` has returned (1) or died (2)."""
         self.flags[rank] = value

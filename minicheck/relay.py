@@ -1,0 +1,98 @@
+"""Counts what the ranks of an answer send each other, where the answer is not.
+
+    rank 0 ── its rings ──▶ relay ── its rings ──▶ rank 1        (src, dst, bytes) of each message
+    rank 1 ── its rings ──▶ relay ── its rings ──▶ rank 0
+
+Each rank has shared memory with the relay alone, a process of its own in which no answer runs. What the header of a
+message says that it has is what the relay copies, so no byte passes that is not counted but the header's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import marshal
+import select
+from typing import TYPE_CHECKING, NoReturn
+
+from minidist.comm.message import HEADER, Incoming, Outgoing, Rings
+
+from .exam import encode
+
+if TYPE_CHECKING:
+    from .examinee import Pipe
+
+IDLE = 0.0003  # seconds between two looks at rings in which nothing has come
+
+
+class Relay:
+    """The rings of `n` ranks, before they are forked: `only(r)` before rank r is, `only()` before the relay is."""
+
+    def __init__(self, n: int):
+        self.rings = [Rings(n) for _ in range(n)]
+
+    def only(self, rank: int | None = None) -> None:
+        """What is forked next has the rings of this rank, and none of another; of all of them without a rank."""
+        for r, rings in enumerate(self.rings):
+            rings.inherit(rank in (None, r))
+
+    def forget(self, rank: int) -> None:
+        """In the rank: its rings are all that it knows."""
+        for r, rings in enumerate(self.rings):
+            if r != rank:
+                vars(rings).clear()
+
+    def serve(self, line: Pipe) -> NoReturn:
+        """Pass on whatever comes, and say on `line`, whenever it is asked, what has been sent."""
+        n = len(self.rings)
+        sent: list[tuple[int, int, int]] = []
+        links = [
+            Link(self.rings, src, dst, sent) for src, dst in itertools.permutations(range(n), 2)
+        ]
+        told = [0] * n
+        while True:
+            moved = [link.move() for link in links]
+            for rank in range(n):
+                flag = self.rings[rank].flags[rank]
+                if flag != told[rank] and not any(moved):
+                    told[rank] = flag
+                    for rings in self.rings:
+                        rings.flag(rank, flag)
+            if not any(moved):
+                if select.select([line.reads], [], [], IDLE)[0]:
+                    line.receive(1.0)
+                    line.send(encode(sent), 60.0)
+
+
+class Link:
+    """From the rings of `src` to those of `dst`, slot by slot."""
+
+    def __init__(self, rings: list[Rings], src: int, dst: int, sent: list[tuple[int, int, int]]):
+        self._from = Incoming(rings[src], src, dst)
+        self._to = Outgoing(rings[dst], src, dst)
+        self._pair = (src, dst)
+        self._sent = sent
+        self._held = False  # a filled slot that has not been passed on
+        self._left = 0  # bytes of the message that is under way
+
+    def move(self) -> bool:
+        """Pass on a slot, if one is filled here and one free there."""
+        self._held = self._held or self._from.items.acquire(False)
+        if not self._held or not self._to.spaces.acquire(False):
+            return False
+        here, there = self._from._place(), self._to._place()
+        head = 0
+        if not self._left:
+            head = HEADER
+            nbytes = marshal.loads(ctypes.string_at(here, HEADER))[1]
+            self._sent.append((*self._pair, nbytes))
+            self._left = nbytes
+        size = min(self._from.slot - head, self._left)
+        ctypes.memmove(there, here, head + size)
+        self._left -= size
+        self._held = False
+        for end, filled in ((self._to, self._to.items), (self._from, self._from.spaces)):
+            end.count += 1
+            filled.release()
+            end.bell.release()
+        return True
