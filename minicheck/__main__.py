@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 def _interrupt(*_) -> None:
     """The first Ctrl-C (or SIGTERM) ends the run; more of them do not disturb the ending."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)  # of SIG_IGN Python would say that it came too late
     raise KeyboardInterrupt
 
 

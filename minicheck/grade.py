@@ -344,7 +344,7 @@ def descendants() -> set[int]:
 
 def end_processes(others: set[int]) -> None:
     """End all descendants but `others`."""
-    for _ in range(100):
+    for _ in range(500):
         left = descendants() - others
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
