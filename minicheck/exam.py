@@ -40,6 +40,8 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from itertools import product
 from numbers import Real
@@ -53,6 +55,7 @@ from torch import Tensor
 from minidist.comm.base import Comm
 from minidist.comm.cluster import Cluster, Device
 from minidist.comm.program import dumps
+from minidist.comm.shm import ShmComm
 from minidist.comm.world import World
 
 from . import refuse
@@ -167,7 +170,7 @@ class Exam:
 
     def run(self, comm: Comm, yours, *given):
         """Call the answer on one rank; returns a plain value: what was found, and the arguments as they are now."""
-        return {"found": self.call(comm, yours, *given), "given": given}
+        return {"found": self.call(comm, yours, *given), "given": given, "open": left_open(comm)}
 
     def call(self, comm: Comm, yours, *given):
         """What the answer finds."""
@@ -185,6 +188,7 @@ class Exam:
                 self.value(case, args, r, name, value, wants[r][name])
         for name in self.replicated:
             identical([unpacked(got["found"], self.returns)[name] for got in outcome.results], name)
+        waited(outcome)
         self.cost(case, args, outcome)
 
     def where(self, rank: int) -> str:
@@ -262,8 +266,8 @@ def _sources(answer) -> dict[str, list[str]]:
 # Plain values as bytes and back: what passes between a grader and the process of an untrusted answer.
 #
 # Numbers, strings, lists, tuples, dicts and tensors, nothing that could run code when it is read (pickle could); what
-# is one of them and more (a Counter, a number of NumPy's) becomes the plain one. Layout: 8 bytes with the length of a
-# JSON text, the text, the tensors' bytes one after the other.
+# is one of them and more (a Counter, a number of NumPy's, a Fraction) becomes the plain one. Layout: 8 bytes with the
+# length of a JSON text, the text, the tensors' bytes one after the other.
 
 
 DTYPES = {
@@ -312,7 +316,9 @@ def shown(value) -> str:
 
 
 def bare(x):
-    """A number that came as a tensor of one element, as Python has it; anything else as it is."""
+    """A number that came as a tensor of one element, as Python has it, also in lists; anything else as it is."""
+    if isinstance(x, list | tuple):
+        return (list if isinstance(x, list) else tuple)(map(bare, x))
     return x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
 
 
@@ -342,6 +348,8 @@ def _to_json(value, blobs: list[bytes]):
         return _tensor_to_json(value, blobs)
     if isinstance(value, numpy.generic):
         value = value.item()
+    if isinstance(value, Fraction | Decimal):
+        value = int(value) if value == int(value) else float(value)
     if value is None or isinstance(value, bool):
         return value
     for kind in (int, float, str):
@@ -432,6 +440,11 @@ def integers(rng: torch.Generator, low: int, high: int, count: int) -> list[int]
     return torch.randint(low, high, (count,), generator=rng).tolist()
 
 
+def one_of(n: int, rng: torch.Generator) -> int:
+    """A rank; not rank 0, which is special anyhow, if there are others."""
+    return integer(rng, min(1, n - 1), n)
+
+
 def shuffled(rng: torch.Generator, count: int) -> list[int]:
     """0 to count − 1, in a random order."""
     return torch.randperm(count, generator=rng).tolist()
@@ -456,6 +469,7 @@ def normal(rng: torch.Generator, *shape, dtype: torch.dtype = torch.float64) -> 
 
 UNKNOWN = "It looks like no usual mistake."
 ROUNDED = "Its first digits are right: is something computed in float32, or rounded, on the way?"
+HIDDEN = "A nan or inf that comes in is no longer there: it tells that something has gone wrong. Is it replaced, or left out?"
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 1e-4}
 
 
@@ -463,7 +477,8 @@ def near(got, want, slack: float | None = None) -> bool:
     """Equal but for rounding, which is relative to the largest number; inf and nan stand where they stand in `want`."""
     if not isinstance(want, Tensor):
         slack = 1e-9 if slack is None else slack
-        return got == want or (slack > 0 and abs(real(got) - want) <= slack * abs(want))
+        same = got == want or (got != got and want != want)
+        return same or (slack > 0 and abs(real(got) - want) <= slack * abs(want))
     if not isinstance(got, Tensor) or got.shape != want.shape:
         return False
     finite = want.isfinite()
@@ -490,28 +505,38 @@ def close(got, want, what: str, mistakes=None, otherwise: str = UNKNOWN, slack=N
     largest number; None: as its dtype rounds.  otherwise: said where no mistake fits.
     """
     if not isinstance(want, Tensor):
-        number(got, what)
+        got = number(got, what)
         if not near(got, want, slack):
+            if otherwise == UNKNOWN and near(got, want, 2e-4):
+                otherwise = ROUNDED
             said = recognized(got, mistakes, otherwise, lambda a, b: near(a, b, slack))
             raise Wrong(f"{what} is {written(got)}, and should be {written(want)}. {said}")
         return
     alike(got, want, what)
     if near(got, want, slack):
         return
-    said = _rounded(got, want) or recognized(got, mistakes, "") or _in_general(got, want, otherwise)
-    off = (got.double() - want.double()).abs().nan_to_num(torch.inf).reshape(-1)
+    said = _hidden(got, want) or _rounded(got, want) or recognized(got, mistakes, "")
+    said = said or (ROUNDED if near(got, want, 1e-3) else _in_general(got, want, otherwise))
+    off = (got.double() - want.double()).abs().nan_to_num(torch.inf)
+    off = torch.where(differ(got, want), off, 0.0).reshape(-1)
     raise Wrong(f"{_differs(got, want, what, int(off.argmax()), off > 0)} {said}")
 
 
 def same(got, want: Tensor, what: str, mistakes=None, otherwise: str = UNKNOWN) -> None:
     """Raise Wrong unless `got` equals `want` in type, shape, dtype and every number."""
     alike(got, want, what)
-    if got.equal(want):
+    wrong = differ(got, want).reshape(-1)
+    if not wrong.any():
         return
-    wrong = (got != want).reshape(-1)
-    said = _rounded(got, want) or recognized(got, mistakes, "", equal)
+    said = _hidden(got, want) or _rounded(got, want) or recognized(got, mistakes, "", equal)
     said = said or _in_general(got, want, otherwise)
     raise Wrong(f"{_differs(got, want, what, int(wrong.double().argmax()), wrong)} {said}")
+
+
+def _hidden(got: Tensor, want: Tensor) -> str:
+    there = want.isfinite()
+    right = near(got[there], want[there]) and not there.all()
+    return HIDDEN if right and got[~there].isfinite().any() else ""
 
 
 def _rounded(got: Tensor, want: Tensor) -> str:
@@ -520,7 +545,8 @@ def _rounded(got: Tensor, want: Tensor) -> str:
 
 def _in_general(got: Tensor, want: Tensor, otherwise: str) -> str:
     """What can be said of any wrong tensor: it is not finite, or a multiple of the right one."""
-    got, want = got.double(), want.double()
+    there = want.isfinite()
+    got, want = got[there].double(), want[there].double()
     times = float((got * want).sum() / (want * want).sum())
     if not math.isfinite(times):
         general = "There is inf or nan in it."
@@ -531,9 +557,16 @@ def _in_general(got: Tensor, want: Tensor, otherwise: str) -> str:
     return general if otherwise == UNKNOWN else f"{general} {otherwise}"
 
 
-def equal(got: Tensor, value: Tensor) -> bool:
-    """As `Tensor.equal`, but nothing equals what has no numbers."""
-    return got.shape == value.shape and got.numel() > 0 and got.equal(value)
+def differ(got: Tensor, want: Tensor) -> Tensor:
+    """Where two tensors of one shape have different numbers; nan is nan."""
+    return (got != want) & ~((got != got) & (want != want))
+
+
+def equal(got, value: Tensor) -> bool:
+    """As `Tensor.equal`, but nothing equals what has no numbers, or is no tensor."""
+    if not isinstance(got, Tensor) or got.shape != value.shape:
+        return False
+    return got.numel() > 0 and not differ(got, value).any()
 
 
 def _differs(got: Tensor, want: Tensor, what: str, at: int, wrong: Tensor) -> str:
@@ -553,12 +586,15 @@ def first_near(got, slips: dict[float, str], slack: float, otherwise: str = "") 
 
 def written(x: float) -> str:
     """A number as one reads it: 16000000 or 0.4125."""
-    return str(int(x)) if x == x and abs(x) < 1e16 and int(x) == x else f"{real(x):.8g}"
+    most = 2**64 if isinstance(x, int) else 1e16
+    return str(int(x)) if x == x and abs(x) < most and int(x) == x else f"{real(x):.8g}"
 
 
-def number(got, what: str) -> None:
-    """Raise Wrong unless `got` is a number."""
+def number(got, what: str):
+    """`got` as Python has it. Wrong unless it is a number."""
+    got = bare(got)
     typed(got, int | float, what, "a number")
+    return got
 
 
 def typed(got, kinds, what: str, should: str) -> None:
@@ -580,11 +616,13 @@ def formed(value, form) -> bool:
     return len(value) == len(form) and all(map(formed, value, form))
 
 
-def shaped(got, form, what: str, should: str) -> None:
-    """Raise Wrong unless `got` is of a form, a list as a rule, which a learner calls `should`."""
-    if not formed(got, form):
+def shaped(got, form, what: str, should: str):
+    """`got`, its numbers bare. Wrong unless it is of a form, a list as a rule, which a learner calls `should`."""
+    found = bare(got)
+    if not formed(found, form):
         typed(got, list | tuple, what, should)
         raise Wrong(f"{what} is {shown(got)}, and should be {should}.")
+    return found
 
 
 def unpacked(found, names: tuple[str, ...], where: str = "") -> dict[str, Any]:
@@ -617,7 +655,7 @@ def holds(report: dict, words: dict[str, str], where: str = "") -> None:
 def identical(values: list[Tensor], what: str) -> None:
     """Raise Wrong unless all ranks have the same numbers, bit for bit; that they are right but for rounding is known."""
     for r, value in enumerate(values):
-        if not value.equal(values[0]):
+        if differ(value, values[0]).any():
             raise Wrong(
                 f"{what} is right but for rounding, which differs on rank 0 and rank {r}: it should be the same on "
                 "every rank, so add up in the same order."
@@ -633,6 +671,22 @@ def alike(got, want: Tensor, what: str) -> None:
     ):
         if is_ != should:
             raise Wrong(f"{what} has {name} {is_}, and should have {should}.")
+
+
+def left_open(comm: Comm) -> int:
+    """How many sends, receives and jobs of a stream a rank has posted and not waited for."""
+    return len(comm.endpoint.open if isinstance(comm, ShmComm) else comm._open)
+
+
+def waited(outcome: Outcome) -> None:
+    """Raise Wrong if an answer has returned while what it posted may be under way; of runs that report what is `open`."""
+    for r, got in enumerate(outcome.results):
+        if got.get("open"):
+            raise Wrong(
+                f"the numbers are right, but rank {r} returns without waiting for all that it has posted "
+                f"({got['open']}): it may still be under way, and who writes into a tensor that is being sent changes "
+                "what arrives. Keep what isend, irecv, batch and stream return, and wait() for each."
+            )
 
 
 def unchanged(after, before, what: str) -> None:
@@ -653,18 +707,19 @@ def who(got: Tensor, parts: list[Tensor], rank: int) -> str | None:
     n = len(parts)
     if not got.numel() or any(p.shape != got.shape for p in parts):
         return None
-    total = sum(p.double() for p in parts)
+    total = sum(parts)
     if (
         n > 1
-        and torch.allclose(got.double() * n, total, rtol=1e-5, atol=n)
-        and not got.double().equal(total)
+        and torch.allclose(got.double() * n, total.double(), rtol=1e-5, atol=n)
+        and not equal(got, total)
     ):
         return "It is the average: the sum is asked for."
     for r, part in enumerate(parts):
-        if n > 2 and got.equal(n * part):
+        if n > 2 and equal(got, n * part):
             return f"It is {n} times rank {r}'s: nothing of the other ranks is in it."
     for times in product((0, 1, 2), repeat=n):
-        if got.double().equal(sum(t * p.double() for t, p in zip(times, parts))):
+        some = [t * p for t, p in zip(times, parts) if t]  # 0 · nan is nan
+        if equal(got, sum(some, torch.zeros_like(got))):
             return _counted(times, rank)
     return None
 
@@ -758,8 +813,7 @@ def attempt(due: bool, yours, *given) -> dict:
 
 def norm_is(got, want: float, where: str, mistakes, otherwise: str) -> None:
     """Raise Wrong unless `got`, which was returned, is the norm of all gradients. Norms of float64 are exact to 1e-9."""
-    number(got, f"{where}the norm")
-    got = real(got)
+    got = real(number(got, f"{where}the norm"))
     if near(got, want):
         return
     rounded = near(got, want, 1e-5)

@@ -1,8 +1,11 @@
 """What a wrong value looks like; and plain values survive the way to another process."""
 
+import math
 import re
 from collections import Counter, defaultdict, deque
+from decimal import Decimal
 from enum import IntEnum
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy
@@ -11,6 +14,7 @@ import torch
 
 from minicheck.exam import (
     DTYPES,
+    HIDDEN,
     UNKNOWN,
     Case,
     Exam,
@@ -20,6 +24,7 @@ from minicheck.exam import (
     Report,
     Wrong,
     attempt,
+    bare,
     clipped,
     close,
     decode,
@@ -29,6 +34,7 @@ from minicheck.exam import (
     formed,
     holds,
     identical,
+    left_open,
     near,
     norm_is,
     on_time,
@@ -41,11 +47,13 @@ from minicheck.exam import (
     table,
     unchanged,
     unpacked,
+    waited,
     who,
     whole,
     wrong_means,
 )
 from minicheck.guard import grader, graders
+from minidist.comm.world import World
 
 RNG = torch.Generator().manual_seed(0)
 A, B, C = (whole((5,), torch.float32, RNG) for _ in range(3))
@@ -402,9 +410,56 @@ def test_what_a_report_holds():
 def test_forms(value, form, is_formed):
     assert formed(value, form) == is_formed
     if is_formed:
-        return shaped(value, form, "the result", "a list")
+        assert shaped(value, form, "the result", "a list") == value
+        return
     with pytest.raises(Wrong, match="the result is"):
         shaped(value, form, "the result", "a list")
+
+
+def test_numbers_in_other_styles_are_numbers():
+    plain = decode(encode([Fraction(1, 2), Fraction(6, 3), Decimal("0.5"), Decimal(2)]))
+    assert plain == [0.5, 2, 0.5, 2]
+    assert [type(x) for x in plain] == [float, int, float, int]
+    assert bare(([torch.tensor(3)], torch.tensor([2.5]))) == ([3], 2.5)
+    assert shaped([(torch.tensor(1), 2)], [(int, int)], "the result", "a list") == [(1, 2)]
+    close(torch.tensor(0.5, dtype=torch.float64), 0.5, "x")
+
+
+def test_nan_is_nan_and_must_not_be_hidden():
+    want = torch.tensor([torch.nan, 1.0, 2.0])
+    for check in (close, same):
+        check(want.clone(), want, "x")
+        with pytest.raises(
+            Wrong,
+            match=re.escape(f"x[0] is 0, and should be nan (1 of 3 numbers are wrong). {HIDDEN}"),
+        ):
+            check(want.nan_to_num(), want, "x")
+    close(math.nan, math.nan, "x")
+    with pytest.raises(Wrong, match="x is 0, and should be nan"):
+        close(0.0, math.nan, "x")
+    identical([want, want.clone()], "x")
+    assert who(want * 4, [want, want * 3], 0) == "It is the sum over all ranks."
+
+
+def test_who_counts_whole_numbers_that_no_float_holds():
+    parts = [torch.tensor([2**60 + 1]), torch.tensor([2**50 + 3])]
+    assert who(parts[0].double().long(), parts, 0) is None
+    assert who(2 * parts[0] + parts[1], parts, 0) == "It is a sum that counts rank 0 twice."
+    with pytest.raises(Wrong, match=f"is {2**60}, and should be {2**60 + 1}"):
+        same(parts[0].double().long(), parts[0], "x")
+
+
+def test_what_nobody_waits_for_is_told():
+    def run(comm, waits):
+        work = comm.isend(torch.ones(2), 1 - comm.rank)
+        comm.recv(torch.empty(2), 1 - comm.rank)
+        if waits:
+            work.wait()
+        return {"open": left_open(comm)}
+
+    waited(Outcome(list(World(2).run(run, True)), []))
+    with pytest.raises(Wrong, match="rank 0 returns without waiting for all that it has posted"):
+        waited(Outcome(list(World(2).run(run, False)), []))
 
 
 def test_a_refusal_is_caught_where_it_is_due():
