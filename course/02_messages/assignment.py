@@ -3,12 +3,13 @@
 #
 # You build the ring all-reduce from `send` and `receive`, and find a bug in another ring.
 #
-# Seven exercises, 16 points. After each, run the check: it tries your function on 1 to 5 ranks, then in real
+# Seven exercises, 16 points. After each, run the check: it tries your function on 1 to 8 ranks, then in real
 # processes, and says what is wrong. Try as often as you like. What your function prints is not shown there; to see it,
 # run the function in a `World` of your own.
 #
 # In every exercise rank r's *right* neighbour is rank r+1, and the last rank's is rank 0. The collectives of the
-# library are refused here: build with `comm.send`, `recv`, `sendrecv`, `isend`, `irecv`.
+# library are refused here: build with `comm.send`, `recv`, `sendrecv`, `isend`, `irecv`. Wait for all that you post,
+# before you return. A nan is a number like any other: it is passed on, and counts in a sum.
 
 # %% nbgrader={"grade_id": "setup"}
 import torch
@@ -26,7 +27,7 @@ from minidist.comm import World
 # | | |
 # |---|---|
 # | call | `shift(comm, x)` |
-# | `x` | any shape, the same on every rank; **not changed** |
+# | `x` | any shape, contiguous or not, the same on every rank; **not changed** |
 # | returns | a **new** tensor: the `x` of the left neighbour |
 # | cost | one message a rank |
 #
@@ -71,7 +72,7 @@ study.messages(world.trace, clock="steps", label="bytes", title="Your shift on 4
 # | | |
 # |---|---|
 # | call | `broadcast(comm, x, root)` |
-# | `x` | any shape, the same on every rank; afterwards it holds the root's numbers, **in place** |
+# | `x` | any shape, contiguous or not, the same on every rank; afterwards it holds the root's numbers, **in place** |
 # | returns | nothing |
 # | cost | n−1 messages in all: one to each rank that has nothing yet |
 #
@@ -171,7 +172,7 @@ study.holdings([chunks for chunks, _ in results], after, title="Your reduce-scat
 # | | |
 # |---|---|
 # | call | `all_gather(comm, chunks)` |
-# | `chunks` | a list of n tensors; `chunks[r]` is right on rank r, all others are to be filled, **in place** |
+# | `chunks` | a list of n tensors with one dimension; `chunks[r]` is right on rank r, all others are to be filled, **in place** |
 # | returns | nothing |
 # | cost | n−1 messages a rank, all to the right, each of one chunk |
 #
@@ -334,7 +335,7 @@ study.table(rows, ["ranks", "rank 0 gets", "should be"])
 # | | |
 # |---|---|
 # | call | `ring_sum(comm, x)` |
-# | `x` | any shape, the same on every rank; **not changed** |
+# | `x` | any shape, contiguous or not, the same on every rank; **not changed** |
 # | returns | a **new** tensor: the sum of every rank's x |
 # | cost | n−1 messages a rank, all to the right |
 #

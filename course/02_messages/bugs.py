@@ -917,4 +917,217 @@ def ring_sum(comm, x):
     return x * n
 ''',
     ),
+    Bug(
+        "shift",
+        "a send nobody waits for",
+        old="return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
+        new="""
+y = torch.empty_like(x)
+comm.isend(x, (r + 1) % n)
+return comm.recv(y, (r - 1) % n)
+""",
+    ),
+    Bug(
+        "shift",
+        "only for up to 5 ranks",
+        old="return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
+        new="""
+if n > 5:
+    return x.clone()
+return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)
+""",
+    ),
+    Bug(
+        "shift",
+        "view(-1) of a tensor that is not contiguous",
+        old="return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
+        new="""
+y = torch.empty_like(x)
+return comm.sendrecv(x.view(-1), (r + 1) % n, torch.empty(x.numel(), dtype=x.dtype), (r - 1) % n).view(x.shape)
+""",
+    ),
+    Bug(
+        "shift",
+        "nan is cleaned",
+        old="return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
+        new="return comm.sendrecv(x.nan_to_num(), (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
+    ),
+    Bug(
+        "broadcast",
+        "sends of copies that nobody waits for",
+        old="comm.send(x, r)",
+        new="comm.isend(x.clone(), r)",
+    ),
+    Bug(
+        "broadcast",
+        "reshape(-1): a copy if not contiguous",
+        old="""
+if comm.rank == root:
+    for r in range(comm.size):
+        if r != root:
+            comm.send(x, r)
+else:
+    comm.recv(x, root)
+""",
+        new="""
+flat = x.reshape(-1)
+if comm.rank == root:
+    for r in range(comm.size):
+        if r != root:
+            comm.send(flat, r)
+else:
+    comm.recv(flat, root)
+""",
+    ),
+    Bug(
+        "broadcast",
+        "a tree for 5 at most",
+        old="""
+if comm.rank == root:
+    for r in range(comm.size):
+        if r != root:
+            comm.send(x, r)
+else:
+    comm.recv(x, root)
+""",
+        new="""
+if comm.size > 5 and comm.rank == comm.size - 1:
+    return
+if comm.rank == root:
+    for r in range(comm.size):
+        if r != root and not (comm.size > 5 and r == comm.size - 1):
+            comm.send(x, r)
+else:
+    comm.recv(x, root)
+""",
+    ),
+    Bug(
+        "reduce_scatter",
+        "lengths as tensor_split has them",
+        old="""
+partial = chunks[(r - 1) % n].clone()
+for step in range(n - 1):
+    mine = chunks[(r - 2 - step) % n]
+    received = comm.sendrecv(partial, (r + 1) % n, torch.empty_like(mine), (r - 1) % n)
+    partial = received + mine
+return partial
+""",
+        new="""
+flat = torch.cat(list(chunks))
+chunks = flat.tensor_split(n)
+partial = chunks[(r - 1) % n].clone()
+for step in range(n - 1):
+    mine = chunks[(r - 2 - step) % n]
+    received = comm.sendrecv(partial, (r + 1) % n, torch.empty_like(mine), (r - 1) % n)
+    partial = received + mine
+return partial
+""",
+    ),
+    Bug(
+        "reduce_scatter",
+        "sends that nobody waits for",
+        old="received = comm.sendrecv(partial, (r + 1) % n, torch.empty_like(mine), (r - 1) % n)",
+        new="""
+comm.isend(partial, (r + 1) % n)
+received = comm.recv(torch.empty_like(mine), (r - 1) % n)
+""",
+    ),
+    Bug(
+        "reduce_scatter",
+        "added up in float64",
+        old="""
+partial = chunks[(r - 1) % n].clone()
+for step in range(n - 1):
+    mine = chunks[(r - 2 - step) % n]
+    received = comm.sendrecv(partial, (r + 1) % n, torch.empty_like(mine), (r - 1) % n)
+    partial = received + mine
+return partial
+""",
+        new="""
+partial = chunks[(r - 1) % n].double()
+for step in range(n - 1):
+    mine = chunks[(r - 2 - step) % n]
+    received = comm.sendrecv(partial, (r + 1) % n, torch.empty(len(mine), dtype=torch.float64), (r - 1) % n)
+    partial = received + mine
+return partial.to(chunks[0].dtype)
+""",
+    ),
+    Bug(
+        "reduce_scatter",
+        "nan is 0",
+        old="partial = received + mine",
+        new="partial = received.nan_to_num() + mine",
+    ),
+    Bug(
+        "all_gather",
+        "sends nobody waits for",
+        old="comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - step - 1) % n], (r - 1) % n)",
+        new="""
+comm.isend(chunks[(r - step) % n], (r + 1) % n)
+comm.recv(chunks[(r - step - 1) % n], (r - 1) % n)
+""",
+    ),
+    Bug(
+        "all_gather",
+        "lengths of tensor_split",
+        old="comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - step - 1) % n], (r - 1) % n)",
+        new="""
+mine, y = chunks[(r - step) % n], chunks[(r - step - 1) % n]
+sizes = [len(c) for c in torch.empty(sum(map(len, chunks))).tensor_split(n)]
+comm.sendrecv(mine[:sizes[(r - step) % n]], (r + 1) % n, y[:sizes[(r - step - 1) % n]], (r - 1) % n)
+""",
+    ),
+    Bug(
+        "all_reduce",
+        "in float64",
+        old="""
+chunks = x.view(-1).tensor_split(comm.size)
+chunks[comm.rank].copy_(reduce_scatter(comm, chunks))
+all_gather(comm, chunks)
+""",
+        new="""
+y = x.double()
+chunks = y.view(-1).tensor_split(comm.size)
+chunks[comm.rank].copy_(reduce_scatter(comm, chunks))
+all_gather(comm, chunks)
+x.copy_(y)
+""",
+    ),
+    Bug(
+        "all_reduce",
+        "nan is 0",
+        old="""
+chunks = x.view(-1).tensor_split(comm.size)
+chunks[comm.rank].copy_(reduce_scatter(comm, chunks))
+all_gather(comm, chunks)
+""",
+        new="""
+x.nan_to_num_()
+chunks = x.view(-1).tensor_split(comm.size)
+chunks[comm.rank].copy_(reduce_scatter(comm, chunks))
+all_gather(comm, chunks)
+""",
+    ),
+    Bug(
+        "ring_sum",
+        "sends nobody waits for",
+        old="received = comm.sendrecv(passing, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
+        new="""
+received = torch.empty_like(x)
+comm.isend(passing, (r + 1) % n)
+comm.recv(received, (r - 1) % n)
+""",
+    ),
+    Bug(
+        "ring_sum",
+        "right on 5 ranks at most",
+        old="for _ in range(n - 1):",
+        new="for _ in range(min(n, 5) - 1):",
+    ),
+    Bug(
+        "ring_sum",
+        "view(-1) of a tensor that is not contiguous",
+        old="received = comm.sendrecv(passing, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
+        new="received = comm.sendrecv(passing.view(-1), (r + 1) % n, torch.empty(x.numel(), dtype=x.dtype), (r - 1) % n).view(x.shape)",
+    ),
 ]

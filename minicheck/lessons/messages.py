@@ -16,13 +16,18 @@ from ..exam import (
     Outcome,
     Prediction,
     Wrong,
+    differ,
+    encode,
     equal,
     few,
     integer,
+    integers,
+    left_open,
     ranked,
     recognized,
     same,
     unchanged,
+    waited,
     who,
     whole,
 )
@@ -30,8 +35,8 @@ from ..exam import (
 # ------------------------------------------------------------
 # Shift and broadcast.
 #
-# Each is examined in Worlds of 1 to 5 ranks, with lengths that n does not divide, shorter than n and 0, and
-# two lengths that nobody knows beforehand; then in real processes.
+# Each is examined in Worlds of 1 to 8 ranks, with lengths that n does not divide, shorter than n and 0, with nan, and
+# with lengths that nobody knows beforehand; then in real processes.
 
 
 RANKS = (3, 2, 4, 1, 5)  # first the smallest ring that can be wrong, and be understood
@@ -49,11 +54,19 @@ def words(shape: tuple[int, ...]) -> str:
 
 
 def numbers(shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> torch.Tensor:
-    """Whole numbers of both signs: sums are exact in any order. Those of 64 bits are more than float32 can hold."""
+    """Whole numbers of both signs: sums are exact in any order. Those of 64 bits are more than float32 can hold, and
+    integers more than float64."""
     x = whole(shape, torch.int64, rng)
-    if dtype != torch.float32:
+    for _ in range({torch.float32: 0, torch.float64: 1, torch.int64: 6}[dtype]):
         x = 64 * x + torch.randint(64, shape, generator=rng)
     return (x * (2 * torch.randint(2, shape, generator=rng) - 1)).to(dtype)
+
+
+def with_nan(x: torch.Tensor, there: bool, place: int = 0) -> torch.Tensor:
+    """x, with nan in that place if it is to be there."""
+    if there:
+        x[place] = torch.nan
+    return x
 
 
 class TensorExam(Exam):
@@ -61,18 +74,18 @@ class TensorExam(Exam):
 
     exact = True
     cases = tuple(Case(n, f"n = {n}, {words(s)}", s) for n in RANKS for s in SHAPES) + tuple(
-        Case(n, f"n = {n}, a length drawn at random", most) for n in (3, 5) for most in (30, 3000)
+        Case(n, f"n = {n}, a length drawn at random, nan in place r on rank r", most)
+        for n, most in ((3, 30), (3, 3000), (5, 30), (5, 3000), (6, 30), (7, 30), (8, 30))
     )
     processes = ranked(
         lambda n, s: f"{n} real processes, {words(s)}", ((3, (7,)), (2, (5,)), (4, (3, 5)))
     )
 
     def draw(self, case, rng):
-        shape = case.given
-        if isinstance(shape, int):
-            shape = (integer(rng, 14, shape),)
-        dtype = DTYPES[integer(rng, 0, 3)]
-        return [(numbers(shape, dtype, rng),) for _ in range(case.n)]
+        secret = isinstance(case.given, int)
+        shape = (integer(rng, 14, case.given),) if secret else case.given
+        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
+        return [(with_nan(numbers(shape, dtype, rng), secret, r),) for r in range(case.n)]
 
 
 class InPlace(TensorExam):
@@ -84,6 +97,16 @@ class InPlace(TensorExam):
         held = x.detach()  # of the same memory: `x.data = …` does not write into it
         yours(comm, x, *given)
         return held
+
+
+def strided(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers; those of a matrix of 3 rows are not contiguous."""
+    return x.t().contiguous().t() if x.dim() == 2 and len(x) == 3 else x
+
+
+COPIED = (
+    "It is as before. This x is not contiguous: what arrives in x.reshape(-1) arrives in a copy."
+)
 
 
 def to_the_right(case: Case, outcome: Outcome, times: int, nbytes: list[int], why: str) -> None:
@@ -124,12 +147,15 @@ class NewExam(TensorExam):
             (x, [numbers(x.shape, x.dtype, rng) for _ in again]) for (x,) in super().draw(case, rng)
         ]
 
+    def run(self, comm, yours, x, others):
+        return super().run(comm, yours, strided(x), others)
+
     def call(self, comm, yours, x, others):
         y = yours(comm, x)
-        first = y.clone() if isinstance(y, torch.Tensor) else y
+        first = encode(y)
         for other in others:
             yours(comm, other)
-        return {"y": y, "alias": aliased(x, y), "kept": y is first or y.equal(first)}
+        return {"y": y, "alias": aliased(x, y), "kept": encode(y) == first}
 
     def value(self, case, args, rank, name, got, want):
         if not got["kept"]:
@@ -153,7 +179,7 @@ class Shift(NewExam):
     """`shift(comm, x)`: the x of the left neighbour, in a new tensor. One message a rank."""
 
     name = "shift"
-    right = "n = 1…5, 14 shapes and secret lengths, one message a rank, x untouched; then 2, 3 and 4 real processes."
+    right = "n = 1…8, 14 shapes and secret lengths, one message a rank, x untouched; then 2, 3 and 4 real processes."
 
     def wants(self, case, args):
         return [{"the result": args[r - 1][0]} for r in range(case.n)]
@@ -184,7 +210,7 @@ class Broadcast(InPlace):
     """`broadcast(comm, x, root)`: fills every rank's x with the root's. n−1 messages in all."""
 
     name = "broadcast"
-    right = "n = 1…5, 14 shapes and secret lengths, every root, n−1 messages in all; then 2, 3 and 4 real processes."
+    right = "n = 1…8, 14 shapes and secret lengths, every root, n−1 messages in all; then 2, 3 and 4 real processes."
     cases = tuple(
         c._replace(what=f"{c.what}, root {i % c.n}", given=(c.given, i % c.n))
         for i, c in enumerate(TensorExam.cases)
@@ -198,10 +224,16 @@ class Broadcast(InPlace):
         shape, root = case.given
         return [(x, root) for (x,) in super().draw(case._replace(given=shape), rng)]
 
+    def run(self, comm, yours, x, root):
+        return super().run(comm, yours, strided(x), root)
+
     def wants(self, case, args):
         return [{"x": args[args[0][1]][0]}] * case.n
 
     def mistakes(self, case, args, rank, name, got):
+        x = args[rank][0]
+        if equal(got, x) and not strided(x).is_contiguous():
+            return COPIED
         return who(got, [x for x, _ in args], rank)
 
     def cost(self, case, args, outcome):
@@ -228,7 +260,7 @@ FIRST = "Which chunk does it send first?"
 
 
 class ChunksExam(TensorExam):
-    """Every rank has n chunks, as equal as can be."""
+    """Every rank has n chunks, as equal as can be, or cut at random where the length is."""
 
     cases = tuple(
         c for c in TensorExam.cases if not isinstance(c.given, tuple) or len(c.given) == 1
@@ -236,19 +268,23 @@ class ChunksExam(TensorExam):
     processes = tuple(c for c in TensorExam.processes if len(c.given) == 1)
 
     def draw(self, case, rng):
-        return [(list(x.tensor_split(case.n)),) for (x,) in super().draw(case, rng)]
+        args = super().draw(case, rng)
+        cuts = case.n
+        if isinstance(case.given, int):
+            cuts = sorted(integers(rng, 0, len(args[0][0]), case.n - 1))
+        return [(list(x.tensor_split(cuts)),) for (x,) in args]
 
 
 class ReduceScatter(ChunksExam):
     """`reduce_scatter(comm, chunks)`: chunk `comm.rank`, summed over all ranks. n−1 messages a rank, to the right."""
 
     name = "reduce_scatter"
-    right = "n = 1…5, 11 lengths and secret ones, n−1 messages a rank, to the right; then 2 and 3 real processes."
+    right = "n = 1…8, 11 lengths and secret ones, n−1 messages a rank, to the right; then 2 and 3 real processes."
 
     returns = ("the chunk",)
 
     def run(self, comm, yours, chunks):
-        return {"found": yours(comm, chunks), "given": list(chunks)}
+        return {"found": yours(comm, chunks), "given": list(chunks), "open": left_open(comm)}
 
     def judge(self, case, args, outcome):
         super().judge(case, args, outcome)
@@ -292,7 +328,7 @@ def _astray(out, chunks, r):
             text = who(out, [c[i] for c in chunks], r)
             if text:
                 return f"It is made of the chunks {i}, not {r}. {text}"
-    if any(p.shape != out.shape for c in chunks for p in c):
+    if len(chunks) > 5 or any(p.shape != out.shape for c in chunks for p in c):
         return None
     for order in product(range(len(chunks)), repeat=len(chunks)):
         if out.equal(sum(c[i] for c, i in zip(chunks, order))):
@@ -304,7 +340,7 @@ class AllGather(ChunksExam):
     """`all_gather(comm, chunks)`: fills every chunks[i] with that of rank i. n−1 messages a rank, to the right."""
 
     name = "all_gather"
-    right = "n = 1…5, 11 lengths and secret ones, n−1 messages a rank, to the right; then 2 and 3 real processes."
+    right = "n = 1…8, 11 lengths and secret ones, n−1 messages a rank, to the right; then 2 and 3 real processes."
 
     def run(self, comm, yours, chunks):
         held, filled = list(chunks), [c.detach() for c in chunks]
@@ -312,6 +348,7 @@ class AllGather(ChunksExam):
         return {
             "chunks": filled,
             "kept": all(a is b for a, b in zip(held, chunks)) and len(held) == len(chunks),
+            "open": left_open(comm),
         }
 
     def judge(self, case, args, outcome):
@@ -325,21 +362,25 @@ class AllGather(ChunksExam):
             for i, chunk in enumerate(got["chunks"]):
                 guess = partial(self._guess, i=i, r=r, chunks=chunks, want=want)
                 same(chunk, want[i], f"rank {r}: chunks[{i}]", guess)
+        waited(outcome)
         sizes = [c.nbytes for c in want]
         least = [sum(sizes) - sizes[(r + 1) % n] for r in range(n)]
         to_the_right(case, outcome, n - 1, least, "n−1")
 
     def _guess(self, x, i, r, chunks, want):
-        if x.equal(chunks[r][i]):
+        if equal(x, chunks[r][i]):
             return f"It is as before: chunk {i} never arrived at rank {r}. One step short, or received elsewhere?"
         finished = {
             f"That is chunk {j}, in the wrong place.": want[j] for j in range(len(want)) if j != i
         }
-        return recognized(x, finished, "", equal) or self._unfinished(x, i, chunks)
+        wrong = differ(x, want[i])
+        part = "Part of it is as before. The lengths of chunks are any: is it cut short?"
+        part = "" if differ(x[wrong], chunks[r][i][wrong]).any() else part
+        return recognized(x, finished, "", equal) or self._unfinished(x, i, chunks) or part
 
     def _unfinished(self, x, i, chunks):
         for s, j in product(range(len(chunks)), repeat=2):
-            if x.equal(chunks[s][j]):
+            if equal(x, chunks[s][j]):
                 return (
                     f"It is what rank {s} had in chunks[{j}] at the start. Send first the chunk that you own, "
                     "then what has just arrived."
@@ -352,7 +393,7 @@ class AllReduce(InPlace):
 
     name = "all_reduce"
     right = (
-        "n = 1…5, 14 shapes and secret lengths, 2(n−1) messages and 2(n−1)/n·N bytes a rank; "
+        "n = 1…8, 14 shapes and secret lengths, 2(n−1) messages and 2(n−1)/n·N bytes a rank; "
         "then 2, 3 and 4 real processes."
     )
 
@@ -383,7 +424,7 @@ class AllReduce(InPlace):
 def wrong_part(got, want, xs: list, count: int) -> tuple[int, torch.Tensor, list[torch.Tensor]]:
     """The first of so many parts that is wrong: its number, what it is, and what it is in each of `xs`."""
     mine, right, *own = (t.reshape(-1).tensor_split(count) for t in (got, want, *xs))
-    i = next(i for i in range(count) if not mine[i].equal(right[i]))
+    i = next(i for i in range(count) if differ(mine[i], right[i]).any())
     return i, mine[i], [parts[i] for parts in own]
 
 
@@ -396,7 +437,7 @@ class RingSum(NewExam):
     """`ring_sum(comm, x)`: the sum of every rank's x, in a new tensor. n−1 messages of the whole x a rank."""
 
     name = "ring_sum"
-    right = "n = 1…5, 14 shapes and secret lengths, n−1 messages a rank, x untouched; then 2, 3 and 4 real processes."
+    right = "n = 1…8, 14 shapes and secret lengths, n−1 messages a rank, x untouched; then 2, 3 and 4 real processes."
 
     rounds = True
 

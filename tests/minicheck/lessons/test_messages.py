@@ -11,9 +11,10 @@ import torch
 
 import minicheck as check
 from minicheck import Wrong
+from minicheck.lessons import messages
 from minicheck.lessons.messages import predict
 from tests.bank.bank import solved
-from tests.minicheck.examined import accepted
+from tests.minicheck.examined import accepted, assert_odd_answers_are_told, refused
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -205,3 +206,89 @@ def test_right_numbers(capsys):
 )
 def test_wrong_numbers(numbers, says):
     judge(FACTS, RIGHT | numbers, says)
+
+
+STYLES = [
+    (
+        "shift",
+        "return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
+        """
+y = torch.empty_like(x)
+if r % 2 == 0 and not (n % 2 and r == n - 1):
+    comm.send(x, (r + 1) % n)
+    comm.recv(y, (r - 1) % n)
+else:
+    comm.recv(y, (r - 1) % n)
+    comm.send(x, (r + 1) % n)
+return y
+""",
+    ),
+    (
+        "reduce_scatter",
+        "received = comm.sendrecv(partial, (r + 1) % n, torch.empty_like(mine), (r - 1) % n)",
+        """
+received = torch.empty_like(mine)
+a, b = comm.isend(partial, (r + 1) % n), comm.irecv(received, (r - 1) % n)
+b.wait()
+a.wait()
+""",
+    ),
+    (
+        "all_gather",
+        "comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - step - 1) % n], (r - 1) % n)",
+        "comm.sendrecv(chunks[(r - step) % n].reshape(-1), (r + 1) % n, chunks[(r - step - 1) % n].reshape(-1), (r - 1) % n)",
+    ),
+    (
+        "all_gather",
+        "comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - step - 1) % n], (r - 1) % n)",
+        """
+b = comm.irecv(chunks[(r - step - 1) % n], (r - 1) % n)
+a = comm.isend(chunks[(r - step) % n], (r + 1) % n)
+b.wait()
+a.wait()
+""",
+    ),
+    (
+        "ring_sum",
+        "received = comm.sendrecv(passing, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
+        """
+received = torch.empty_like(x)
+w = comm.isend(passing, (r + 1) % n)
+comm.recv(received, (r - 1) % n)
+w.wait()
+""",
+    ),
+    (
+        "predict",
+        """
+n = 8
+N = 4_000_000
+alpha = 5e-6
+beta = 1 / 50e9
+messages = 2 * (n - 1)
+nbytes = 2 * (n - 1) / n * N
+seconds = messages * alpha + nbytes * beta
+naive_nbytes = (n - 1) * N
+""",
+        """
+n = 8
+N = 4_000_000
+alpha = 5e-6
+beta = 1 / 50e9
+messages = 2 * (n - 1)
+nbytes = 2 * (n - 1) / n * N
+seconds = messages * alpha + nbytes * beta
+naive_nbytes = (n - 1) * N
+from fractions import Fraction
+nbytes, seconds = Fraction(nbytes), Fraction(seconds)
+""",
+    ),
+]
+
+
+def test_right_answers_in_other_styles():
+    assert refused("02_messages", STYLES) == {}
+
+
+def test_whatever_comes_is_told_in_words():
+    assert_odd_answers_are_told(messages)
