@@ -8,7 +8,7 @@
 # you like. What your function prints is not shown there; to see it, run the function in a `World` of your own.
 #
 # The collectives of the library are refused, except where an exercise says so: build with `comm.send`, `recv`,
-# `sendrecv`, `isend`, `irecv`. N is the number of bytes of the whole tensor; a message of N bytes takes α + Nβ.
+# `sendrecv`, `isend`, `irecv`, and wait for all that you post, before you return. A nan is passed on as any number. N is the number of bytes of the whole tensor; a message of N bytes takes α + Nβ.
 
 # %% nbgrader={"grade_id": "setup"}
 import math
@@ -32,7 +32,7 @@ from minidist.comm.cluster import Cluster
 # | | |
 # |---|---|
 # | call | `tree_broadcast(comm, x, root)` |
-# | `x` | any shape, the same on every rank; afterwards it holds the root's numbers, **in place** |
+# | `x` | any shape, contiguous or not, the same on every rank; afterwards it holds the root's numbers, **in place** |
 # | returns | nothing |
 # | cost | n−1 messages in all, and ⌈log2 n⌉ rounds: on a clock with α = 0 they take ⌈log2 n⌉ · Nβ |
 #

@@ -2161,4 +2161,114 @@ def pipeline(comm, x, pieces):
         fiber.time = 0.0
 ''',
     ),
+    Bug(
+        "tree_broadcast",
+        "sends of clones nobody waits for",
+        old="comm.send(x, (root + place + reach) % n)",
+        new="comm.isend(x.clone(), (root + place + reach) % n)",
+    ),
+    Bug(
+        "tree_broadcast",
+        "up to 16 ranks",
+        old="while reach < n:",
+        new="while reach < min(n, 16):",
+    ),
+    Bug(
+        "tree_broadcast",
+        "it is received into reshape(-1), a copy where x is not contiguous",
+        old="n = comm.size",
+        new="""
+x = x.reshape(-1)
+n = comm.size
+""",
+    ),
+    Bug(
+        "tree_broadcast",
+        "nan is cleaned",
+        old="comm.send(x, (root + place + reach) % n)",
+        new="comm.send(x.nan_to_num(), (root + place + reach) % n)",
+    ),
+    Bug(
+        "halving_doubling",
+        "sends nobody waits for",
+        old="comm.sendrecv(keep, partner, give, partner)",
+        new="""
+comm.isend(keep, partner)
+comm.recv(give, partner)
+""",
+    ),
+    Bug(
+        "halving_doubling",
+        "up to 16 ranks",
+        old="distance = comm.size // 2",
+        new="distance = min(8, comm.size // 2)",
+    ),
+    Bug(
+        "halving_doubling",
+        "nan is 0",
+        old="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
+        new="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner).nan_to_num()",
+    ),
+    Bug(
+        "halving_doubling",
+        "int sums as float64",
+        old="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
+        new="keep.copy_(keep.double() + comm.sendrecv(give, partner, torch.empty_like(keep), partner).double())",
+    ),
+    Bug(
+        "hierarchical",
+        "sum in float64 of ints",
+        old="flat = x.view(-1)",
+        new="""
+x.copy_(x.double().to(x.dtype))
+flat = x.view(-1)
+""",
+    ),
+    Bug(
+        "hierarchical",
+        "nan is 0",
+        old="mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))",
+        new="mine = all_reduce_(outer, reduce_scatter(inner, flat.nan_to_num() if x.is_floating_point() else flat, sizes=sizes))",
+    ),
+    Bug(
+        "hierarchical",
+        "only 4 nodes",
+        old="outer = comm.split([r % per_node for r in range(comm.size)])",
+        new="outer = comm.split([r % per_node + per_node * (r // per_node // 4) for r in range(comm.size)])",
+    ),
+    Bug(
+        "pipeline",
+        "sends nobody waits for",
+        edits=(
+            (
+                """
+for work in leaving:
+    work.wait()
+""",
+                "pass",
+            ),
+        ),
+    ),
+    Bug(
+        "pipeline",
+        "only the last is waited for",
+        old="for work in leaving:",
+        new="for work in leaving[-1:]:",
+    ),
+    Bug(
+        "pipeline",
+        "up to 8 ranks",
+        old="leaving = []",
+        new="""
+leaving = []
+if comm.size > 8:
+    return
+""",
+    ),
+    Bug(
+        "pipeline",
+        "nan is cleaned",
+        old="leaving.append(comm.isend(piece, comm.rank + 1))",
+        new="leaving.append(comm.isend(piece.nan_to_num_(), comm.rank + 1))",
+    ),
 ]

@@ -23,12 +23,14 @@ from ..exam import (
     Report,
     Solo,
     Wrong,
+    bare,
     equal,
     few,
     first_near,
     integer,
     near,
     number,
+    one_of,
     ranked,
     real,
     recognized,
@@ -36,7 +38,18 @@ from ..exam import (
     uniform,
     who,
 )
-from .messages import DTYPES, InPlace, numbers, one_to_each, sum_of, words, wrong_part
+from .messages import (
+    COPIED,
+    DTYPES,
+    InPlace,
+    numbers,
+    one_to_each,
+    strided,
+    sum_of,
+    with_nan,
+    words,
+    wrong_part,
+)
 
 # ------------------------------------------------------------
 # The shape of a broadcast: a tree, and a pipeline with a bug.
@@ -48,7 +61,7 @@ from .messages import DTYPES, InPlace, numbers, one_to_each, sum_of, words, wron
 
 # first what can be wrong and be drawn, then where trees go wrong
 TREE_RANKS = (4, 2, 3, 1, 5, 8, 7, 13, 16)
-TREE_SHAPES = ((4,), (), (0,), (13,), (2, 3))
+TREE_SHAPES = ((4,), (), (0,), (13,), (3, 5))
 SET = "An answer leaves the clock alone."
 
 
@@ -68,7 +81,7 @@ class TreeBroadcast(ByteClock):
     """`tree_broadcast(comm, x, root)`: fills every rank's x with the root's. n−1 messages, ⌈log2 n⌉ rounds."""
 
     name = "tree_broadcast"
-    right = "n = 1…16, every root, n−1 messages, ⌈log2 n⌉ rounds; then 2, 3 and 5 real processes."
+    right = "n = 1…33, every root, n−1 messages, ⌈log2 n⌉ rounds; then 2, 3 and 5 real processes."
     # Each n with three roots, then each shape: all n with all shapes would take five times as long, and tell no more.
     cases = (
         *ranked(
@@ -83,8 +96,8 @@ class TreeBroadcast(ByteClock):
             ],
         ),
         *(
-            Case(n, f"n = {n}, root, length drawn at random", ((100, 400), None))
-            for n in (6, 11, 12)
+            Case(n, f"n = {n}, root, length drawn at random, nan in x", ((100, 400), None))
+            for n in (6, 11, 12, 33)
         ),
     )
     processes = tuple(
@@ -94,14 +107,14 @@ class TreeBroadcast(ByteClock):
 
     def draw(self, case, rng):
         shape, root = case.given
-        if root is None:
-            low, most = shape
-            shape, root = [integer(rng, *of) for of in ((low, most), (1, case.n))]
-        dtype = DTYPES[integer(rng, 0, 3)]
-        return [
-            (numbers(shape if isinstance(shape, tuple) else (shape,), dtype, rng), root)
-            for _ in range(case.n)
-        ]
+        secret = root is None
+        if secret:
+            shape, root = (integer(rng, *shape),), integer(rng, 1, case.n)
+        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
+        return [(with_nan(numbers(shape, dtype, rng), secret), root) for _ in range(case.n)]
+
+    def run(self, comm, yours, x, root):
+        return super().run(comm, yours, strided(x), root)
 
     def wants(self, case, args):
         return [{"x": args[args[0][1]][0]}] * case.n
@@ -123,7 +136,9 @@ class TreeBroadcast(ByteClock):
 
     def mistakes(self, case, args, rank, name, got):
         xs, root = [x for x, _ in args], args[0][1]
-        if got.equal(xs[rank]):
+        if equal(got, xs[rank]):
+            if not strided(got).is_contiguous():
+                return COPIED
             return f"It is rank {rank}'s own, as before: nothing arrived from root {root}."
         return who(got, xs, rank) if len(xs) < 9 else f"It is not root {root}'s."
 
@@ -144,7 +159,7 @@ class Pipeline(ByteClock):
     """`pipeline(comm, x, pieces)`: rank 0's x on every rank, along a chain, in n−2+pieces steps of a piece each."""
 
     name = "pipeline"
-    right = "n = 1…8, 1 to 32 pieces, n−2+pieces steps; then 2 and 3 real processes."
+    right = "n = 1…9, 1 to 32 pieces, n−2+pieces steps; then 2 and 3 real processes."
     cases = (
         *(
             Case(n, f"n = {n}, {pieces} pieces of {size} numbers", (size * pieces, pieces))
@@ -162,7 +177,10 @@ class Pipeline(ByteClock):
             Case(n, f"n = {n}, {pieces} pieces, {size} numbers", (size, pieces))
             for n, pieces, size in ((3, 4, 7), (4, 3, 2), (2, 2, 0), (4, 6, 41))
         ),
-        *(Case(n, f"n = {n}, numbers and pieces drawn at random", None) for n in (3, 6)),
+        *(
+            Case(n, f"n = {n}, numbers and pieces drawn at random, nan in x", None)
+            for n in (3, 6, 9)
+        ),
     )
     processes = tuple(
         Case(n, f"{n} real processes, 4 pieces, {size} numbers", (size, 4))
@@ -170,9 +188,10 @@ class Pipeline(ByteClock):
     )
 
     def draw(self, case, rng):
+        secret = case.given is None
         size, pieces = case.given or [integer(rng, 1, most) for most in (100, 12)]
-        dtype = DTYPES[integer(rng, 0, 3)]
-        return [(numbers((size,), dtype, rng), pieces) for _ in range(case.n)]
+        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
+        return [(with_nan(numbers((size,), dtype, rng), secret), pieces) for _ in range(case.n)]
 
     def wants(self, case, args):
         return [{"x": args[0][0]}] * case.n
@@ -214,11 +233,11 @@ class Pipeline(ByteClock):
         xs, pieces = [x for x, _ in args], args[0][1]
         i, mine, own = wrong_part(got, xs[0], xs, pieces)
         right = xs[0].tensor_split(pieces)
-        if any(map(mine.equal, own[1:rank])):
+        if any(equal(mine, x) for x in own[1:rank]):
             return f"Piece {i} of {pieces} was passed on before the root's had arrived."
-        if mine.equal(own[rank]):
+        if equal(mine, own[rank]):
             return f"Piece {i} of {pieces} is as before: it never arrived, or not into x."
-        places = [j for j in range(pieces) if mine.equal(right[j])]
+        places = [j for j in range(pieces) if equal(mine, right[j])]
         return places and f"Piece {i} is the root's piece {places[0]}, in the wrong place."
 
 
@@ -237,7 +256,7 @@ class HalvingDoubling(InPlace):
 
     name = "halving_doubling"
     right = (
-        "n = 1…16, 9 shapes and secret lengths, 2·log2 n messages and 2(n−1)/n·N bytes a rank; "
+        "n = 1…32, 9 shapes and secret lengths, 2·log2 n messages and 2(n−1)/n·N bytes a rank; "
         "then 2 and 4 real processes."
     )
     cases = (
@@ -246,16 +265,18 @@ class HalvingDoubling(InPlace):
             for n in HALVING_RANKS
             for s in HALVING_SHAPES[:: 1 if n in (4, 2, 8) else 4]
         ),
-        *(Case(n, f"n = {n}, a length drawn at random", None) for n in (4, 8)),
+        *(Case(n, f"n = {n}, a length drawn at random, nan in x", None) for n in (4, 8, 32)),
     )
     processes = ranked(
         lambda n, s: f"{n} real processes, {words(s)}", ((4, (12,)), (2, (5,)), (4, (3, 3)))
     )
 
     def draw(self, case, rng):
-        shape = (integer(rng, 100, 3000),) if case.given is None else case.given
-        dtype = DTYPES[integer(rng, 0, 3)]
-        return [(numbers(shape, dtype, rng),) for _ in range(case.n)]
+        secret = case.given is None
+        shape = (integer(rng, 100, 3000),) if secret else case.given
+        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
+        one = one_of(case.n, rng)
+        return [(with_nan(numbers(shape, dtype, rng), secret and r == one),) for r in range(case.n)]
 
     def wants(self, case, args):
         return [{"x": sum_of(args)}] * case.n
@@ -294,7 +315,7 @@ def _times(mine, own):
     """How often each rank counts, where it is up to 4 times; of 4 ranks at most."""
     if mine.numel() and len(own) <= 4:
         for times in product(range(5), repeat=len(own)):
-            if mine.double().equal(sum(t * x.double() for t, x in zip(times, own))):
+            if equal(mine, sum(t * x for t, x in zip(times, own))):
                 return (
                     f"It counts the ranks {', '.join(map(str, times[:-1]))} and {times[-1]} times."
                 )
@@ -353,7 +374,7 @@ class AllReduceSeconds(Solo):
 
     def value(self, case, args, rank, name, got, want):
         _, _, nbytes, alpha, beta = args[0]
-        number(got, name)
+        got = number(got, name)
         if not near(got, want, 1e-6):
             slip = first_near(got, slips_of(*args[0]), ROUGHLY) or part_wrong(*args[0], got, want)
             raise Wrong(
@@ -435,7 +456,7 @@ class Bandwidth(Solo):
 
     def value(self, case, args, rank, name, got, want):
         verb, n, nbytes, seconds = args[0]
-        number(got, name)
+        got = number(got, name)
         if near(got, want, EXACTLY):
             return
         algorithm, bus = self.wants(case, args)[0].values()
@@ -528,7 +549,8 @@ PREDICTED = Prediction(predict_cost, "Seconds, bytes and odds, within 1 %.")
 # Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy", 2019.
 
 
-NODES = ((2, 2), (1, 3), (3, 1), (1, 1), (2, 4), (3, 2), (2, 3), (4, 2))  # nodes, ranks of each
+# nodes, ranks of each
+NODES = ((2, 2), (1, 3), (3, 1), (1, 1), (2, 4), (3, 2), (2, 3), (5, 1), (1, 5), (4, 2))
 NODES_SHAPES = ((8,), (24,), (), (0,), (13,), (3, 5), (1000,))
 SPLIT = 24  # bytes of a message of comm.split
 
@@ -538,14 +560,14 @@ class Hierarchical(InPlace):
 
     name = "hierarchical"
     right = (
-        "1…4 nodes of 1…4 ranks, 7 shapes and secret lengths, 2(m−1)/m·N/g bytes a rank between m nodes of g; "
+        "1…5 nodes of 1…5 ranks, 7 shapes and secret lengths, 2(m−1)/m·N/g bytes a rank between m nodes of g; "
         "then 4 and 3 real processes."
     )
     forbidden = ("minidist.collectives.hierarchical", "minidist.parallel")
     cases = tuple(
         Case(
             m * g,
-            f"{m} node{'s' * (m > 1)} of {g}, {'a secret length' if s is None else words(s)}",
+            f"{m} node{'s' * (m > 1)} of {g}, {'a secret length, nan in x' if s is None else words(s)}",
             (g, s),
         )
         for m, g in NODES
@@ -558,9 +580,14 @@ class Hierarchical(InPlace):
 
     def draw(self, case, rng):
         per_node, shape = case.given
-        shape = (integer(rng, 100, 3000),) if shape is None else shape
-        dtype = DTYPES[integer(rng, 0, 3)]
-        return [(numbers(shape, dtype, rng), per_node) for _ in range(case.n)]
+        secret = shape is None
+        shape = (integer(rng, 100, 3000),) if secret else shape
+        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
+        one = one_of(case.n, rng)
+        return [
+            (with_nan(numbers(shape, dtype, rng), secret and r == one), per_node)
+            for r in range(case.n)
+        ]
 
     def wants(self, case, args):
         return [{"x": sum_of(args)}] * case.n
@@ -706,6 +733,7 @@ class FindSlow(Report):
         return yours(trace)
 
     def check(self, case, got, n, rows):
+        got = bare(got)
         typed(got, int, "the result", "the number of a rank, an int")
         if not 0 <= got < n:
             raise Wrong(f"there is no rank {got}: there are {n} ranks, 0 to {n - 1}.")

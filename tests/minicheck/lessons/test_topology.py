@@ -17,7 +17,7 @@ from minicheck.lessons.topology import FindSlow, rounds, shape_of
 from minidist.collectives import all_gather, all_reduce_, all_to_all, reduce_scatter
 from minidist.comm import Recv, Send, World
 from tests.bank.bank import shows_bug, solved
-from tests.minicheck.examined import accepted
+from tests.minicheck.examined import accepted, assert_odd_answers_are_told, refused
 from tests.minicheck.predicted import slips_are_wrong
 from tests.repository.files import ROOT
 
@@ -370,3 +370,91 @@ def test_what_is_no_rank(got, says):
             exam.judge(Case(1, ""), args, Outcome([wrong], []))
     with pytest.raises(Wrong, match=says):
         exam.judge(Case(1, ""), args, Outcome([got], []))
+
+
+STYLES = [
+    (
+        "tree_broadcast",
+        "comm.send(x, (root + place + reach) % n)",
+        "comm.isend(x, (root + place + reach) % n).wait()",
+    ),
+    (
+        "halving_doubling",
+        "keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
+        """
+into = torch.empty_like(keep)
+if comm.rank < partner:
+    comm.send(give, partner)
+    comm.recv(into, partner)
+else:
+    comm.recv(into, partner)
+    comm.send(give, partner)
+keep += into
+""",
+    ),
+    (
+        "all_reduce_seconds",
+        """
+if algorithm == "ring":
+    return 2 * (n - 1) * (alpha + nbytes / n * beta)
+if algorithm == "tree":
+    return 2 * math.log2(n) * (alpha + nbytes * beta)
+return 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta
+""",
+        """
+if algorithm == "ring":
+    return torch.tensor(1.0, dtype=torch.float64) * 2 * (n - 1) * (alpha + nbytes / n * beta)
+if algorithm == "tree":
+    return torch.tensor(1.0, dtype=torch.float64) * 2 * math.log2(n) * (alpha + nbytes * beta)
+return torch.tensor(1.0, dtype=torch.float64) * 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta
+""",
+    ),
+    (
+        "bandwidth",
+        "return nbytes / seconds, factor * nbytes / seconds",
+        "return torch.tensor(nbytes / seconds, dtype=torch.float64), torch.tensor(factor * nbytes / seconds, dtype=torch.float64)",
+    ),
+    (
+        "bandwidth",
+        "return nbytes / seconds, factor * nbytes / seconds",
+        """
+from fractions import Fraction as F
+return F(nbytes) / F(seconds), F(factor) * nbytes / F(seconds)
+""",
+    ),
+    (
+        "hierarchical",
+        "mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))",
+        """
+mine = reduce_scatter(inner, flat, sizes=sizes)
+outer.stream(all_reduce_, mine).wait()
+""",
+    ),
+    (
+        "find_slow",
+        "return max(paces, key=lambda rank: sum(paces[rank]) / len(paces[rank]))",
+        "return torch.tensor([sum(paces[r]) / len(paces[r]) for r in sorted(paces)]).argmax()",
+    ),
+    (
+        "predict_cost",
+        """
+n = 512
+alpha = 5e-6
+beta = 1 / 50e9
+""",
+        """
+from fractions import Fraction as F
+n = 512
+alpha = F(5, 10**6)
+beta = F(1, 50 * 10**9)
+""",
+    ),
+]
+
+
+def test_right_answers_in_other_styles():
+    assert refused("03_topology", STYLES) == {}
+
+
+def test_whatever_comes_is_told_in_words():
+    assert_odd_answers_are_told(topology)
