@@ -8,7 +8,8 @@
 # like. What your function prints is not shown there; to see it, run the function in a `World` of your own.
 #
 # You may call `minidist.collectives`: you built them in lesson 02. What is refused here is the library's data
-# parallelism (`minidist.parallel`), and PyTorch's.
+# parallelism (`minidist.parallel`), and PyTorch's. Wait for all that you post, before you return. A nan in one rank's
+# gradient is a nan in everybody's: it tells that something has gone wrong, and must not be hidden.
 
 # %% nbgrader={"grade_id": "setup"}
 import torch

@@ -1725,4 +1725,174 @@ def average_hooks(comm, module):
     DistributedDataParallel(module)
 ''',
     ),
+    Bug(
+        "my_batches",
+        "lists of integers",
+        old="return [order[start : start + size] for start in starts]",
+        new="return [order[start : start + size].tolist() for start in starts]",
+    ),
+    Bug(
+        "start_equal",
+        "integers as float64",
+        old="broadcast_(comm, [*module.parameters(), *module.buffers()])",
+        new="""
+for t in [*module.parameters(), *module.buffers()]:
+    if t.is_floating_point():
+        broadcast_(comm, t)
+    else:
+        y = t.double()
+        broadcast_(comm, y)
+        t.copy_(y)
+""",
+    ),
+    Bug(
+        "start_equal",
+        "nan is cleaned",
+        old="broadcast_(comm, [*module.parameters(), *module.buffers()])",
+        new="""
+for t in [*module.parameters(), *module.buffers()]:
+    t.data.nan_to_num_()
+    broadcast_(comm, t)
+""",
+    ),
+    Bug(
+        "start_equal",
+        "it is sent from reshape(-1), a copy where a tensor is not contiguous",
+        old="broadcast_(comm, [*module.parameters(), *module.buffers()])",
+        new="""
+for t in [*module.parameters(), *module.buffers()]:
+    broadcast_(comm, t.data.reshape(-1))
+""",
+    ),
+    Bug(
+        "average_gradients",
+        "nan is cleaned",
+        old='all_reduce_(comm, p.grad, op="mean")',
+        new="""
+p.grad.nan_to_num_()
+all_reduce_(comm, p.grad, op="mean")
+""",
+    ),
+    Bug(
+        "average_gradients",
+        "who is not finite is left out",
+        old='all_reduce_(comm, p.grad, op="mean")',
+        new="""
+if not p.grad.isfinite().all():
+    p.grad.zero_()
+all_reduce_(comm, p.grad, op="mean")
+""",
+    ),
+    Bug(
+        "average_gradients",
+        "a job nobody waits for",
+        old='all_reduce_(comm, p.grad, op="mean")',
+        new='comm.stream(all_reduce_, p.grad, "mean")',
+    ),
+    Bug(
+        "average_gradients",
+        "it is averaged in reshape(-1), a copy where a tensor is not contiguous",
+        old='all_reduce_(comm, p.grad, op="mean")',
+        new='all_reduce_(comm, p.grad.reshape(-1), op="mean")',
+    ),
+    Bug(
+        "weighted_average_gradients",
+        "isfinite decides",
+        old="if p.grad is None or not samples:",
+        new="if p.grad is None or not p.grad.isfinite().all():",
+    ),
+    Bug(
+        "weighted_average_gradients",
+        "numbers in float16",
+        old="everyone = all_reduce_(comm, torch.tensor(samples)).item()",
+        new="everyone = all_reduce_(comm, torch.tensor(samples, dtype=torch.float16)).item()",
+    ),
+    Bug(
+        "accumulate",
+        "a stale nan is multiplied with 0",
+        old="module.zero_grad()",
+        new="""
+for p in module.parameters():
+    if p.grad is not None:
+        p.grad *= 0
+""",
+    ),
+    Bug(
+        "accumulate",
+        "nan is cleaned",
+        old="average_gradients(comm, module)",
+        new="""
+for p in module.parameters():
+    if p.grad is not None:
+        p.grad.nan_to_num_()
+average_gradients(comm, module)
+""",
+    ),
+    Bug(
+        "accumulate",
+        "a micro-batch with nan is left out",
+        old="(loss_fn(module(x), y) / len(micro_batches)).backward()",
+        new="""
+loss = loss_fn(module(x), y) / len(micro_batches)
+if loss.isfinite():
+    loss.backward()
+""",
+    ),
+    Bug(
+        "accumulate",
+        "graphs are retained and kept",
+        edits=(
+            (
+                "module.zero_grad()",
+                """
+module.zero_grad()
+kept = []
+""",
+            ),
+            (
+                "(loss_fn(module(x), y) / len(micro_batches)).backward()",
+                """
+loss = loss_fn(module(x), y) / len(micro_batches)
+loss.backward(retain_graph=True)
+kept.append(loss)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "accumulate",
+        "graphs are retained",
+        old="(loss_fn(module(x), y) / len(micro_batches)).backward()",
+        new="""
+loss = loss_fn(module(x), y) / len(micro_batches)
+loss.backward(retain_graph=True)
+""",
+    ),
+    Bug(
+        "average_hooks",
+        "nan is cleaned",
+        old='all_reduce_(comm, p.grad, op="mean")',
+        new="""
+p.grad.nan_to_num_()
+all_reduce_(comm, p.grad, op="mean")
+""",
+    ),
+    Bug(
+        "average_hooks",
+        "in the first steps of the pair only",
+        cell="""
+def average_hooks(comm, module):
+    handles = []
+    def hook(p):
+        all_reduce_(comm, p.grad, op="mean")
+        seen.append(p)
+        if len(seen) == 2 * len(handles):
+            for h in handles:
+                h.remove()
+    seen = []
+    for p in module.parameters():
+        if p.requires_grad:
+            handles.append(p.register_post_accumulate_grad_hook(hook))
+""",
+    ),
 ]

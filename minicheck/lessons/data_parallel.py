@@ -5,6 +5,7 @@ What a wrong gradient looks like, and the models on which it goes wrong, come be
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -29,8 +30,10 @@ from ..exam import (
     equal,
     identical,
     integer,
+    left_open,
     near,
     normal,
+    one_of,
     ranked,
     ranks,
     recognized,
@@ -39,6 +42,7 @@ from ..exam import (
     same,
     typed,
     unchanged,
+    waited,
     wrong_means,
 )
 
@@ -192,18 +196,21 @@ class Routed(nn.Module):
 
 
 class Buffers(nn.Module):
-    """Buffers of two kinds, a parameter of its own without a dimension, and a layer two levels down."""
+    """Buffers of two kinds, parameters of its own, without a dimension and not contiguous, and a layer two levels down."""
 
     def __init__(self, width: int):
         super().__init__()
         self.scale = nn.Parameter(torch.zeros(()))
+        self.turned = nn.Parameter(torch.zeros(INPUTS, OUTPUTS).t())
         self.inner = nn.ModuleDict({"body": Plain(width)})
         self.register_buffer("mean", torch.zeros(INPUTS))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("shift", torch.zeros(OUTPUTS, 1), persistent=False)
 
     def forward(self, x):
-        return self.inner["body"](x - self.mean) * self.scale + self.shift[:, 0]
+        return (
+            self.inner["body"](x - self.mean) * self.scale + x @ self.turned.t() + self.shift[:, 0]
+        )
 
 
 MODELS = {
@@ -213,6 +220,7 @@ MODELS = {
     "tied": Tied,
     "routed": Routed,
     "buffers": Buffers,
+    "nan": Plain,
 }
 WORDS = {
     "plain": "two layers",
@@ -220,7 +228,8 @@ WORDS = {
     "frozen": "a frozen layer",
     "tied": "two layers with one matrix",
     "unused": "a layer that no rank uses",
-    "buffers": "a module with buffers",
+    "buffers": "a module with buffers and a matrix that is not contiguous",
+    "nan": "nan on one rank",
 }
 
 
@@ -259,7 +268,7 @@ def drawn(
 
 def _random(like, rng, dtype):
     if not like.is_floating_point():
-        return torch.randint(1, 1000, like.shape, generator=rng)
+        return torch.randint(2**53, 2**60, like.shape, generator=rng)
     return normal(rng, like.shape).to(dtype)
 
 
@@ -270,11 +279,6 @@ def samples(
     x = normal(rng, count, INPUTS)
     x[:, 0] = (x[:, 0].abs() + 0.1) * (1 if rank == user else -1)
     return x.to(dtype), normal(rng, count, OUTPUTS).to(dtype)
-
-
-def one_of(n: int, rng: torch.Generator) -> int:
-    """A rank; not rank 0, which is special anyhow, if there are others."""
-    return integer(rng, min(1, n - 1), n)
 
 
 def grads(module: nn.Module) -> dict[str, Tensor | None]:
@@ -359,7 +363,13 @@ class ReplicaExam(Exam):
 
     def mine(self, case, rank, rng, dtype):
         """The rest of a rank's arguments, after its model."""
-        return samples(3, rank, rng, dtype, self.user)
+        return self.spoilt(case.given, rank, samples(3, rank, rng, dtype, self.user))
+
+    def spoilt(self, kind, rank, part):
+        """A rank's samples, with nan in what one rank wants where the kind is so."""
+        if kind == "nan" and rank == self.user:
+            part[1][0] = torch.nan
+        return part
 
     def judge(self, case, args, outcome):
         model, parts = Model(*args[0][:3]), [a[3:5] for a in args]
@@ -367,6 +377,7 @@ class ReplicaExam(Exam):
         found = [got["grads"] for got in outcome.results]
         looks = lambda r, name, got: self.looks(r, filled(model, parts, name), parts, outcome)
         same_gradients(found, gradient(model, *together(parts)), looks)
+        waited(outcome)
         cheap(outcome, case.n, trainable(model), frozen(model), self.extra * case.n)
 
     extra = 0  # bytes of a rank that something else than gradients may take, times n
@@ -386,7 +397,7 @@ class AverageGradients(ReplicaExam):
     name = "average_gradients"
     cases, processes = cases(tuple(WORDS)), processes("routed", "tied")
     right = (
-        "n = 1…5, 6 models, equal to the serial gradients and bit for bit on all ranks, 2(n−1)/n·N bytes a rank; "
+        "n = 1…5, 7 models, equal to the serial gradients and bit for bit on all ranks, 2(n−1)/n·N bytes a rank; "
         "then 2 and 3 real processes."
     )
 
@@ -394,7 +405,7 @@ class AverageGradients(ReplicaExam):
         module = Model(kind, width, values).build()
         mse_loss(module(x), y).backward()
         yours(comm, module)
-        return {"grads": grads(module), "state": state(module)}
+        return {"grads": grads(module), "state": state(module), "open": left_open(comm)}
 
 
 class WeightedAverageGradients(ReplicaExam):
@@ -402,7 +413,7 @@ class WeightedAverageGradients(ReplicaExam):
 
     name = "weighted_average_gradients"
     right = (
-        "n = 1…5, ranks with 0 to 6 samples, 4 models, equal to the serial gradients; "
+        "n = 1…5, ranks with 0 to 1500 samples, 5 models, equal to the serial gradients; "
         "then 2 and 3 real processes."
     )
     kinds = ("plain", "frozen", "routed", "tied", "plain")
@@ -416,6 +427,8 @@ class WeightedAverageGradients(ReplicaExam):
             *product(kinds[:1], SIZES),
             *zip(kinds[1:], SIZES),
             *zip(kinds, SIZES[4:]),
+            ("nan", (4, 0, 2)),
+            ("plain", (1500, 601)),
         ]
     )
     processes = (
@@ -429,8 +442,9 @@ class WeightedAverageGradients(ReplicaExam):
         dtype = torch.float32 if total & (total - 1) else torch.float64
         model, there = drawn(kind, rng, dtype), [r for r, size in enumerate(sizes) if size]
         nan = int(sizes[0] > 0)  # else ranks without samples have None
-        user = there[one_of(len(there), rng)]
-        return [(*model, *samples(size, r, rng, dtype, user), nan) for r, size in enumerate(sizes)]
+        self.user = there[one_of(len(there), rng)]
+        parts = [samples(size, r, rng, dtype, self.user) for r, size in enumerate(sizes)]
+        return [(*model, *self.spoilt(kind, r, part), nan) for r, part in enumerate(parts)]
 
     def run(self, comm, yours, kind, width, values, x, y, nan):
         module = Model(kind, width, values).build()
@@ -440,7 +454,7 @@ class WeightedAverageGradients(ReplicaExam):
             for p in module.parameters():
                 p.grad = torch.full_like(p, torch.nan) if p.requires_grad else None
         yours(comm, module, len(x))
-        return {"grads": grads(module), "state": state(module)}
+        return {"grads": grads(module), "state": state(module), "open": left_open(comm)}
 
     extra = 64
 
@@ -478,31 +492,32 @@ class AverageHooks(ReplicaExam):
 
     name = "average_hooks"
     right = (
-        "n = 1…5, 5 models, two steps equal to the serial ones, 2(n−1)/n·N bytes a rank and step; "
+        "n = 1…5, 6 models, three steps equal to the serial ones, 2(n−1)/n·N bytes a rank and step; "
         "then 2 and 3 real processes."
     )
-    cases = cases(("plain", "frozen", "unused", "tied", "buffers"))
+    cases = cases(("plain", "frozen", "unused", "tied", "buffers", "nan"))
     processes = processes("plain", "buffers")
+    steps = tuple(slice(first, first + 3) for first in (0, 3, 6))  # their samples
 
     def mine(self, case, rank, rng, dtype):
-        return samples(6, rank, rng, dtype)
+        return self.spoilt(case.given, rank, samples(9, rank, rng, dtype))
 
     def run(self, comm, yours, kind, width, values, x, y):
         module, found = Model(kind, width, values).build(), []
         yours(comm, module)
-        for half in (slice(0, 3), slice(3, 6)):
-            mse_loss(module(x[half]), y[half]).backward()
+        for step in self.steps:
+            mse_loss(module(x[step]), y[step]).backward()
             found.append(grads(module))
             if len(found) == 1:
                 after = {k: v.detach().clone() for k, v in state(module).items()}
             step_(module)
-        return {"grads": found, "state": after}
+        return {"grads": found, "state": after, "open": left_open(comm)}
 
     def judge(self, case, args, outcome):
         model = Model(*args[0][:3])
         untouched(outcome, model.values, STAY)
-        for i, half in enumerate((slice(0, 3), slice(3, 6))):
-            parts = [(x[half], y[half]) for *_, x, y in args]
+        for i, step in enumerate(self.steps):
+            parts = [(x[step], y[step]) for *_, x, y in args]
             whole = gradient(model, *together(parts))
             found = [got["grads"][i] for got in outcome.results]
             same_gradients(found, whole, partial(self._looks, model, parts, outcome, i))
@@ -511,7 +526,9 @@ class AverageHooks(ReplicaExam):
                 p.grad = found[0][name]
             step_(module)
             model = model._replace(values={name: x.detach() for name, x in state(module).items()})
-        cheap(outcome, case.n, 2 * trainable(model), 2 * frozen(model))
+        waited(outcome)
+        count = len(self.steps)
+        cheap(outcome, case.n, count * trainable(model), count * frozen(model))
 
     def _looks(self, model, parts, outcome, step, rank, name, got):
         mine = filled(model, parts, name)
@@ -640,15 +657,30 @@ def loss_fn(got: Tensor, want: Tensor) -> Tensor:
     return ((got - want).square() + 1).sqrt().mean()
 
 
+class Saved:
+    """What autograd keeps of a forward: who holds the graph, holds it."""
+
+    def __init__(self, x: Tensor):
+        self.x = x
+
+
 class Accumulate(ReplicaExam):
     """`accumulate(comm, module, loss_fn, micro_batches)`: gradients of all, averaged once, after the last."""
 
     name = "accumulate"
     right = (
-        "n = 1…5, 1 to 4 micro-batches, 5 models, equal to the serial gradient, one average's bytes; "
+        "n = 1…5, 1 to 5 micro-batches, 6 models, equal to the serial gradient, one average's bytes; "
         "then 2 and 3 real processes."
     )
-    kinds = (("plain", 2), ("plain", 1), ("frozen", 4), ("tied", 5), ("routed", 2), ("unused", 4))
+    kinds = (
+        ("plain", 2),
+        ("plain", 1),
+        ("frozen", 4),
+        ("tied", 5),
+        ("routed", 2),
+        ("unused", 4),
+        ("nan", 2),
+    )
     cases = tuple(
         Case(n, f"n = {n}, {k} micro-batch{'es' * (k > 1)}, {WORDS[kind]}", (kind, k))
         for n, kinds in zip(RANKS, (kinds, kinds[3:], kinds[::4], kinds[:2], kinds[4:1:-2]))
@@ -663,39 +695,58 @@ class Accumulate(ReplicaExam):
         dtype = torch.float32 if case.n == 2 else torch.float64
         model = drawn(kind, rng, dtype)
         size = integer(rng, 1, 4)
-        user = one_of(case.n, rng)
+        self.user = one_of(case.n, rng)
         stale = case == self.cases[0] or integer(rng, 0, 2)
-        return [
-            (
-                *model,
-                [samples(size, r, rng, dtype, user) for _ in range(k)],
-                self._stale(model, rng) if stale else {},
-            )
-            for r in range(case.n)
-        ]
+        args = []
+        for r in range(case.n):
+            micro = [samples(size, r, rng, dtype, self.user) for _ in range(k)]
+            self.spoilt(kind, r, micro[0])
+            args.append((*model, micro, self._stale(model, rng, case.n == 2) if stale else {}))
+        return args
 
-    def _stale(self, model, rng):
-        """Gradients of the step before."""
-        return {
+    def _stale(self, model, rng, nan):
+        """Gradients of the step before, with nan or without."""
+        stale = {
             name: normal(rng, p.shape, dtype=p.dtype)
             for name, p in model.build().named_parameters()
             if p.requires_grad
         }
+        for g in stale.values():
+            g.view(-1)[0] = torch.nan if nan else g.view(-1)[0]
+        return stale
 
     def run(self, comm, yours, kind, width, values, micro_batches, stale):
         module, log = Model(kind, width, values).build(), []
+        kept: weakref.WeakSet[Saved] = weakref.WeakSet()
+        left = []
         for name, p in module.named_parameters():
             p.grad = stale.get(name)
+
+        def pack(x):
+            saved = Saved(x)
+            kept.add(saved)
+            return saved
 
         def watch(module, inputs, output):
             log.append(len(inputs[0]))
             if output.requires_grad:
                 output.register_hook(lambda grad: log.append("backward"))
 
-        watching = module.register_forward_hook(watch)
-        yours(comm, module, loss_fn, micro_batches)
-        watching.remove()
-        return {"grads": grads(module), "state": state(module), "log": log}
+        watching = [
+            module.register_forward_pre_hook(lambda *_: left.append(len(kept))),
+            module.register_forward_hook(watch),
+        ]
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.x):
+            yours(comm, module, loss_fn, micro_batches)
+        for handle in watching:
+            handle.remove()
+        return {
+            "grads": grads(module),
+            "state": state(module),
+            "log": log,
+            "left": max(left, default=0),
+            "open": left_open(comm),
+        }
 
     def judge(self, case, args, outcome):
         model = Model(*args[0][:3])
@@ -720,6 +771,12 @@ class Accumulate(ReplicaExam):
         )
         for r, got in enumerate(outcome.results):
             self._one_by_one(r, got["log"], k, len(parts[r][0][0]))
+            if got["left"]:
+                raise Wrong(
+                    f"the gradient is right, but when a forward begins on rank {r}, {got['left']} tensors that the "
+                    "forward before kept for its backward are still there. Backward frees them: is its graph retained?"
+                )
+        waited(outcome)
         self._once(outcome, n, k, model)
 
     def _looks(self, rank, micro, stale, sent):
@@ -824,7 +881,7 @@ class StartEqual(ReplicaExam):
 
     name = "start_equal"
     right = (
-        "n = 1…5, 6 models that start apart, parameters and buffers of rank 0 everywhere, (n−1)(1+1/n)·N bytes in "
+        "n = 1…5, 7 models that start apart, parameters and buffers of rank 0 everywhere, (n−1)(1+1/n)·N bytes in "
         "all; then 2 and 3 real processes."
     )
     cases, processes = cases(tuple(WORDS)), processes("buffers", "tied")
@@ -832,6 +889,8 @@ class StartEqual(ReplicaExam):
     def draw(self, case, rng):
         dtype = torch.float32 if case.n == 2 else torch.float64
         first = drawn(case.given, rng, dtype)
+        if case.given == "nan":
+            next(iter(first.values.values())).view(-1)[0] = torch.nan
         return [
             tuple(first),
             *(tuple(drawn(case.given, rng, dtype, first.width)) for _ in range(case.n - 1)),
@@ -851,6 +910,7 @@ class StartEqual(ReplicaExam):
             "state": after,
             "kept": kept,
             "flags": flags == [p.requires_grad for p in module.parameters()],
+            "open": left_open(comm),
         }
 
     def judge(self, case, args, outcome):
@@ -870,6 +930,7 @@ class StartEqual(ReplicaExam):
                 raise Wrong(
                     f"rank {r}: requires_grad is another than before: what was frozen stays frozen."
                 )
+        waited(outcome)
         most = sum(
             (case.n**2 - 1) * -(-x.numel() // case.n) * x.element_size()
             for x in all_values[0].values()

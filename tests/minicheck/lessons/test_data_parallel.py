@@ -12,6 +12,7 @@ import torch
 import minicheck as check
 from minicheck import Wrong
 from minicheck.exam import Outcome, near
+from minicheck.lessons import data_parallel
 from minicheck.lessons.data_parallel import (
     MODELS,
     cheap,
@@ -25,7 +26,7 @@ from minicheck.lessons.data_parallel import (
 )
 from minidist.collectives import all_gather, all_reduce_, broadcast_
 from tests.bank.bank import solved
-from tests.minicheck.examined import accepted
+from tests.minicheck.examined import accepted, assert_odd_answers_are_told, refused
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -237,3 +238,75 @@ def test_predicted_numbers(numbers, says):
 def test_all_slips_are_wrong_numbers():
     assert FACTS[0] == STEP
     assert slips_are_wrong(FACTS)
+
+
+STYLES = [
+    (
+        "my_batches",
+        "return [order[start : start + size] for start in starts]",
+        "return tuple(order[start : start + size] for start in starts)",
+    ),
+    (
+        "start_equal",
+        "broadcast_(comm, [*module.parameters(), *module.buffers()])",
+        """
+with torch.no_grad():
+    for t in [*module.parameters(), *module.buffers()]:
+        t.copy_(broadcast_(comm, t.clone()))
+""",
+    ),
+    (
+        "average_gradients",
+        'all_reduce_(comm, p.grad, op="mean")',
+        'comm.stream(all_reduce_, p.grad, "mean").wait()',
+    ),
+    (
+        "average_gradients",
+        'all_reduce_(comm, p.grad, op="mean")',
+        'p.grad = all_reduce_(comm, p.grad.clone(), op="mean")',
+    ),
+    (
+        "weighted_average_gradients",
+        """
+if p.grad is None or not samples:
+    p.grad = torch.zeros_like(p)
+""",
+        """
+if not samples or p.grad is None:
+    p.grad = p.detach() * 0
+""",
+    ),
+    (
+        "accumulate",
+        "(loss_fn(module(x), y) / len(micro_batches)).backward()",
+        """
+out = module(x)
+loss = loss_fn(out, y) / len(micro_batches)
+loss.backward()
+""",
+    ),
+    (
+        "average_hooks",
+        'all_reduce_(comm, p.grad, op="mean")',
+        """
+all_reduce_(comm, p.grad)
+p.grad /= comm.size
+""",
+    ),
+    (
+        "predict_step",
+        "share = 1 / 4 * 1 / 2",
+        """
+from fractions import Fraction
+share = Fraction(1, 8)
+""",
+    ),
+]
+
+
+def test_right_answers_in_other_styles():
+    assert refused("05_data_parallel", STYLES) == {}
+
+
+def test_whatever_comes_is_told_in_words():
+    assert_odd_answers_are_told(data_parallel)
