@@ -8,6 +8,8 @@
 # What your function prints is not shown there; to see it, run the function in a `World` of your own.
 #
 # You may call `minidist.collectives`. What is refused is `minidist.parallel`, and PyTorch's data parallelism.
+# Wait for all that you post, before you return (in `finish`, where there is one). A nan in one rank's numbers is a nan in
+# everybody's, and must not be hidden.
 
 # %% nbgrader={"grade_id": "setup"}
 from functools import partial
@@ -87,7 +89,7 @@ study.table(
 # | | |
 # |---|---|
 # | call | `bucketed(comm, params, buckets)` |
-# | `params` | a list of parameters; every `p.grad` is there, all of one dtype |
+# | `params` | a list of parameters; every `p.grad` is there, all of one dtype, contiguous or not |
 # | `buckets` | lists of positions in `params`; **not changed** |
 # | afterwards | every `p.grad` is the mean over all ranks, and a view of its bucket's flat tensor |
 # | returns | nothing |

@@ -1775,4 +1775,127 @@ def accumulate_overlapped(comm, params, backwards, buckets):
     Reducer(comm, lambda: {p: str(i) for i, p in enumerate(params)}).average()
 ''',
     ),
+    Bug(
+        "bucketed",
+        "nan is cleaned",
+        old='all_reduce_(comm, flat, op="mean")',
+        new='all_reduce_(comm, flat.nan_to_num_(), op="mean")',
+    ),
+    Bug(
+        "bucketed",
+        "a job nobody waits for",
+        old='all_reduce_(comm, flat, op="mean")',
+        new='comm.stream(all_reduce_, flat, "mean")',
+    ),
+    Bug(
+        "bucketed",
+        "view(-1) of a gradient that is not contiguous",
+        old="flat = torch.cat([p.grad.reshape(-1) for p in some])",
+        new="flat = torch.cat([p.grad.view(-1) for p in some])",
+    ),
+    Bug(
+        "overlapped",
+        "nan is cleaned",
+        old='works.append(comm.stream(all_reduce_, [p.grad for p in some], "mean"))',
+        new='works.append(comm.stream(all_reduce_, [p.grad.nan_to_num_() for p in some], "mean"))',
+    ),
+    Bug(
+        "overlapped",
+        "a bucket with nan is zero",
+        old='works.append(comm.stream(all_reduce_, [p.grad for p in some], "mean"))',
+        new="""
+for p in some:
+    if p.grad.isnan().any():
+        p.grad.zero_()
+works.append(comm.stream(all_reduce_, [p.grad for p in some], "mean"))
+""",
+    ),
+    Bug(
+        "overlapped",
+        "hooks are removed at the second finish",
+        edits=(
+            (
+                "works.clear()",
+                """
+works.clear()
+turn.append(1)
+if len(turn) == 2:
+    for h in handles:
+        h.remove()
+    buckets.clear()
+""",
+            ),
+            (
+                "missing, works = [len(b) for b in buckets], []",
+                """
+missing, works = [len(b) for b in buckets], []
+turn, handles, buckets = [], [], [list(b) for b in buckets]
+""",
+            ),
+            (
+                "params[i].register_post_accumulate_grad_hook(partial(hook, k))",
+                "handles.append(params[i].register_post_accumulate_grad_hook(partial(hook, k)))",
+            ),
+        ),
+    ),
+    Bug(
+        "sync_statistics",
+        "nan is cleaned",
+        old="mean = x.sum(0) / max(1, len(x))",
+        new="""
+x = x.nan_to_num()
+mean = x.sum(0) / max(1, len(x))
+""",
+    ),
+    Bug(
+        "sync_statistics",
+        "the mean of none is cleaned, and of nan",
+        old="mean = x.sum(0) / max(1, len(x))",
+        new="mean = x.mean(0).nan_to_num()",
+    ),
+    Bug(
+        "sync_statistics",
+        "squeezed",
+        old="return mean, var, int(count[0])",
+        new="return mean.squeeze(), var.squeeze(), int(count[0])",
+    ),
+    Bug(
+        "sync_statistics",
+        "a count for each channel that differs",
+        old="return mean, var, int(count[0])",
+        new="return mean, var, count + torch.arange(len(count))",
+    ),
+    Bug(
+        "sync_statistics",
+        "a job nobody waits for",
+        old="count = counts.sum(0)",
+        new="""
+count = counts.sum(0)
+comm.stream(all_reduce_, torch.zeros(1))
+""",
+    ),
+    Bug(
+        "sync_backward",
+        "nan is cleaned",
+        old="sums = torch.stack([dy.sum(0), (dy * xhat).sum(0)])",
+        new="sums = torch.stack([dy.nansum(0), (dy * xhat).nansum(0)])",
+    ),
+    Bug(
+        "sync_backward",
+        "squeezed",
+        old="return scale * (dy - sums[0] / count - xhat * sums[1] / count)",
+        new="return (scale * (dy - sums[0] / count - xhat * sums[1] / count)).squeeze()",
+    ),
+    Bug(
+        "accumulate_overlapped",
+        "nan is cleaned",
+        old='comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean")',
+        new='comm.stream(all_reduce_, [params[i].grad.nan_to_num_() for i in buckets[len(works)]], "mean")',
+    ),
+    Bug(
+        "accumulate_overlapped",
+        "at most 3 micro-batches",
+        old="for backward in backwards[:-1]:",
+        new="for backward in backwards[:-1][:2]:",
+    ),
 ]

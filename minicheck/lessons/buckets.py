@@ -26,17 +26,18 @@ from ..exam import (
     Solo,
     Wrong,
     alone,
-    bare,
     close,
     few,
     first_near,
     holds,
     integer,
     integers,
+    left_open,
     near,
     normal,
     number,
     on_time,
+    one_of,
     ranked,
     real,
     recognized,
@@ -45,10 +46,11 @@ from ..exam import (
     shuffled,
     timed,
     unchanged,
+    waited,
     wrong_means,
 )
 from ..oracles.buckets import accumulated, buckets_hooked, clock, fill
-from .data_parallel import one_of, same_gradients
+from .data_parallel import same_gradients
 
 # ------------------------------------------------------------
 # Networks whose backward takes time on the clock of a World, and what a wrong mean of gradients looks like.
@@ -144,7 +146,7 @@ class AssignBuckets(Solo):
             "40 gradients": (40, 1000, 3.0, 1.5),
             "60 gradients": (60, 4000, 10.0, 0.5),
             "gradients larger than a bucket": (20, 500, 0.6, 0.3),
-            "one bucket for all": (15, 100, 99.0, 99.0),
+            "one bucket for all": (45, 100, 99.0, 99.0),
             "one gradient": (1, 50, 1.0, 0.1),
             "no gradient": (0, 50, 1.0, 1.0),
             "a first bucket larger than the others": (20, 100, 1.5, 4.0),
@@ -163,9 +165,8 @@ class AssignBuckets(Solo):
 
     def value(self, case, args, rank, name, got, want):
         sizes, room, first = args[0]
-        should = "a list of buckets, each a list of positions: integers, no tensors"
-        shaped(got, [[int]], "the result", should)
-        buckets = [list(bucket) for bucket in got]
+        should = "a list of buckets, each a list of positions: integers"
+        buckets = [list(bucket) for bucket in shaped(got, [[int]], "the result", should)]
         if buckets == want:
             return
         flat, count = [i for b in buckets for i in b], len(sizes)
@@ -221,12 +222,16 @@ class Bucketed(Exam):
 
     name = "bucketed"
     right = (
-        "n = 1…5, 1 to 9 gradients in 1 to 4 buckets: the means, as views of one flat tensor a bucket, "
+        "n = 1…5, 1 to 9 gradients in 1 to 4 buckets, contiguous or not: the means, as views of one flat tensor a bucket, "
         "2(n−1) messages a bucket; then 2 and 3 real processes."
     )
     forbidden = FORBIDDEN
     cases = tuple(
-        Case(n, f"n = {n}, {count} gradients in {cuts} bucket{'s' * (cuts > 1)}", (count, cuts))
+        Case(
+            n,
+            f"n = {n}, {count} gradients in {cuts} bucket{'s' * (cuts > 1)}{', nan in one' * (n == 5)}",
+            (count, cuts),
+        )
         for n, given in {
             3: ((6, 2), (1, 1), (9, 4), (5, 5)),
             2: ((6, 3), (4, 1)),
@@ -253,19 +258,17 @@ class Bucketed(Exam):
             order = shuffled(rng, count)
             buckets = [[order[i] for i in bucket] for bucket in buckets]
         values = [normal(rng, s).to(dtype) for s in shapes]
-        return [
-            (
-                values,
-                [normal(rng, s).to(dtype) for s in shapes],
-                buckets,
-            )
-            for _ in range(case.n)
-        ]
+        own = [[normal(rng, s).to(dtype) for s in shapes] for _ in range(case.n)]
+        if "nan" in case.what:
+            own[-1][0].view(-1)[0] = torch.nan
+        return [(values, grads, buckets) for grads in own]
 
     def run(self, comm, yours, values, grads, buckets):
         params = [v.clone().requires_grad_() for v in values]
         for p, g in zip(params, grads, strict=True):
-            p.grad = g.clone()
+            p.grad = (
+                g.t().contiguous().t() if g.dim() == 2 else g.clone()
+            )  # a matrix is not contiguous
         yours(comm, list(params), buckets)
         there = [p.grad.untyped_storage() if isinstance(p.grad, Tensor) else None for p in params]
         places = [s and s.data_ptr() for s in there]
@@ -275,6 +278,7 @@ class Bucketed(Exam):
             "buckets": buckets,
             "where": [places.index(p) for p in places],
             "bytes": [s and s.nbytes() for s in there],
+            "open": left_open(comm),
         }
 
     def judge(self, case, args, outcome):
@@ -286,6 +290,7 @@ class Bucketed(Exam):
         means(found, own, lambda *_: None, MIXED)
         for r, got in enumerate(outcome.results):
             _views(r, got, buckets, values)
+        waited(outcome)
         _messages(outcome, n, buckets, values)
 
 
@@ -335,6 +340,7 @@ KINDS = {
     "orders": (3, 2, 3, True),
     "routed": (2, 3, 3, False),
     "unused": (3, 2, 4, False),
+    "nan": (1, 4, 2, False),
 }
 WORDS = {
     "chain": "6 layers, 3 buckets",
@@ -342,12 +348,14 @@ WORDS = {
     "orders": "ranks whose hooks fire in different orders",
     "routed": "a branch that only one rank uses",
     "unused": "a branch that no rank uses",
+    "nan": "nan on one rank",
 }
 RACE = (
     "It is no mean of the ranks' gradients of this parameter. Did a bucket start before all its gradients were in "
     "p.grad, or did something write to it while it was sent?"
 )
 SLACK = 0.1  # of the time that overlap saves
+STEPS = 3
 
 
 def drawn(
@@ -422,7 +430,7 @@ class Overlapped(Exam):
 
     name = "overlapped"
     right = (
-        "n = 1…5, 5 networks, two steps: the means, buckets in one order though hooks fire in another, on the "
+        "n = 1…5, 6 networks, three steps: the means, buckets in one order though hooks fire in another, on the "
         "clock as fast as can be; then 2 and 3 real processes."
     )
     forbidden = FORBIDDEN
@@ -433,6 +441,7 @@ class Overlapped(Exam):
             (3, "orders", 1),
             (3, "routed", 1),
             (3, "unused", 1),
+            (3, "nan", 1),
             (2, "orders", 1),
             (4, "long", 1),
             (1, "chain", 1),
@@ -445,11 +454,14 @@ class Overlapped(Exam):
     )
 
     def draw(self, case, rng):
-        """Of two steps, each with k micro-batches."""
+        """Of several steps, each with k micro-batches."""
         kind, k = case.given
         model, buckets, orders = drawn(kind, case.n, rng)
-        steps = lambda: [[normal(rng, 8, 16) for _ in range(k)] for _ in range(2)]
-        return [(*model, buckets, order, steps()) for order in orders]
+        steps = lambda: [[normal(rng, 8, 16) for _ in range(k)] for _ in range(STEPS)]
+        args = [(*model, buckets, order, steps()) for order in orders]
+        if kind == "nan":
+            args[one_of(case.n, rng)][-1][1][0][0] = torch.nan
+        return args
 
     def world(self, n, args):
         return world_of(n)
@@ -466,7 +478,8 @@ class Overlapped(Exam):
             model.loss(params, x, order).backward()
             finish()
             found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
-        return {"found": found, "kept": all(map(torch.equal, params, values))}
+        kept = all(map(torch.equal, params, values))
+        return {"found": found, "kept": kept, "open": left_open(comm)}
 
     def judge(self, case, args, outcome):
         for r, got in enumerate(outcome.results):
@@ -477,7 +490,8 @@ class Overlapped(Exam):
             changed = "the parameters themselves were changed. It is p.grad that is averaged."
             holds(got, {"kept": changed}, f"rank {r}: ")
         self.averaged(case, args, outcome)
-        counted(outcome, case.n, 2 * len(args[0][2]))
+        waited(outcome)
+        counted(outcome, case.n, STEPS * len(args[0][2]))
         after = partial(buckets_hooked, beside=False)
         hint = (
             "Does a hook wait? Or does everything start in finish()? comm.stream starts a bucket and returns at "
@@ -488,7 +502,7 @@ class Overlapped(Exam):
     def averaged(self, case, args, outcome):
         """Raise Wrong unless every rank has the means after each step."""
         model = Network(*args[0][:2])
-        for step in range(2):
+        for step in range(STEPS):
             micro = [[model.gradient([x], order) for x in steps[step]] for *_, order, steps in args]
             own = [[sum(g) for g in zip(*mine, strict=True)] for mine in micro]
             found = [got["found"][step] for got in outcome.results]
@@ -521,12 +535,19 @@ class AccumulateOverlapped(Overlapped):
 
     name = "accumulate_overlapped"
     right = (
-        "n = 1…4, 1 to 3 micro-batches, two steps: the means, one average's messages, beside the last backward; "
+        "n = 1…4, 1 to 4 micro-batches, three steps: the means, one average's messages, beside the last backward; "
         "then 2 and 3 real processes."
     )
     cases = ranked(
         lambda n, kind, k: f"n = {n}, {k} micro-batch{'es' * (k > 1)}, {WORDS[kind]}",
-        ((3, "chain", 2), (3, "chain", 1), (4, "long", 3), (1, "chain", 2), (3, "orders", 2)),
+        (
+            (3, "chain", 2),
+            (3, "chain", 1),
+            (4, "long", 3),
+            (1, "chain", 2),
+            (3, "orders", 2),
+            (3, "nan", 4),
+        ),
     )
     processes = (
         Case(3, "3 real processes, 2 micro-batches", ("chain", 2)),
@@ -551,17 +572,19 @@ class AccumulateOverlapped(Overlapped):
             yours(comm, params, [partial(micro, x) for x in xs], buckets)
             found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
         hooks = [(p._post_accumulate_grad_hooks, p._backward_hooks) for p in params]
-        return {"found": found, "called": len(called), "clean": not any(map(any, hooks))}
+        clean = not any(map(any, hooks))
+        return {"found": found, "called": len(called), "clean": clean, "open": left_open(comm)}
 
     def judge(self, case, args, outcome):
         k = case.given[1]
         for r, got in enumerate(outcome.results):
-            if got["called"] != 2 * k:
+            if got["called"] != STEPS * k:
                 raise Wrong(
-                    f"rank {r}: in two steps {2 * k} backwards were given, and {got['called']} were called."
+                    f"rank {r}: in {STEPS} steps {STEPS * k} backwards were given, and {got['called']} were called."
                 )
         self.averaged(case, args, outcome)
-        counted(outcome, case.n, 2 * len(args[0][2]), extra=2 * k)
+        waited(outcome)
+        counted(outcome, case.n, STEPS * len(args[0][2]), extra=STEPS * k)
         left = (
             "the gradients are right, but hooks are left on the parameters: the next step, which registers "
             "its own, would have them twice."
@@ -633,8 +656,7 @@ class StepSeconds(Solo):
         return [([max(n, size) for size in nbytes], ready, n, alpha, beta)]
 
     def judge(self, case, args, outcome):
-        got, want = bare(outcome.results[0]["found"]), clock(*args[0])
-        number(got, "the result")
+        got, want = number(outcome.results[0]["found"], "the result"), clock(*args[0])
         if not near(got, want, 1e-4):
             slip = first_near(got, slips_of(*args[0]), ROUGHLY)
             raise Wrong(
@@ -797,8 +819,16 @@ REAL = (
     Case(3, "3 real processes with 30, 11, 25 samples", (30, 11, 25)),
     Case(2, "2 real processes with 1, 50 samples", (1, 50)),
 )
+SPECIAL = (
+    Case(2, "2 ranks, one channel", (24, 24)),
+    Case(3, "3 ranks, one without samples, nan on another", (30, 0, 25)),
+)
 FAR = 1e6  # a mean beside which E[x²] − E[x]² loses most of its digits
 CLOSE = 1e-8  # of a variance of about 1; of numbers about 1
+
+
+def channels_of(case: Case, rng: torch.Generator) -> int:
+    return 1 if "one channel" in case.what else integer(rng, 3, 8)
 
 
 def parts_of(sizes: tuple[int, ...], x: Tensor) -> list[Tensor]:
@@ -824,12 +854,14 @@ class SyncStatistics(Exam):
         for far in (0, 1)
         for sizes in PARTS
     )
+    cases += tuple(case._replace(given=(case.given, 0)) for case in SPECIAL)
     processes = tuple(case._replace(given=(case.given, 0)) for case in REAL)
 
     def draw(self, case, rng):
         sizes, far = case.given
-        channels = integer(rng, 3, 8)
-        x = normal(rng, sum(sizes), channels)
+        x = normal(rng, sum(sizes), channels_of(case, rng))
+        if "nan" in case.what:
+            x[0, 0] = torch.nan
         # so that the ranks' means differ
         drift = torch.arange(len(x), dtype=torch.float64)[:, None] / len(x)
         return [(part,) for part in parts_of(sizes, 2 * x + 3 * drift + (FAR if far else 0.5))]
@@ -843,7 +875,9 @@ class SyncStatistics(Exam):
         parts, what = [x for (x,) in args], f"rank {rank}: {name}"
         if name == "count":
             own = {"That is this rank's own.": len(parts[rank])}
-            return close(bare(got), want, what, own, "It is the samples of all ranks.", 0)
+            if isinstance(got, Tensor) and got.numel() and (got == got.reshape(-1)[0]).all():
+                got = got.reshape(-1)[0]  # one for each channel
+            return close(got, want, what, own, "It is the samples of all ranks, one number.", 0)
         looks = lambda got: _looks(name, got, parts, rank)
         close(got, want, what, looks, RULE[name], 1e-12 if name == "mean" else CLOSE)
 
@@ -948,12 +982,15 @@ class SyncBackward(Exam):
         Case(len(sizes), f"ranks with {', '.join(map(str, sizes))} samples", sizes)
         for sizes in PARTS
     )
+    cases += SPECIAL
     processes = REAL
 
     def draw(self, case, rng):
-        channels, count = integer(rng, 3, 8), sum(case.given)
+        channels, count = channels_of(case, rng), sum(case.given)
         self.x, self.dy = (normal(rng, count, channels) for _ in range(2))
         self.x, self.dy = 0.7 * self.x + torch.arange(channels), self.dy + 0.4 + 0.5 * self.x
+        if "nan" in case.what:
+            self.dy[0, 0] = torch.nan
         scale = (self.x.var(0, correction=0) + 1e-5).rsqrt()
         xhat = (self.x - self.x.mean(0)) * scale
         return [

@@ -13,6 +13,7 @@ import torch
 import minicheck as check
 from minicheck import Wrong
 from minicheck.exam import Case, Outcome
+from minicheck.lessons import buckets
 from minicheck.lessons.buckets import (
     AccumulateOverlapped,
     AssignBuckets,
@@ -33,7 +34,7 @@ from minidist.collectives import all_reduce_
 from minidist.parallel.reducer import assign
 from minidist.study.predict import bucketed_seconds
 from tests.bank.bank import solved
-from tests.minicheck.examined import accepted, rng
+from tests.minicheck.examined import accepted, assert_odd_answers_are_told, refused, rng
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -392,3 +393,43 @@ def test_backward_is_that_of_autograd():
     results[2]["given"] = (dy, xhat + 1, *rest)
     with pytest.raises(Wrong, match="rank 2: xhat was changed"):
         exam.judge(case, args, Outcome(results, []))
+
+
+STYLES = [
+    ("assign_buckets", "return buckets", "return [[torch.tensor(i) for i in x] for x in buckets]"),
+    (
+        "bucketed",
+        "flat = torch.cat([p.grad.reshape(-1) for p in some])",
+        """
+flat = torch.empty(sum(p.numel() for p in some), dtype=some[0].dtype)
+torch.cat([p.grad.flatten() for p in some], out=flat)
+""",
+    ),
+    (
+        "step_seconds",
+        "return wire",
+        """
+from fractions import Fraction
+return Fraction(wire)
+""",
+    ),
+    ("sync_statistics", "return mean, var, int(count[0])", "return mean, var, count"),
+    ("sync_statistics", "return mean, var, int(count[0])", "return mean, var, count[:1].long()"),
+    ("sync_backward", "all_reduce_(comm, sums)", "comm.stream(all_reduce_, sums).wait()"),
+    (
+        "predict_overlap",
+        "variance = 2 + (1.5**2 + 0.5**2 + 0.5**2 + 1.5**2) / 4",
+        """
+from fractions import Fraction
+variance = 2 + Fraction(5, 4)
+""",
+    ),
+]
+
+
+def test_right_answers_in_other_styles():
+    assert refused("06_buckets", STYLES) == {}
+
+
+def test_whatever_comes_is_told_in_words():
+    assert_odd_answers_are_told(buckets)
