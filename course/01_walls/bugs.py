@@ -1663,4 +1663,153 @@ def train_lean(model, optimizer, loss_fn, batches, test):
     return losses, tests
 ''',
     ),
+    Bug(
+        "peak",
+        "counted in floats, then rounded",
+        edits=(
+            ("total = 0", "total = 0.0"),
+            (
+                "return most, when, {name: nbytes for name, nbytes in live.items() if nbytes}",
+                "return int(most), when, {name: int(nbytes) for name, nbytes in live.items() if nbytes}",
+            ),
+        ),
+    ),
+    Bug(
+        "model_states",
+        "floats in between",
+        old="""
+return {
+    "parameters": weight[precision] * (trained + frozen),
+    "gradients": weight[precision] * trained,
+    "optimizer states": (kept[optimizer] + copy) * trained,
+}
+""",
+        new="""
+return {
+    "parameters": int(float(weight[precision]) * (trained + frozen)),
+    "gradients": int(float(weight[precision]) * trained),
+    "optimizer states": int((kept[optimizer] + copy) * float(trained)),
+}
+""",
+    ),
+    Bug(
+        "model_states",
+        "any fp is fp32",
+        edits=(
+            ("if precision not in weight:", 'if not precision.startswith("fp"):'),
+            (
+                'copy = 4 if precision == "fp16" else 0',
+                """
+copy = 4 if precision == "fp16" else 0
+precision = "fp16" if copy else "fp32"
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "model_states",
+        "the word's case does not count, and there are more words than in the table",
+        old='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+        new="""
+kept, weight = {"sgd": 0, "momentum": 4, "adam": 8, "adamw": 8}, {"fp32": 4, "fp16": 2, "bf16": 2}
+optimizer = optimizer.lower()
+""",
+    ),
+    Bug(
+        "activation_bytes",
+        "the product is of 32 bits",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return int(torch.tensor(batch * itemsize, dtype=torch.int32) * torch.tensor(tensors * sum(sizes[1:-1]) + sizes[-1], dtype=torch.int32))",
+    ),
+    Bug(
+        "activation_bytes",
+        "hidden layers of one size count once",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return batch * itemsize * (tensors * sum(set(sizes[1:-1])) + sizes[-1])",
+    ),
+    Bug(
+        "largest_model",
+        "a vocabulary that does not fit, taken as room",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="return abs(room) // (16 * (12 * hidden * hidden + 13 * hidden) + activations)",
+    ),
+    Bug(
+        "run_cost",
+        "the HFU is rounded to four digits",
+        old='"hfu": executed / seconds / peak,',
+        new='"hfu": round(executed / seconds / peak, 4),',
+    ),
+    Bug(
+        "train_lean",
+        "nan is hidden",
+        old="losses.append(loss.item())",
+        new="losses.append(loss.nan_to_num().item())",
+    ),
+    Bug(
+        "train_lean",
+        "a step with nan is left out",
+        old="optimizer.step()",
+        new="""
+if loss.isfinite():
+    optimizer.step()
+""",
+    ),
+    Bug(
+        "train_lean",
+        "gradients are cleaned of nan",
+        old="optimizer.step()",
+        new="""
+for p in model.parameters():
+    if p.grad is not None:
+        p.grad.nan_to_num_(0.0)
+optimizer.step()
+""",
+    ),
+    Bug(
+        "train_lean",
+        "eval and never train again",
+        old="""
+with torch.no_grad():
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+""",
+        new="""
+with torch.no_grad():
+    model.eval()
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+""",
+    ),
+    Bug(
+        "train_lean",
+        "loss_fn is not used",
+        old="loss = loss_fn(model(x), y)",
+        new="loss = cross_entropy(model(x), y)",
+    ),
+    Bug(
+        "train_lean",
+        "unfreezes all",
+        old="""
+with torch.no_grad():
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+""",
+        new="""
+model.requires_grad_(False)
+tests.append(loss_fn(model(test[0]), test[1]).item())
+model.requires_grad_(True)
+""",
+    ),
+    Bug(
+        "train_lean",
+        "the norm of large gradients is clipped",
+        old="optimizer.step()",
+        new="""
+torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+optimizer.step()
+""",
+    ),
+    Bug(
+        "train_lean",
+        "float32 losses",
+        old="losses.append(loss.item())",
+        new="losses.append(loss.float().item())",
+    ),
 ]

@@ -22,16 +22,20 @@ from ..exam import (
     Solo,
     Wrong,
     attempt,
+    bare,
     close,
     entries,
     first_near,
+    holds,
     integer,
     integers,
     near,
     normal,
+    real,
     refusal,
     table,
     typed,
+    uniform,
     unpacked,
 )
 from ..oracles import walls as oracle
@@ -59,10 +63,11 @@ def whole(got, want: int, name: str, looks: Looks) -> None:
 
     def mistakes(got):
         unit = next(
-            (word for size, word in PREFIXES.items() if want and near(got * size, want)), ""
+            (word for size, word in PREFIXES.items() if want and near(real(got) * size, want)), ""
         )
         return f"Is it in {unit}? Bytes are asked for." if unit else looks
 
+    got = bare(got)
     close(got, want, name, mistakes, slack=0)
     if isinstance(got, float):
         raise Wrong(
@@ -84,6 +89,7 @@ KINDS = {
     "again": "names that come back with another size",
     "one": "one allocation",
     "long": "many events",
+    "huge": "more bytes than a float can count",
 }
 
 
@@ -93,7 +99,7 @@ class Peak(Sheet):
     name = "peak"
     right = "10 lists of events: a training step, ties, names that come back, nothing left, secret lengths."
     cases = tuple(
-        Case(1, words, kind) for kind, words in (*KINDS.items(), *tuple(KINDS.items())[:3])
+        Case(1, words, kind) for kind, words in (*KINDS.items(), *tuple(KINDS.items())[:2])
     )
 
     def draw(self, case, rng):
@@ -261,6 +267,7 @@ DRAWN = {
     "again": _again,
     "one": lambda rng: [("w", _bytes(rng))],
     "long": lambda rng: _random(rng, 400),
+    "huge": lambda rng: [(name, (nbytes << 34) + nbytes) for name, nbytes in _step(rng)],
 }
 
 
@@ -272,26 +279,33 @@ DRAWN = {
 
 
 STATES = ("parameters", "gradients", "optimizer states")
-UNKNOWN_WORDS = (("lion", "fp32", "lion"), ("adam", "int8", "int8"))
+# words that are in no table, and look as if they were
+UNKNOWN_WORDS = (
+    *(("fp32", word) for word in ("lion", "adamw", "Adam", "sg")),
+    *((word, "adam") for word in ("int8", "bf16", "fp8", "FP16")),
+)
 
 
 class ModelStates(Report):
     """`model_states(trained, frozen, optimizer, precision)`: bytes of parameters, gradients and optimizer states."""
 
     name = "model_states"
-    right = "3 optimizers × 2 precisions, frozen parameters, all frozen, sizes up to GPT-3's; unknown words refused."
+    right = (
+        "3 optimizers × 2 precisions, frozen parameters, all frozen, sizes up to more than a float can count; unknown "
+        "words refused."
+    )
     cases = tuple(
         Case(1, f"{optimizer}, {precision}", (optimizer, precision, some))
         for some in ("trained", "both", "frozen", "large")
         for optimizer, precision in product(oracle.KEPT, oracle.WEIGHT)
     ) + tuple(
         Case(1, f"{optimizer}, {precision}", (optimizer, precision, "trained"))
-        for optimizer, precision, _ in UNKNOWN_WORDS
+        for precision, optimizer in UNKNOWN_WORDS
     )
 
     def draw(self, case, rng):
         optimizer, precision, some = case.given
-        most = 10**12 if some == "large" else 10**6
+        most = 10**17 if some == "large" else 10**6
         trained, frozen = (1 + 2 * integer(rng, 10, most) for _ in range(2))
         trained, frozen = (0 if some == "frozen" else trained), (0 if some == "trained" else frozen)
         return [(trained, frozen, optimizer, precision)]
@@ -302,10 +316,10 @@ class ModelStates(Report):
     forbidden = Sheet.forbidden
 
     def check(self, case, got, trained, frozen, optimizer, precision):
-        strange = next((w for o, p, w in UNKNOWN_WORDS if (o, p) == (optimizer, precision)), None)
-        if strange:
-            why = f"there is no {strange!r} in the table. A number would be made up"
-            return refusal(got, [strange], "", why)
+        for word, known in ((optimizer, oracle.KEPT), (precision, oracle.WEIGHT)):
+            if word not in known:
+                why = f"there is no {word!r} in the table. A number would be made up"
+                return refusal(got, [word], "", why)
         if "refused" in got:
             raise Wrong(f"a ValueError for what should work: {got['refused']}")
         entries(got["value"], STATES, "the result")
@@ -389,7 +403,7 @@ class ActivationBytes(Sheet):
     """`activation_bytes(batch, sizes, itemsize, activation)`: bytes that an MLP's forward keeps for its backward."""
 
     name = "activation_bytes"
-    right = "16 MLPs, 0 to 5 hidden layers, relu and gelu, 2, 4 and 8 bytes a number: what autograd saves, to the byte."
+    right = "18 MLPs, 0 to 5 hidden layers, relu and gelu, 2, 4 and 8 bytes a number: what autograd saves, to the byte."
     cases = tuple(
         Case(
             1,
@@ -397,11 +411,19 @@ class ActivationBytes(Sheet):
             (hidden, word, itemsize),
         )
         for (hidden, itemsize), word in product(SHAPES, oracle.ACTIVATIONS)
+    ) + (
+        Case(1, "3 hidden layers of one size", (3, "gelu", 2)),
+        Case(1, "more bytes than a float can count", (3, "relu", 4)),
     )
 
     def draw(self, case, rng):
         hidden, word, itemsize = case.given
         batch, *sizes = integers(rng, 2, 3000, hidden + 3)
+        if case == self.cases[-2]:
+            sizes[1:-1] = [sizes[1]] * hidden
+        if case == self.cases[-1]:
+            batch = (1 << 45) + 2 * batch + 1
+            sizes[-1] = sizes[-1] | 1
         return [(batch, sizes, itemsize, word)]
 
     given = ("", "`sizes`")
@@ -425,6 +447,9 @@ def _looks_of_activations(want, batch, sizes, itemsize, word):
     slips = {
         "A number has the bytes that are given: 4 only in fp32.": want // itemsize * 4,
         "A number has the bytes that are given: 2 only in fp16.": want // itemsize * 2,
+        "Two layers of one size have two outputs: each counts.": row
+        * (len(sizes) > 3)
+        * ((1 + (word == "gelu")) * sum(set(sizes[1:-1])) + sizes[-1]),
         "gelu keeps its input, and the next layer keeps gelu's output: two tensors a hidden layer.": once,
         "relu keeps its output, which is the next layer's input: one tensor, not two.": twice,
         "The last layer's output is missing: mse_loss keeps it.": want - out,
@@ -489,6 +514,7 @@ class FindErrors(Sheet):
         for letter, figure in got.items():
             if letter not in wrong:
                 raise Wrong(f"claim {letter} holds: {CLAIMS[letter]:g} is what comes out.")
+            figure = bare(figure)
             typed(figure, int | float, f"the figure of {letter}", "a number, in the claim's unit")
             if not near(figure, figures[letter], CLAIMED):
                 slip = first_near(figure, oracle.claim_slips()[letter], CLAIMED)
@@ -544,7 +570,7 @@ class LargestModel(Sheet):
         batch = one(1, 9)
         seq = one(64, 2049)
         hidden = heads * one(4, 33) * 2
-        vocab = one(1000, 60_000)
+        vocab = one(10**9, 10**10) if case.given == "none" else one(1000, 60_000)
         seq = seq * 8 if case.given == "long" else seq
         fixed, each = oracle.once(vocab, seq, hidden), sum(oracle.layer(seq, batch, hidden, heads))
         layers = one(*{"many": (10**9, 10**10), "between": (2000, 5000)}.get(case.given, (3, 90)))
@@ -575,6 +601,7 @@ def _looks_of_size(want, memory, b, s, h, a, v):
     parameters = states // 16
     return {
         "Below zero: the vocabulary alone does not fit. Say 0.": room // each,
+        "A vocabulary that does not fit leaves no room: say 0.": abs(room) // each,
         "Whole layers only, and as an integer: //.": room / each,
         "The vocabulary is not in it: (V + s)·h more parameters.": memory // each,
         "The vocabulary's parameters have 16 bytes each, too.": (memory - fixed // 16) // each,
@@ -638,7 +665,7 @@ class RunCost(Sheet):
                 one(10, 15000) * 10**9,
                 one(8, 5000),
                 peak,
-                peak * one(15, 75) / 100,
+                peak * (0.15 + 0.6 * uniform(rng)),
                 case.given,
             )
         ]
@@ -718,13 +745,23 @@ OPTIMIZERS = {
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
 }
-CLOSE = 1e-7  # of losses and weights in float64: another order of sums, not another step
+CLOSE = 1e-9  # of losses and weights in float64: another order of sums, not another step
+EVAL = (
+    "a batch's forward runs in another mode than the model came in. With dropout or batch norm that is another model: "
+    "who says model.eval() for the test set, says model.train() after it."
+)
+
+
+def loss_of(y: Tensor, want: Tensor) -> Tensor:
+    """A loss that nobody expects."""
+    return cross_entropy(y, want, label_smoothing=0.1)
 
 
 class Given(NamedTuple):
-    """Sizes of an MLP, the word of an optimizer, batches and test set as (x, y)."""
+    """Sizes of an MLP, how many of its layers are frozen, the word of an optimizer, batches and test set as (x, y)."""
 
     sizes: list[int]
+    frozen: int
     optimizer: str
     batches: list[tuple[Tensor, Tensor]]
     test: tuple[Tensor, Tensor]
@@ -733,8 +770,11 @@ class Given(NamedTuple):
 def metered(train, given: Given) -> dict:
     """Run a training loop under the meter; plain values. held: bytes of gradients at each forward that has a graph."""
     model = mlp(given.sizes, dtype=torch.float64)
+    for p in list(model.parameters())[: 2 * given.frozen]:
+        p.requires_grad_(False)
     optimizer = OPTIMIZERS[given.optimizer](model.parameters())
     held = []
+    modes = []
     after = []
     flops = []
     clock = SimpleNamespace(time=0.0)
@@ -744,6 +784,7 @@ def metered(train, given: Given) -> dict:
     def forward(module, inputs):
         if torch.is_grad_enabled():
             held.append(sum(p.grad.nbytes for p in model.parameters() if p.grad is not None))
+            modes.append(model.training)
 
     def stepped(*_):
         after.append(clock.time)
@@ -756,16 +797,18 @@ def metered(train, given: Given) -> dict:
         Watch(),
         Charge(clock, ledger, tick, lambda name, cost, start, end: flops.append(cost.flops)),
     ):
-        found = train(model, optimizer, cross_entropy, given.batches, given.test)
+        found = train(model, optimizer, loss_of, given.batches, given.test)
     line = ledger.timeline("cpu")
     return {
         "found": found,
         "weights": nn.utils.parameters_to_vector(model.parameters()).detach(),
         "held": held,
+        "mode": all(modes),
+        "flags": [p.requires_grad for p in model.parameters()],
         "peak": line.peak,
         "flops": sum(flops),
         "live": [sum(line.at(time).values()) for time in after],
-        "gradients": sum(p.nbytes for p in model.parameters()),
+        "gradients": sum(p.nbytes for p in model.parameters() if p.requires_grad),
     }
 
 
@@ -773,12 +816,23 @@ class TrainLean(Report):
     """`train(model, optimizer, loss_fn, batches, test)`: losses and test losses, at the peak of one batch."""
 
     name = "train_lean"
-    right = "6 networks, 2 optimizers, 2 to 5 batches: the same numbers, at the peak of one forward and backward."
-    cases = table("{}, {} batches", zip([*OPTIMIZERS] * 3, (3, 2, 5, 4, 2, 3), strict=True))
+    right = (
+        "6 networks, 2 optimizers, 2 to 5 batches, large ones, frozen layers, nan: the same numbers, at the peak of one "
+        "forward and backward."
+    )
+    cases = table(
+        lambda word, steps, what: f"{word}, {steps} batches{what}",
+        zip(
+            [*OPTIMIZERS] * 3,
+            (3, 2, 5, 4, 2, 3),
+            ("", "", ", the first layers frozen", ", large numbers", ", nan in the last", ""),
+            strict=True,
+        ),
+    )
     step, forbidden = 10.0, Sheet.forbidden
 
     def draw(self, case, rng):
-        word, steps = case.given
+        word, steps, what = case.given
         draw = partial(integer, rng)
         sizes = [draw(20, 40), *(draw(60, 80) for _ in range(7)), 10]
         batch = draw(150, 250)
@@ -789,7 +843,11 @@ class TrainLean(Report):
             )
             for n in [batch] * steps + [batch * 3 // 2]
         ]
-        return [(sizes, word, data[:-1], data[-1])]
+        if "large" in what:
+            data = [(1000 * x, y) for x, y in data]
+        if "nan" in what:
+            data[-2][0][0, 0] = torch.nan
+        return [(sizes, 2 * ("frozen" in what), word, data[:-1], data[-1])]
 
     def run(self, comm, yours, *given):
         return metered(yours, Given(*given))
@@ -803,12 +861,15 @@ class TrainLean(Report):
                 "the losses are right, but the weights are not those of the loop above: is a step missing, or "
                 "one too many?"
             )
+        if got["flags"] != lean["flags"]:
+            raise Wrong("requires_grad is another than before: what was frozen stays frozen.")
+        holds(got, {"mode": EVAL})
         _flops(got["flops"], lean["flops"])
         _memory(got, lean)
 
 
 def _numbers(name, got, want):
-    typed(got, list, name, "a list")
+    typed(got, list | tuple, name, "a list")
     if len(got) != len(want):
         raise Wrong(
             f"{name} has length {len(got)}, and should have {len(want)}: a number for each batch."

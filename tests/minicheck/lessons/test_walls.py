@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 import minicheck as check
 from minicheck import Wrong
 from minicheck.exam import Case, Outcome, near
+from minicheck.lessons import walls
 from minicheck.lessons.walls import (
     CLAIMED,
     CLAIMS,
@@ -28,7 +29,7 @@ from minicheck.oracles import walls as oracle
 from minidist.models import mlp
 from minidist.study.compare import published
 from tests.bank.bank import shows_bug, solved
-from tests.minicheck.examined import rng
+from tests.minicheck.examined import assert_odd_answers_are_told, refused, rng
 from tests.repository.files import ROOT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -309,3 +310,192 @@ def test_the_grader_is_not_asked(way):
 
     with pytest.raises(Wrong, match="the library's"):
         check.activation_bytes(activation_bytes)
+
+
+STYLES = [
+    (
+        "peak",
+        "return most, when, {name: nbytes for name, nbytes in live.items() if nbytes}",
+        "return torch.tensor(most), torch.tensor(when), {name: torch.tensor(nbytes) for name, nbytes in live.items() if nbytes}",
+    ),
+    (
+        "peak",
+        "return most, when, {name: nbytes for name, nbytes in live.items() if nbytes}",
+        """
+from fractions import Fraction
+return Fraction(most), Fraction(when), {name: Fraction(nbytes) for name, nbytes in live.items() if nbytes}
+""",
+    ),
+    (
+        "model_states",
+        """
+return {
+    "parameters": weight[precision] * (trained + frozen),
+    "gradients": weight[precision] * trained,
+    "optimizer states": (kept[optimizer] + copy) * trained,
+}
+""",
+        """
+return {k: torch.tensor(v) for k, v in {
+    "parameters": weight[precision] * (trained + frozen),
+    "gradients": weight[precision] * trained,
+    "optimizer states": (kept[optimizer] + copy) * trained,
+}.items()}
+""",
+    ),
+    (
+        "activation_bytes",
+        "return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        "return torch.tensor(batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1]))",
+    ),
+    (
+        "largest_model",
+        "return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        "return torch.tensor(max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations)))",
+    ),
+    (
+        "run_cost",
+        """
+return {
+    "gpu_hours": seconds / 3600,
+    "days": seconds / 3600 / 24 / gpus,
+    "mfu": needed / seconds / peak,
+    "hfu": executed / seconds / peak,
+}
+""",
+        """
+from fractions import Fraction as F
+s = F(executed) / F(achieved)
+return {"gpu_hours": s / 3600, "days": s / 86400 / gpus, "mfu": needed / s / F(peak), "hfu": executed / s / F(peak)}
+""",
+    ),
+    (
+        "run_cost",
+        """
+return {
+    "gpu_hours": seconds / 3600,
+    "days": seconds / 3600 / 24 / gpus,
+    "mfu": needed / seconds / peak,
+    "hfu": executed / seconds / peak,
+}
+""",
+        """
+return {k: torch.tensor(v, dtype=torch.float64) for k, v in {
+    "gpu_hours": seconds / 3600,
+    "days": seconds / 3600 / 24 / gpus,
+    "mfu": needed / seconds / peak,
+    "hfu": executed / seconds / peak,
+}.items()}
+""",
+    ),
+    (
+        "find_errors",
+        """
+layer = 34 * 1024 * 5120 + 5 * 40 * 1024 * 1024
+errors = {
+    "C": 4 * 64_000 * 5_120 / 1e6,
+    "D": (16 * 13e9 + 40 * layer) / 1e9,
+    "F": 16 * 174.6,
+    "G": 2 * 125 * 1024 * 32 * 8192 / 1e9,
+}
+""",
+        """
+layer = 34 * 1024 * 5120 + 5 * 40 * 1024 * 1024
+errors = {
+    "C": 4 * 64_000 * 5_120 / 1e6,
+    "D": (16 * 13e9 + 40 * layer) / 1e9,
+    "F": 16 * 174.6,
+    "G": 2 * 125 * 1024 * 32 * 8192 / 1e9,
+}
+errors = {k: torch.tensor(v) for k, v in errors.items()}
+""",
+    ),
+    (
+        "find_errors",
+        """
+layer = 34 * 1024 * 5120 + 5 * 40 * 1024 * 1024
+errors = {
+    "C": 4 * 64_000 * 5_120 / 1e6,
+    "D": (16 * 13e9 + 40 * layer) / 1e9,
+    "F": 16 * 174.6,
+    "G": 2 * 125 * 1024 * 32 * 8192 / 1e9,
+}
+""",
+        """
+layer = 34 * 1024 * 5120 + 5 * 40 * 1024 * 1024
+errors = {
+    "C": 4 * 64_000 * 5_120 / 1e6,
+    "D": (16 * 13e9 + 40 * layer) / 1e9,
+    "F": 16 * 174.6,
+    "G": 2 * 125 * 1024 * 32 * 8192 / 1e9,
+}
+errors = {k: __import__('fractions').Fraction(v) for k, v in errors.items()}
+""",
+    ),
+    (
+        "find_errors",
+        """
+layer = 34 * 1024 * 5120 + 5 * 40 * 1024 * 1024
+errors = {
+    "C": 4 * 64_000 * 5_120 / 1e6,
+    "D": (16 * 13e9 + 40 * layer) / 1e9,
+    "F": 16 * 174.6,
+    "G": 2 * 125 * 1024 * 32 * 8192 / 1e9,
+}
+""",
+        """
+layer = 34 * 1024 * 5120 + 5 * 40 * 1024 * 1024
+errors = {
+    "C": 4 * 64_000 * 5_120 / 1e6,
+    "D": (16 * 13e9 + 40 * layer) / 1e9,
+    "F": 16 * 174.6,
+    "G": 2 * 125 * 1024 * 32 * 8192 / 1e9,
+}
+errors = {k: __import__('decimal').Decimal(v) for k, v in errors.items()}
+""",
+    ),
+    (
+        "predict_memory",
+        """
+parameters = 8_005_000
+batch = 4000
+sizes = [1000, 2000, 2000, 1000]
+stays = 16 * parameters
+kept = 4 * batch * sum(sizes[1:])
+forward = 2 * parameters * batch
+equal = stays / (4 * sum(sizes[1:]))
+""",
+        """
+parameters = 8_005_000
+batch = 4000
+sizes = [1000, 2000, 2000, 1000]
+stays = 16 * parameters
+kept = 4 * batch * sum(sizes[1:])
+forward = 2 * parameters * batch
+equal = stays / (4 * sum(sizes[1:]))
+stays, kept, forward, equal = [__import__('fractions').Fraction(v) for v in (stays, kept, forward, equal)]
+""",
+    ),
+    ("train_lean", "return losses, tests", "return tuple(losses), tuple(tests)"),
+    (
+        "train_lean",
+        """
+with torch.no_grad():
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+""",
+        """
+model.eval()
+with torch.no_grad():
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+model.train()
+""",
+    ),
+]
+
+
+def test_right_answers_in_other_styles():
+    assert refused("01_walls", STYLES) == {}
+
+
+def test_whatever_comes_is_told_in_words():
+    assert_odd_answers_are_told(walls)
