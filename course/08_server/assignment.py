@@ -6,6 +6,8 @@
 # Six exercises, 16 points. After each, run the check: it tries your function on a World whose clock counts computing
 # and messages, then in real processes. It says what is wrong. Try as often as you like. What your function prints is
 # not shown there; to see it, run the function in a `World` of your own. What is refused is `minidist.parallel`.
+# Wait for all that you post, before you return. Weights are float64 or float32; a nan in a gradient is a nan in the
+# weights.
 
 # %% nbgrader={"grade_id": "setup"}
 import math

@@ -926,4 +926,96 @@ comm.recv(g, rank)
             ),
         ),
     ),
+    Bug(
+        "synchronous",
+        "nan is cleaned",
+        old="mine -= rate * sum(grads) / n",
+        new="mine -= rate * sum(g.nan_to_num() for g in grads) / n",
+    ),
+    Bug(
+        "synchronous",
+        "nan gradients are left out",
+        old="mine -= rate * sum(grads) / n",
+        new="""
+good = [g for g in grads if g.isfinite().all()]
+mine -= rate * sum(good) / max(1, len(good))
+""",
+    ),
+    Bug(
+        "synchronous",
+        "float64 buffers",
+        old="grads = [torch.empty_like(mine) for _ in range(n)]",
+        new="grads = [torch.empty(len(mine), dtype=torch.float64) for _ in range(n)]",
+    ),
+    Bug(
+        "synchronous",
+        "the last push is not waited for",
+        old="comm.batch([Send(pushes[i], i) for i in order]).wait()",
+        new="comm.batch([Send(pushes[i], i) for i in order])",
+    ),
+    Bug(
+        "asynchronous",
+        "nan is left out",
+        old="w -= rate * g",
+        new="""
+if g.isfinite().all():
+    w -= rate * g
+""",
+    ),
+    Bug(
+        "asynchronous",
+        "float64 buffers",
+        old="g = torch.empty_like(w)",
+        new="g = torch.empty(w.shape, dtype=torch.float64)",
+    ),
+    Bug(
+        "asynchronous",
+        "pushes nobody waits for",
+        old="comm.send(gradient(w), 0)",
+        new="comm.isend(gradient(w), 0)",
+    ),
+    Bug(
+        "asynchronous",
+        "answers of a clone that nobody waits for",
+        old="""
+if left[rank]:
+    has[rank] = version + 1
+    comm.send(w, rank)
+""",
+        new="""
+if left[rank]:
+    has[rank] = version + 1
+    comm.isend(w.clone(), rank)
+""",
+    ),
+    Bug(
+        "bounded",
+        "nan is cleaned",
+        old="w -= rate * g",
+        new="w -= rate * g.nan_to_num()",
+    ),
+    Bug(
+        "bounded",
+        "answers of a clone that nobody waits for",
+        old="comm.send(w, rank)",
+        new="comm.isend(w.clone(), rank)",
+    ),
+    Bug(
+        "leavers",
+        "nan is cleaned",
+        old="w -= rate * g",
+        new="w -= rate * g.nan_to_num()",
+    ),
+    Bug(
+        "leavers",
+        "pushes nobody waits for",
+        old="comm.send(gradient(w), 0)",
+        new="comm.isend(gradient(w), 0)",
+    ),
+    Bug(
+        "leavers",
+        "a bound of more than 2 is taken for 2",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= min(bound, 2)]:",
+    ),
 ]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..exam import (
     HALF,
+    HIDDEN,
     Case,
     Exam,
     Prediction,
@@ -22,12 +23,14 @@ from ..exam import (
     alone,
     close,
     integers,
+    left_open,
     near,
     normal,
     on_time,
     shaped,
     timed,
     uniform,
+    waited,
 )
 from ..oracles.server import as_they_come, in_step, owners
 
@@ -79,6 +82,15 @@ def draw_gradient(
     return scale, normal(rng, len(seconds), length), seconds
 
 
+def special(case: Case, w: Tensor, work: tuple, worker: int) -> tuple[Tensor, tuple]:
+    """The weights and the gradient of a rank, in float32, or with nan in a step of worker 0, where the case's name says so."""
+    scale, offsets, seconds = work
+    if "nan" in case.what and worker == 0:
+        offsets[-2, 0] = torch.nan
+    dtype = torch.float32 if "float32" in case.what else w.dtype
+    return w.to(dtype), (scale, offsets.to(dtype), seconds)
+
+
 # ------------------------------------------------------------
 # What must follow from an order of updates: the weights, the versions that workers had, staleness and the bound.
 #
@@ -107,6 +119,12 @@ def replayed(
         k, clock = rank - 1, list(clocks[-1])
         t = clock[k]
         v = _version(k, t, results[rank]["seen"][t], states, args)
+        pushed = max((j + 1 for j, (r, _) in enumerate(log[:i]) if r == rank), default=0)
+        if states[v].isfinite().all() and not states[pushed].isfinite().all():
+            raise Wrong(
+                f"rank {rank}: in its step {t} gradient(w) is called with weights without nan, and its push before had "
+                f"nan in it. {HIDDEN}"
+            )
         _allowed(k, t, v, clocks, log, steps, bound)
         if stale != i - v:
             hint = (
@@ -125,7 +143,9 @@ def replayed(
     alike(got, states[-1], "rank 0: w in the end")
     if not near(got, states[-1]):
         hint = (
-            "The last update is missing."
+            HIDDEN
+            if got.isfinite().all() and not states[-1].isfinite().all()
+            else "The last update is missing."
             if near(got, states[-2])
             else "Is it `w` itself, in place, that is stepped?"
             if near(got, states[0])
@@ -136,7 +156,7 @@ def replayed(
 
 def _log(log, steps):
     should = "a list of (rank, staleness), two integers for each update"
-    shaped(log, [(int, int)], "rank 0: the result", should)
+    log = shaped(log, [(int, int)], "rank 0: the result", should)
     if len(log) != sum(steps):
         raise Wrong(
             f"{len(log)} updates are reported, and the workers have {sum(steps)} steps: every push is an "
@@ -160,6 +180,8 @@ def _version(k, t, seen, states, args):
         own = (
             "They are this rank's own: a step begins with a pull."
             if near(seen, args[k + 1][0])
+            else HIDDEN
+            if seen.isfinite().all() and not states[-1].isfinite().all()
             else "Each push is a step of its own, w − rate·g, no mean. And weights that are being sent must not be stepped."
         )
         raise Wrong(
@@ -252,7 +274,7 @@ class Pieces(Solo):
 
 def _checked(pieces, s, params):
     should = "a list of pieces for each server, each (param, first, end), three integers"
-    shaped(pieces, [[(int, int, int)]], "the result", should)
+    pieces = shaped(pieces, [[(int, int, int)]], "the result", should)
     if len(pieces) != s:
         raise Wrong(f"the result has {len(pieces)} lists, and there are {s} servers.")
     for server, some in enumerate(pieces):
@@ -328,7 +350,7 @@ def _shares(found, sizes, s, shown):
 ROUNDS_BETA = (
     1e-6  # large: the wires are what takes time, and not a split that an answer begins with
 )
-ROUNDS_SLACK = 1.08
+ROUNDS_SLACK = 1.12
 BATCH = (
     "Put all sends and receives of a server's step into one comm.batch, and those to and from all servers on a "
     "worker, too: a wire carries both ways at once."
@@ -373,15 +395,19 @@ class Synchronous(Exam):
     forbidden = FORBIDDEN
     # workers, servers, numbers, steps
     cases = tuple(
-        Case(n + s, f"{n} worker{'s' * (n > 1)}, {s} server{'s' * (s > 1)}", (n, s, size, steps))
-        for n, s, size, steps in (
-            (2, 1, 3000, 2),
-            (1, 1, 2000, 2),
-            (3, 1, 6000, 3),
-            (4, 2, 6000, 3),
-            (3, 3, 5000, 2),
-            (4, 4, 8000, 3),
-            (2, 3, 3100, 2),
+        Case(
+            n + s,
+            f"{n} worker{'s' * (n > 1)}, {s} server{'s' * (s > 1)}{more}",
+            (n, s, size, steps),
+        )
+        for n, s, size, steps, more in (
+            (2, 1, 3000, 2, ""),
+            (1, 1, 2000, 2, ", float32"),
+            (3, 1, 6000, 3, ""),
+            (4, 2, 6000, 3, ""),
+            (3, 3, 5000, 2, ""),
+            (4, 4, 8000, 3, ""),
+            (2, 3, 3100, 2, ", nan in a gradient"),
         )
     )
     processes = (
@@ -393,10 +419,11 @@ class Synchronous(Exam):
         n, s, size, steps = case.given
         rate, first = draw_rate(rng), normal(rng, size)
         other = lambda: normal(rng, size)
-        return [
-            (s, first if r < s else other(), draw_gradient(rng, size, [1e-5] * steps), steps, rate)
-            for r in range(n + s)
-        ]
+        args = []
+        for r in range(n + s):
+            w, work = first if r < s else other(), draw_gradient(rng, size, [1e-5] * steps)
+            args.append((s, *special(case, w, work, r - s), steps, rate))
+        return args
 
     def world(self, n, args):
         return timed(n, ALPHA, ROUNDS_BETA, FLOPS)
@@ -404,7 +431,8 @@ class Synchronous(Exam):
     def run(self, comm, yours, servers, w, work, steps, rate):
         gradient = Gradient(*work)
         result = yours(comm, servers, w, gradient, steps, rate)
-        return {"part": result if comm.rank < servers else None, "seen": gradient.seen}
+        part = result if comm.rank < servers else None
+        return {"part": part, "seen": gradient.seen, "open": left_open(comm)}
 
     def judge(self, case, args, outcome):
         n, s, _, steps = case.given
@@ -423,6 +451,7 @@ class Synchronous(Exam):
             rule = "Does every gradient meet its own part, and is it added up anew in every step?"
             looks = partial(self._looks, args=args, server=r, want=want)
             close(got, want[-1], f"rank {r}: the server's part", looks, rule)
+        waited(outcome)
         self._bytes(case, args, outcome)
         self._time(args, outcome)
 
@@ -453,7 +482,7 @@ class Synchronous(Exam):
 
     def _bytes(self, case, args, outcome):
         n, s, _, steps = case.given
-        parts = [part.numel() * 8 for part in args[0][1].tensor_split(s)]
+        parts = [part.nbytes for part in args[0][1].tensor_split(s)]
         for r, part in enumerate(parts):
             into = sum(nbytes for _, dst, nbytes in outcome.sent if dst == r)
             for way, count in (("sends", outcome.nbytes(r)), ("receives", into)):
@@ -511,8 +540,8 @@ class Asynchronous(Exam):
         for what, kind, steps in (
             ("2 workers", "even", (4, 4)),
             ("3 workers, one slow", "slow", (3, 9, 9)),
-            ("1 worker", "even", (5,)),
-            ("5 workers", "chance", (5, 5, 5, 5, 5)),
+            ("1 worker, float32", "even", (5,)),
+            ("5 workers, nan in a gradient", "chance", (5, 5, 5, 5, 5)),
             ("3 workers with 2, 8 and 5 steps", "even", (2, 8, 5)),
         )
     )
@@ -526,7 +555,9 @@ class Asynchronous(Exam):
         n, other = len(steps), lambda: normal(rng, SIZE)
         works = [draw_gradient(rng, SIZE, paces(kind, k, n, steps[k], rng)) for k in range(n)]
         asked = self.asked(list(steps), draw_rate(rng), bound)
-        return [(other(), works[max(0, r - 1)], *asked) for r in range(n + 1)]
+        return [
+            (*special(case, other(), works[max(0, r - 1)], r - 1), *asked) for r in range(n + 1)
+        ]
 
     def asked(self, steps, rate, bound):
         """The last arguments of the answer."""
@@ -542,23 +573,25 @@ class Asynchronous(Exam):
             "log": log if comm.rank == 0 else None,
             "w": held if comm.rank == 0 else None,
             "seen": gradient.seen,
+            "open": left_open(comm),
         }
 
     def judge(self, case, args, outcome):
         _, steps, bound = case.given
         replayed(args, outcome.results, list(steps), bound, args[0][3])
-        self._messages(list(steps), outcome)
+        waited(outcome)
+        self._messages(list(steps), args[0][0].nbytes, outcome)
         self._time(case, args, outcome)
 
-    def _messages(self, steps, outcome):
+    def _messages(self, steps, nbytes, outcome):
         for k, most in enumerate(steps):
             pushed = sum(b for src, dst, b in outcome.sent if (src, dst) == (k + 1, 0))
             pulled = sum(b for src, dst, b in outcome.sent if (src, dst) == (0, k + 1))
             for what, count, upto in (("pushes", pushed, most), ("pulls", pulled, most + 1)):
-                if count < most * SIZE * 8 or count > upto * SIZE * 8 + 32 * (most + 1):
+                if count < most * nbytes or count > upto * nbytes + 32 * (most + 1):
                     raise Wrong(
                         f"the weights are right, but rank {k + 1} {what} {count} bytes: {most} steps of "
-                        f"{SIZE} numbers are {most * SIZE * 8}."
+                        f"{SIZE} numbers are {most * nbytes}."
                     )
 
     def _time(self, case, args, outcome):
@@ -583,14 +616,14 @@ class Bounded(Asynchronous):
         "need; then real processes."
     )
     cases = tuple(
-        Case(n + 1, f"{n} worker{'s' * (n > 1)}, bound {bound}", (kind, (steps,) * n, bound))
-        for n, bound, kind, steps in (
-            (2, 1, "slow", 6),
-            (3, 0, "chance", 4),
-            (3, 2, "slow", 6),
-            (1, 1, "even", 4),
-            (5, 1, "chance", 6),
-            (4, 4, "chance", 9),
+        Case(n + 1, f"{n} worker{'s' * (n > 1)}, bound {bound}{more}", (kind, (steps,) * n, bound))
+        for n, bound, kind, steps, more in (
+            (2, 1, "slow", 6, ""),
+            (3, 0, "chance", 4, ""),
+            (3, 2, "slow", 6, ", nan in a gradient"),
+            (1, 1, "even", 4, ", float32"),
+            (5, 1, "chance", 6, ""),
+            (4, 4, "chance", 9, ""),
         )
     )
     processes = (
@@ -607,22 +640,23 @@ class Leavers(Asynchronous):
 
     name = "leavers"
     right = (
-        "workers with 1 to 9 steps, bounds 0 to 2: who has done all his steps holds nobody up, everybody else "
+        "workers with 1 to 9 steps, bounds 0 to 4: who has done all his steps holds nobody up, everybody else "
         "counts; then real processes."
     )
     cases = tuple(
         Case(
             len(steps) + 1,
-            f"steps {', '.join(map(str, steps))}, bound {bound}",
+            f"steps {', '.join(map(str, steps))}, bound {bound}{more}",
             (kind, steps, bound),
         )
-        for steps, bound, kind in (
-            ((6, 2), 1, "even"),
-            ((4, 4, 4), 1, "slow"),
-            ((2, 9), 0, "slow"),
-            ((2, 8, 5), 0, "chance"),
-            ((9, 3, 1, 6), 2, "chance"),
-            ((7, 1, 7), 1, "slow"),
+        for steps, bound, kind, more in (
+            ((6, 2), 1, "even", ""),
+            ((4, 4, 4), 1, "slow", ", nan in a gradient"),
+            ((2, 9), 0, "slow", ""),
+            ((2, 8, 5), 0, "chance", ", float32"),
+            ((9, 3, 1, 6), 2, "chance", ""),
+            ((7, 1, 7), 1, "slow", ""),
+            ((8, 1, 9, 9), 4, "slow", ""),
         )
     )
     processes = (

@@ -13,6 +13,7 @@ import torch
 import minicheck as check
 from minicheck import Wrong
 from minicheck.exam import Case, Outcome
+from minicheck.lessons import server
 from minicheck.lessons.server import (
     Asynchronous,
     Bounded,
@@ -29,7 +30,7 @@ from minidist.comm.base import ANY, Recv, Send
 from minidist.parallel.server import Partition
 from minidist.study.predict import most_stale_bounded, sync_server_seconds
 from tests.bank.bank import solved
-from tests.minicheck.examined import accepted, rng
+from tests.minicheck.examined import accepted, assert_odd_answers_are_told, refused, rng
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -263,3 +264,58 @@ def test_the_predicted_numbers_are_the_librarys():
         for name, some in slips.items()
         for wrong in some
     )
+
+
+STYLES = [
+    (
+        "pieces",
+        "return found",
+        "return [[(torch.tensor(a), b, torch.tensor(c)) for a, b, c in x] for x in found]",
+    ),
+    ("synchronous", "mine -= rate * sum(grads) / n", "mine = mine - rate * sum(grads) / n"),
+    (
+        "synchronous",
+        """
+sends = [Send(mine, servers + (comm.rank + i) % n) for i in range(n)]
+comm.batch(sends + [Recv(g, servers + k) for k, g in enumerate(grads)]).wait()
+""",
+        """
+works = [comm.irecv(g, servers + k) for k, g in enumerate(grads)]
+works += [comm.isend(mine, servers + (comm.rank + i) % n) for i in range(n)]
+for work in works:
+    work.wait()
+""",
+    ),
+    (
+        "asynchronous",
+        "log.append((rank, version - has[rank]))",
+        "log.append((torch.tensor(rank), torch.tensor(version - has[rank])))",
+    ),
+    ("asynchronous", "return log", "return tuple(log)"),
+    (
+        "bounded",
+        "log.append((rank, version - has[rank]))",
+        "log.append((rank, torch.tensor(version - has[rank])))",
+    ),
+    (
+        "leavers",
+        "log.append((rank, version - has[rank]))",
+        "log.append((rank, torch.tensor(version - has[rank])))",
+    ),
+    (
+        "predict_server",
+        "gradients = (n - 1) * 3 + 1",
+        """
+from fractions import Fraction
+gradients = Fraction(94)
+""",
+    ),
+]
+
+
+def test_right_answers_in_other_styles():
+    assert refused("08_server", STYLES) == {}
+
+
+def test_whatever_comes_is_told_in_words():
+    assert_odd_answers_are_told(server)
