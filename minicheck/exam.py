@@ -707,6 +707,8 @@ def who(got: Tensor, parts: list[Tensor], rank: int) -> str | None:
     n = len(parts)
     if not got.numel() or any(p.shape != got.shape for p in parts):
         return None
+    if got.dtype != torch.int64:  # whose numbers no float holds
+        got, parts = got.double(), [p.double() for p in parts]
     total = sum(parts)
     if (
         n > 1
