@@ -44,7 +44,6 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from itertools import product
-from numbers import Real
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -244,7 +243,7 @@ def pack(name: str, answer) -> Packed:
     if isinstance(answer, Packed):
         return answer
     try:
-        return Packed(dumps(answer), _sources(answer), encode(plain(answer)))
+        return Packed(dumps(answer), _sources(answer), encode(bare(answer)))
     except Exception as error:
         raise Wrong(
             f"{name}: the answer cannot be sent to another process, where it is examined: {error}"
@@ -320,12 +319,6 @@ def bare(x):
     if isinstance(x, list | tuple):
         return (list if isinstance(x, list) else tuple)(map(bare, x))
     return x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
-
-
-def plain(x):
-    """A number of any kind as Python's own: an answer may be NumPy's, a tensor of one element, or a fraction."""
-    x = bare(x)
-    return float(x) if isinstance(x, Real) and not isinstance(x, int) else x
 
 
 def real(x: float) -> float:
