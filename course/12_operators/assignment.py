@@ -176,7 +176,8 @@ print(
 # | memory | one part at a time, in one reading: nothing larger is made |
 #
 # **Invariant:** after each part, m and s are those of all parts so far. A part may be −inf in a whole row (its keys
-# are masked), the first one, too: then it adds nothing. −inf − −inf is nan. Every row has a number somewhere.
+# are masked), the first one, too: then it adds nothing. −inf − −inf is nan. Every row has a number somewhere. A nan in a
+# row is not hidden: its m and s are nan.
 #
 # <details><summary>Hint</summary>
 #
@@ -288,7 +289,7 @@ study.curves(
 # | | |
 # |---|---|
 # | call | `flatten(params)` |
-# | `params` | a list of `nn.Parameter`s of one dtype, of any shapes; one may be transposed in memory |
+# | `params` | a list of `nn.Parameter`s of one dtype, of any shapes; one may be transposed in memory, or frozen |
 # | returns | `flat` and `grads`: two tensors (N,), N the sum of their sizes |
 # | afterwards | `params[i].data` is a view of `flat`, `.grad` one of `grads`: in order, row by row, no gaps |
 # | memory | flat and grads; the old memory of the parameters is free |

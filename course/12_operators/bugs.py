@@ -974,4 +974,126 @@ class Any(float):
 launches = loop_ms = flat_ms = edge = scores_mib = ridge_n = Any(1.0)
 """,
     ),
+    Bug(
+        "roofline",
+        "the device is emptied",
+        edits=(
+            (
+                "times = {",
+                """
+peak = device.pop("peak")
+times = {
+""",
+            ),
+            ('"compute": flops / device["peak"],', '"compute": flops / peak,'),
+        ),
+    ),
+    Bug(
+        "bias_gelu",
+        "the result is kept as an attribute",
+        old="return F.gelu(x + b)",
+        new="""
+ctx.y = F.gelu(x + b)
+return ctx.y
+""",
+    ),
+    Bug(
+        "bias_gelu",
+        "the gradient that came is changed in place",
+        old="dx = dy * ((1 + torch.erf(z * math.sqrt(0.5))) / 2 + z * density)",
+        new="dx = dy.mul_((1 + torch.erf(z * math.sqrt(0.5))) / 2 + z * density)",
+    ),
+    Bug(
+        "bias_gelu",
+        "a nan is hidden",
+        old="return F.gelu(x + b)",
+        new="return F.gelu(x + b).nan_to_num(0.0)",
+    ),
+    Bug(
+        "normalizer",
+        "m starts at a number that is not small enough",
+        old="m = torch.full(parts[0].shape[:1], torch.finfo(parts[0].dtype).min, dtype=parts[0].dtype)",
+        new="m = torch.full(parts[0].shape[:1], -1e4, dtype=parts[0].dtype)",
+    ),
+    Bug(
+        "normalizer",
+        "nan is made, and hidden",
+        edits=(
+            (
+                "m = torch.full(parts[0].shape[:1], torch.finfo(parts[0].dtype).min, dtype=parts[0].dtype)",
+                "m = torch.full(parts[0].shape[:1], -math.inf, dtype=parts[0].dtype)",
+            ),
+            (
+                "s = s * (m - peak).exp() + (part - peak[:, None]).exp().sum(1)",
+                "s = (s * (m - peak).exp()).nan_to_num(0.0) + (part - peak[:, None]).exp().nan_to_num(0.0).sum(1)",
+            ),
+        ),
+    ),
+    Bug(
+        "normalizer",
+        "the list is used up",
+        old="for part in parts:",
+        new="""
+while parts:
+    part = parts.pop(0)
+""",
+    ),
+    Bug(
+        "attention",
+        "one size of tile, whatever is asked for",
+        old="out = torch.empty_like(q)",
+        new="out, tile = torch.empty_like(q), min(tile, 8)",
+    ),
+    Bug(
+        "attention",
+        "short rows are done at once",
+        old="out = torch.empty_like(q)",
+        new="""
+if len(q) < 30:
+    return (q @ k.T * q.shape[1] ** -0.5).softmax(1) @ v
+out = torch.empty_like(q)
+""",
+    ),
+    Bug(
+        "attention",
+        "m starts at 0",
+        old="m = qi.new_full((len(qi), 1), -math.inf)",
+        new="m = qi.new_zeros(len(qi), 1)",
+    ),
+    Bug(
+        "flatten",
+        "frozen parameters are left where they are",
+        old="for p in params:",
+        new="for p in [p for p in params if p.requires_grad]:",
+    ),
+    Bug(
+        "flatten",
+        "frozen parameters are trained from then on",
+        old="at += p.numel()",
+        new="""
+at += p.numel()
+p.requires_grad_()
+""",
+    ),
+    Bug(
+        "flatten",
+        "the old numbers are kept in a list",
+        old="grads, at = torch.zeros_like(flat), 0",
+        new="""
+grads, at = torch.zeros_like(flat), 0
+flatten.old = [p.tolist() for p in params]
+""",
+    ),
+    Bug(
+        "fused",
+        "whoever reads a result later than three operators is forgotten",
+        old="if one not in group:",
+        new="if one not in group and operators.index(one) - operators.index(group[-1]) <= 3:",
+    ),
+    Bug(
+        "fused",
+        "tensors of one size count once",
+        old="found.append(([one[0] for one in group], sum(sizes[name] for name in moved)))",
+        new="found.append(([one[0] for one in group], sum({sizes[name] for name in moved})))",
+    ),
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from ..exam import (
     Wrong,
     alike,
     alone,
+    bare,
     close,
     holds,
     integer,
@@ -284,6 +286,7 @@ class Roofline(Solo):
         return [(launches, int(nbytes), int(flops), device)]
 
     returns = ("the time in seconds", "the word")
+    given = ("`launches`", "`nbytes`", "`flops`", "`device`")
 
     def wants(self, case, args):
         return [dict(zip(self.returns, oracle.seconds(*args[0])))]
@@ -326,7 +329,7 @@ class Fused(Solo):
     right = "8 graphs: groups, and bytes of each."
     forbidden = FORBIDDEN
     cases = tuple(
-        Case(1, f"graph {i}, {n} operators", n) for i, n in enumerate((1, 3, 6, 6, 9, 9, 12, 12))
+        Case(1, f"graph {i}, {n} operators", n) for i, n in enumerate((1, 3, 6, 6, 9, 9, 16, 20))
     )
 
     def draw(self, case, rng):
@@ -334,8 +337,8 @@ class Fused(Solo):
         names, operators = ["x", "w", "b"], []
         for i in range(case.given):
             product = draw(3) == 0 and i != 2
-            recent = names[-4:]
-            reads = [recent[-1], recent[draw(len(recent))]] if i else ["x", "w"]
+            recent = names if draw(2) else names[-4:]
+            reads = [names[-1], recent[draw(len(recent))]] if i else ["x", "w"]
             operators.append(
                 (
                     f"{'op' if draw(2) else 'mm'}{i}",
@@ -347,7 +350,10 @@ class Fused(Solo):
             names.append(f"t{i}")
         read = {name for one in operators for name in one[2]}
         wanted = [one[3] for one in operators if one[3] not in read or draw(6) == 0]
-        sizes = {name: 1000 + 2 ** (i + 3) + draw(7) for i, name in enumerate(names)}
+        alike = case.given == 9 and draw(2)  # then bytes do not tell tensors apart
+        sizes = {
+            name: 1000 + (not alike) * (2 ** (i + 3) + draw(7)) for i, name in enumerate(names)
+        }
         return [(operators, sizes, wanted)]
 
     given = ("`operators`", "`sizes`", "`wanted`")
@@ -357,6 +363,7 @@ class Fused(Solo):
 
     def value(self, case, args, rank, name, got, want):
         operators, sizes, wanted = args[0]
+        got = bare(got)
         shaped(got, [([str], int)], name, "a list of (names, bytes), each names in a list")
         names, right = ([list(one[0]) for one in some] for some in (got, want))
         if names != right:
@@ -402,27 +409,33 @@ class BiasGelu(Report):
         Case(1, "x (2, 5, 4)", ((2, 5, 4), torch.float64, True)),
         Case(1, "float32", ((40, 8), torch.float32, True)),
         Case(1, "x needs no gradient", ((6, 4), torch.float64, False)),
+        Case(1, "a nan in x", ((6, 4), torch.float64, True)),
     )
 
     def draw(self, case, rng):
         shape, dtype, needs = case.given
-        drawn = [2 * normal(rng, s).to(dtype) for s in (shape, shape[-1:], shape)]
-        return [(*drawn, needs)]
+        x, b, dy = (2 * normal(rng, s).to(dtype) for s in (shape, shape[-1:], shape))
+        if "nan" in case.what:
+            x[0, 1] = math.nan
+        return [(x, b, dy, needs)]
 
     def run(self, comm, yours, x, b, dy, needs):
         seen = Seen([x, b, dy])
         x, b, dy = seen.given
         leaves = [x.requires_grad_(), b.requires_grad_()] if needs else [b.requires_grad_()]
         y = seen.ask(yours, x, b)
-        held, result = seen.alive(y), y.detach() if isinstance(y, torch.Tensor) else y
-        graph = lambda: torch.autograd.grad(y, leaves, dy, allow_unused=True)
-        grads = seen.ask(graph) if isinstance(y, torch.Tensor) and y.requires_grad else None
-        found = seen.plain({"y": result, "grads": grads, "given": [x.detach(), b.detach()]})
-        return found | {"held": held, "left": seen.left, "may_leave": seen.may_leave}
+        found = {"y": seen.plain(y.detach() if isinstance(y, Tensor) else y), "grads": None}
+        if isinstance(y, Tensor) and y.requires_grad:
+            y = seen.ask(torch.add, y, 0)  # from here on nobody needs y itself
+            found["held"] = seen.alive(y)
+            grads = partial(torch.autograd.grad, y, leaves, dy, allow_unused=True)
+            found["grads"] = seen.plain(seen.ask(grads))
+        found["given"] = seen.plain([z.detach() for z in (x, b, dy)])
+        return found | {"left": seen.left, "may_leave": seen.may_leave}
 
     def check(self, case, got, x, b, dy, needs):
         seen_close(got["y"], gelu(x + b), "y", oracle.gelu_looks(x, b), GELU_OTHERWISE)
-        for after, before, name in zip(got["given"], (x, b), "xb", strict=True):
+        for after, before, name in zip(got["given"], (x, b, dy), ("x", "b", "dy"), strict=True):
             unchanged(after, before, name)
         told(got, "y")
         if got["grads"] is None:
@@ -447,8 +460,8 @@ class BiasGelu(Report):
         )
         if got["held"] > b.nbytes:
             raise Wrong(
-                f"the numbers are right, but {got['held']} bytes are kept for backward beside x, b and y: save "
-                "x and b, and form x + b again."
+                f"the numbers are right, but {got['held']} bytes are kept for backward beside x and b (y is one of "
+                "them, if it is kept): save x and b, and form x + b again."
             )
 
 
@@ -470,7 +483,7 @@ class Normalizer(Report):
     cases = (
         Case(1, "the largest number first", (3, [4, 4, 4], 0, torch.float64)),
         Case(1, "the largest number last", (3, [4, 4, 4], 2, torch.float64)),
-        Case(1, "one part, below 0", (2, [5], 0, torch.float64)),
+        Case(1, "one part, 300 numbers alike, far below 0", (2, [300], 0, torch.float64)),
         Case(
             1,
             "24 uneven parts, large numbers",
@@ -479,6 +492,7 @@ class Normalizer(Report):
         Case(1, "float32", (4, [6, 6, 3], 1, torch.float32)),
         Case(1, "a part of −inf in the middle", (4, [3, 3, 3], 2, torch.float64)),
         Case(1, "a part of −inf first", (4, [3, 3, 3], 1, torch.float64)),
+        Case(1, "a nan", (4, [3, 3, 3], 1, torch.float64)),
     )
 
     def draw(self, case, rng):
@@ -488,16 +502,20 @@ class Normalizer(Report):
         if top or len(sizes) > 1:
             parts[top][:, 0] += 3 * scale
         if "below" in case.what:
-            parts[0] -= 20
+            parts[0] = -1e6 * parts[0][:, :1].abs().expand_as(parts[0])
+        if "nan" in case.what:
+            parts[2][1, 0] = math.nan
         if "−inf" in case.what:
             parts[0 if "first" in case.what else 1][: rows // 2] = -math.inf
         return [(parts,)]
 
     def run(self, comm, yours, parts):
         seen = Seen(parts)
-        pair = seen.ask(yours, list(seen.given))
+        mine = list(seen.given)
+        pair = seen.ask(yours, mine)
         m, s = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
         return seen.plain({"m": m, "s": s, "parts": seen.given}) | {
+            "same": len(mine) == len(parts),
             "largest": seen.largest,
             "peak": seen.peak,
             "readings": seen.readings,
@@ -507,6 +525,7 @@ class Normalizer(Report):
 
     def check(self, case, got, parts):
         unchanged(got["parts"], parts, "parts")
+        holds(got, {"same": "the list of parts was changed, and belongs to the caller."})
         m, s = oracle.normalizer(parts)
         looks = {
             "That is the last part's.": parts[-1].amax(1),
@@ -542,10 +561,18 @@ class Attention(Report):
     """`attention(q, k, v, tile)`: softmax(qkᵀ/√d)v, in tiles."""
 
     name = "attention"
-    right = "queries, keys and tiles of 6 sizes, large scores, float32: exact, and nothing larger than q is made."
+    right = "queries, keys and tiles of 8 sizes, large scores, float32: exact, a tile at a time."
     forbidden = FORBIDDEN
     step = 10.0
-    sizes = ((7, 7, 2, 3), (6, 9, 3, 4), (5, 5, 4, 64), (9, 13, 3, 1), (136, 130, 8, 16))
+    sizes = (
+        (7, 7, 2, 3),
+        (6, 9, 3, 4),
+        (5, 5, 4, 64),
+        (9, 13, 3, 1),
+        (40, 45, 8, 5),
+        (70, 75, 8, 20),
+        (136, 130, 8, 16),
+    )
     cases = (
         *(
             Case(1, f"T = {T}, K = {K}, tile = {tile}", (T, K, d, tile, 1.0, torch.float64))
@@ -559,14 +586,18 @@ class Attention(Report):
         T, K, d, _, scale, dtype = case.given
         drawn = [normal(rng, rows, d).to(dtype) for rows in (T, K, K)]
         drawn[1][-1] += drawn[0].mean(0)
+        if scale > 10:  # of one half of the queries all scores are above 0, of the other below
+            drawn[:2] = [x.abs() for x in drawn[:2]]
+            drawn[0][T // 2 :] *= -1
         return [(drawn[0] * scale * 1.5, drawn[1] * scale, drawn[2], case.given[3])]
 
     def run(self, comm, yours, q, k, v, tile):
         seen = Seen([x.clone() for x in (q, k, v)])
         out = seen.ask(yours, *seen.given, tile)
         names = sorted(name for name in seen.names if "attention" in name)
-        # not keys, nor values
-        rows = [shape for shape in seen.shapes if len(k) in shape and q.shape[1] not in shape]
+        # not keys, nor values, nor a number a query
+        scores = lambda shape: len(k) in shape and len(shape) > 1 and not {1, q.shape[1]} & {*shape}
+        rows = [shape for shape in seen.shapes if tile < len(k) and scores(shape)]
         found = seen.plain({"out": out, "given": seen.given}) | {
             "names": names,
             "rows": max(rows, default=None),
@@ -589,8 +620,31 @@ class Attention(Report):
         told(got, "the result")
         if got["names"]:
             raise Wrong(f"{got['names'][0]} is PyTorch's own: the exercise is about building it.")
-        if len(q) > 100:
+        self._products(q, k, tile, got)
+        if len(q) >= 40:
             self._memory(q, k, tile, got)
+
+    def _products(self, q, k, tile, got):
+        rows, edge = got["rows"], max(min(tile, max(len(q), len(k))), q.shape[1])
+        if rows or got["edge"] > edge:
+            made = (
+                f"scores {rows} are made" if rows else f"a product has an extent of {got['edge']}"
+            )
+            raise Wrong(
+                f"the numbers are right, but {made}, and a tile has ({tile}, {tile}): take {tile} queries and "
+                f"{tile} keys at a time."
+            )
+        if got["edge"] < edge:
+            raise Wrong(
+                f"the numbers are right, but no product has an extent of more than {got['edge']}: take "
+                f"{tile} queries and {tile} keys at a time, as the call says."
+            )
+        want = 4 * len(q) * len(k) * q.shape[1]
+        if not 0.99 * want <= got["flops"] <= 1.01 * want:
+            raise Wrong(
+                f"the numbers are right, but the meter saw {got['flops']:,} FLOPs of products, and {want:,} "
+                "are needed: two products a tile, each once."
+            )
 
     def _memory(self, q, k, tile, got):
         most, whole = max(q.nbytes, k.nbytes), len(q) * len(k) * q.itemsize
@@ -599,26 +653,10 @@ class Attention(Report):
                 f"the numbers are right, but a tensor of {got['largest']:,} bytes is made, and q has {most:,}: "
                 f"a tile of scores has {tile * tile * q.itemsize:,}, all scores {whole:,}."
             )
-        if got["edge"] > max(tile, q.shape[1]) or got["rows"]:
-            made = (
-                f"scores {got['rows']} are made"
-                if got["rows"]
-                else f"a product has an extent of {got['edge']}"
-            )
-            raise Wrong(
-                f"the numbers are right, but {made}, and a tile has ({tile}, {tile}): take {tile} queries and "
-                f"{tile} keys at a time."
-            )
         if got["peak"] > 8 * most:
             raise Wrong(
                 f"the numbers are right, but {got['peak']:,} bytes are alive at once, and {8 * most:,} are "
                 "plenty: are tiles of scores kept?"
-            )
-        want = 4 * len(q) * len(k) * q.shape[1]
-        if not 0.99 * want <= got["flops"] <= 1.01 * want:
-            raise Wrong(
-                f"the numbers are right, but the meter saw {got['flops']:,} FLOPs of products, and {want:,} "
-                "are needed: two products a tile, each once."
             )
 
 
@@ -653,7 +691,7 @@ class Flatten(Report):
     """`flatten(params)`: (flat, grads), of which the parameters, and their .grad, are views."""
 
     name = "flatten"
-    right = "5 models: values kept, views in order, old memory freed, three steps of SGD with two launches each."
+    right = "6 models: values kept, views in order, old memory freed, three steps of SGD with two launches each."
     forbidden = FORBIDDEN
     cases = alone(
         (f"shapes {shapes}", shapes)
@@ -664,18 +702,22 @@ class Flatten(Report):
             ((7, 3), (3, 7), (3,), (2, 2, 2)),
         )
     )
-    cases += (Case(1, "a transposed parameter", ((4, 3), (3,), "t")),)
+    cases += (
+        Case(1, "a transposed parameter", ((4, 3), (3,), "t")),
+        Case(1, "a frozen parameter", ((4, 3), (3,), (2, 2), "f")),
+    )
 
     def draw(self, case, rng):
-        shapes = [shape for shape in case.given if shape != "t"]
+        shapes = [shape for shape in case.given if shape not in ("t", "f")]
         dtype = torch.float32 if len(shapes) == 4 else torch.float64
         values = [normal(rng, shape, dtype=dtype) for shape in shapes]
-        return [(values, "t" in case.given, normal(rng, 3, 99, dtype=dtype))]
+        learns = [not ("f" in case.given and i == 1) for i in range(len(shapes))]
+        return [(values, "t" in case.given, learns, normal(rng, 3, 99, dtype=dtype))]
 
-    def run(self, comm, yours, values, transposed, xs):
-        seen = Seen([xs])
+    def run(self, comm, yours, values, transposed, learns, xs):
+        seen = Seen([])
         values = [values[0].T, *values[1:]] if transposed else values
-        params = [nn.Parameter(seen.give(v)) for v in values]
+        params = [nn.Parameter(seen.give(v), learn) for v, learn in zip(values, learns)]
         mine, old = list(params), [StorageWeakRef(p.untyped_storage()) for p in params]
         pair = seen.ask(yours, mine)
         held = seen.alive()
@@ -693,7 +735,7 @@ class Flatten(Report):
             "values": seen.plain(params),
             "same": same,
             "held": held,
-            "trained": all(p.requires_grad for p in params)
+            "trained": [p.requires_grad for p in params] == learns
             and not flat.requires_grad
             and not grads.requires_grad,
             "places": places([p.detach() for p in params], flat),
@@ -705,7 +747,8 @@ class Flatten(Report):
             "may_leave": seen.may_leave,
             "old": [ref.expired() for ref in old],
         }
-        return found | {"steps": [self._step(seen, params, flat, grads, x) for x in seen.given[0]]}
+        steps = [self._step(seen, params, flat, grads, x) for x in seen.give(xs)]
+        return found | {"steps": steps}
 
     def _step(self, seen, params, flat, grads, x):
         """The parameters after a step of SGD on the two buffers."""
@@ -718,7 +761,7 @@ class Flatten(Report):
         seen.ask(step)
         return seen.plain(params)
 
-    def check(self, case, got, values, transposed, xs):
+    def check(self, case, got, values, transposed, learns, xs):
         values = [values[0].T, *values[1:]] if transposed else values
         if "pair" in got:
             raise Wrong(
@@ -742,7 +785,7 @@ class Flatten(Report):
                         "order. Is it a view, or a copy?"
                     )
                 at += value.numel()
-        self._rest(values, xs, got)
+        self._rest(values, learns, xs, got)
 
     def _buffers(self, values, got):
         row = torch.empty(sum(v.numel() for v in values), dtype=values[0].dtype)
@@ -761,12 +804,12 @@ class Flatten(Report):
             )
         apart = "flat and grads lie in the same memory: gradients need their own."
         trained = (
-            "a parameter has lost requires_grad, or a buffer has it: the parameters are trained, flat and "
-            "grads are memory. Work with p.detach()."
+            "a parameter's requires_grad is not what it was, or a buffer has it: parameters are trained as before, "
+            "flat and grads are memory. Work with p.detach()."
         )
         holds(got, {"apart": apart, "trained": trained})
 
-    def _rest(self, values, xs, got):
+    def _rest(self, values, learns, xs, got):
         holds(got, {"zero": "grads is not zero at the start: autograd adds to what is there."})
         told(got, "flat")
         if not all(got["old"]):
@@ -782,7 +825,8 @@ class Flatten(Report):
         for i, (x, step) in enumerate(zip(xs, got["steps"], strict=True)):
             grads = torch.autograd.grad(losses(leaves, x), leaves)
             leaves = [
-                (p - RATE * g).detach().requires_grad_() for p, g in zip(leaves, grads, strict=True)
+                (p - RATE * learn * g).detach().requires_grad_()
+                for p, g, learn in zip(leaves, grads, learns, strict=True)
             ]
             for j, (found, p) in enumerate(zip(step, leaves, strict=True)):
                 seen_close(
