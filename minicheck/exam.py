@@ -38,6 +38,7 @@ import json
 import linecache
 import math
 import re
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -850,6 +851,8 @@ def clipped(
     to call a gradient, and its wrong factors.
     """
     first = outcome.results[0]["norm"]
+    if not math.isfinite(norm):
+        return _told_norm(outcome, where)
     for r, got in enumerate(outcome.results):
         norm_is(got["norm"], norm, where(r), looks(r), rule)
     for r, got in enumerate(outcome.results):
@@ -862,6 +865,27 @@ def clipped(
             called, slips = told(r, name)
             factor = min(1.0, limit / (norm + 1e-6))
             scaled(got["grads"].get(name), g, factor, where(r) + called, slips)
+
+
+def _told_norm(outcome: Outcome, where) -> None:
+    """Raise Wrong where the norm of gradients hides that one is inf or nan."""
+    for r, got in enumerate(outcome.results):
+        number(got["norm"], f"{where(r)}the norm")
+        if math.isfinite(real(got["norm"])):
+            raise Wrong(
+                f"{where(r)}a gradient is inf or nan, and the norm is {got['norm']:g}: it should be inf or nan, on all "
+                "ranks, so that whoever reads it sees it."
+            )
+
+
+def outside_tensors() -> int:
+    """Bytes that Python holds outside of tensors now, for all ranks of a World: lists, numbers, bytes, NumPy's arrays.
+
+    Counting begins with the first call and slows what follows: for a last case, when all that is imported late is there.
+    """
+    if not tracemalloc.is_tracing():
+        tracemalloc.start()
+    return tracemalloc.get_traced_memory()[0]
 
 
 def timed(n: int, alpha: float, beta: float, flops: float) -> World:

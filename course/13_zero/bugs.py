@@ -1037,4 +1037,155 @@ def clip(comm, grads, limit):
     return clip_(comm, grads, limit)
 ''',
     ),
+    Bug(
+        "owners",
+        "the owners of a model of as many parameters are remembered",
+        old="return owner",
+        new="""
+memory = owners.__dict__.setdefault(len(nbytes), owner)
+return memory
+""",
+    ),
+    Bug(
+        "owners",
+        "one list for all results",
+        old="return owner",
+        new="""
+owners.__dict__.setdefault('kept', [])[:] = owner
+return owners.kept
+""",
+    ),
+    Bug(
+        "sharded",
+        "the list of parameters gets others",
+        old="mine = [params[i] for i in order if owner[i] == comm.rank]",
+        new="""
+params[:] = [p.detach().requires_grad_() for p in params]
+mine = [params[i] for i in order if owner[i] == comm.rank]
+""",
+    ),
+    Bug(
+        "sharded",
+        "a nan is hidden",
+        old="mean = chunks[comm.rank] / comm.size",
+        new="mean = chunks[comm.rank].nan_to_num(0.0) / comm.size",
+    ),
+    Bug(
+        "sharded",
+        "all weights are kept in a list",
+        edits=(
+            (
+                "inner = optimizer(mine) if mine else None",
+                """
+inner = optimizer(mine) if mine else None
+before = flat.tolist()
+""",
+            ),
+            (
+                "reduce_scatter_(comm, chunks)",
+                """
+assert before
+reduce_scatter_(comm, chunks)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "sharded",
+        "all weights are kept in an array of NumPy's",
+        edits=(
+            (
+                "inner = optimizer(mine) if mine else None",
+                """
+inner = optimizer(mine) if mine else None
+before = flat.numpy().copy()
+""",
+            ),
+            (
+                "reduce_scatter_(comm, chunks)",
+                """
+assert len(before)
+reduce_scatter_(comm, chunks)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "to_owners",
+        "what was sent is kept in a list",
+        old="reduce_(comm, p.grad, root)",
+        new="""
+to_owners.__dict__.setdefault('sent', []).append(p.grad.tolist())
+reduce_(comm, p.grad, root)
+""",
+    ),
+    Bug(
+        "to_owners",
+        "what was sent is kept as bytes",
+        old="reduce_(comm, p.grad, root)",
+        new="""
+to_owners.__dict__.setdefault('sent', []).append(p.grad.numpy().tobytes())
+reduce_(comm, p.grad, root)
+""",
+    ),
+    Bug(
+        "to_owners",
+        "what was sent is kept in half",
+        old="reduce_(comm, p.grad, root)",
+        new="""
+to_owners.__dict__.setdefault('sent', []).append(p.grad.half())
+reduce_(comm, p.grad, root)
+""",
+    ),
+    Bug(
+        "to_owners",
+        "a nan is hidden",
+        old="p.grad.div_(comm.size)",
+        new="p.grad.div_(comm.size).nan_to_num_(0.0)",
+    ),
+    Bug(
+        "sharded_linear",
+        "the weight is kept in a list",
+        old="return x @ gathered(comm, shard, shape).T",
+        new="""
+weight = gathered(comm, shard, shape)
+ctx.weight = weight.tolist()
+return x @ weight.T
+""",
+    ),
+    Bug(
+        "sharded_linear",
+        "the weight is kept as bytes",
+        old="return x @ gathered(comm, shard, shape).T",
+        new="""
+weight = gathered(comm, shard, shape)
+ctx.weight = weight.numpy().tobytes()
+return x @ weight.T
+""",
+    ),
+    Bug(
+        "sharded_linear",
+        "weights are kept when backward has ended",
+        old="dx = dy @ gathered(comm, shard, ctx.shape)",
+        new="""
+weight = gathered(comm, shard, ctx.shape)
+sharded_linear.__dict__.setdefault('kept', []).append(weight)
+dx = dy @ weight
+""",
+    ),
+    Bug(
+        "sharded_linear",
+        "a nan is hidden",
+        old="return x @ gathered(comm, shard, shape).T",
+        new="return (x @ gathered(comm, shard, shape).T).nan_to_num(0.0)",
+    ),
+    Bug(
+        "clip",
+        "a nan is hidden",
+        old="square = sum((g.double() ** 2).sum() for g in grads) + torch.zeros((), dtype=torch.float64)",
+        new="""
+square = sum((g.double() ** 2).nan_to_num(0.0).sum() for g in grads)
+square = square + torch.zeros((), dtype=torch.float64)
+""",
+    ),
 ]

@@ -30,6 +30,7 @@ from ..exam import (
     integer,
     integers,
     normal,
+    outside_tensors,
     ranked,
     recognized,
     shaped,
@@ -52,6 +53,12 @@ FORBIDDEN = (
     "minicheck.oracles.zero",
 )
 STEPS = 3
+WIDE = [
+    1,
+    0,
+    0,
+    1,
+]  # owners of large parameters: copies in lists are more than all that Python holds beside them
 
 
 class Adam:
@@ -107,6 +114,27 @@ def changes() -> int:
     return len(found[0].ledger.timeline("cpu")) if found else 0
 
 
+class Unseen:
+    """What this rank's process holds outside of tensors, where no meter looks; 0 bytes unless it is asked to look."""
+
+    def __init__(self, looks: bool):
+        self.looks = looks
+        self.start = outside_tensors() if looks else 0
+
+    def more(self) -> int:
+        """Bytes more than at the start."""
+        return outside_tensors() - self.start if self.looks else 0
+
+
+def apart(nbytes: int, psi: int, where: str) -> None:
+    """Raise Wrong where so many bytes outside of tensors can only be copies of Ψ bytes of numbers."""
+    if nbytes > psi // 2:
+        raise Wrong(
+            f"the numbers are right, but {where}{nbytes:,} bytes more are held outside of tensors, and all weights have "
+            f"{psi:,}: numbers that are kept in lists or in arrays of NumPy take memory, too."
+        )
+
+
 def sent(outcome: Outcome, least: float, most: float, what: str, hint: str) -> None:
     """Raise Wrong if all ranks together send less than `least` bytes or more than `most`, but for what rounds."""
     nbytes = outcome.nbytes()
@@ -158,19 +186,23 @@ class Owners(Report):
         owner = yours(mine, n)
         for k in range(others):  # of another model
             yours([*sizes, 8 * k], n)
-        return {"owner": owner, "again": yours(list(sizes), n), "sizes": mine}
+        again = yours(list(sizes), n)
+        return {"owner": owner, "again": again, "other": yours(sizes[::-1], n), "sizes": mine}
 
     def check(self, case, got, sizes, n, _):
         unchanged(got["sizes"], sizes, "`nbytes`")
-        owner = got["owner"]
+        owner, again, other = (bare(got[name]) for name in ("owner", "again", "other"))
         should = "a list of ranks, the owner of each parameter in their order"
         shaped(owner, [int], "the result", should)
         self._ranks(list(owner), sizes, n)
-        if list(owner) != list(got["again"]):
+        if owner != again:
             raise Wrong(
                 "asked again later, it gives another answer. All ranks call it, and must find the same owners."
             )
         self._full(list(owner), sizes, n)
+        shaped(other, [int], "the result for another model", should)
+        self._ranks(list(other), sizes, n)
+        self._full(list(other), sizes[::-1], n)
 
     def _ranks(self, owner, sizes, n):
         if len(owner) != len(sizes):
@@ -236,21 +268,23 @@ class Sharded(Exam):
     )
     forbidden = FORBIDDEN
     cases = ranked(
-        "n = {}, owners {}",
+        lambda n, owners: f"n = {n}, owners {owners}{', a nan' * (n == 1)}",
         (
             (3, [0, 1, 2, 2, 1, 0]),
             (2, [1, 0, 0, 1]),
             (4, [0, 1, 2, 3, 3, 2, 1]),
             (3, [0, 2, 0, 2, 2]),
             (1, [0, 0, 0]),
+            (2, WIDE),
         ),
     )
     processes = (Case(3, "3 real processes", [2, 0, 1, 1]),)
 
     def draw(self, case, rng):
         draw = partial(integer, rng)
+        times = 5 if case.given is WIDE else 1
         shapes = [
-            (draw(20, 30), draw(20, 30)) if i % 3 else (draw(400, 600),)
+            (times * draw(20, 30), times * draw(20, 30)) if i % 3 else (draw(400, 600),)
             for i in range(len(case.given))
         ]
         drawn = lambda: [normal(rng, s) for s in shapes]
@@ -260,23 +294,26 @@ class Sharded(Exam):
             + 0.02 * torch.randperm(case.n, generator=rng)
             + 0.01 * torch.rand(case.n, generator=rng)
         )
+        grads = [[drawn() for _ in range(STEPS)] for _ in range(case.n)]
+        if case.n == 1:
+            grads[0][1][0][3] = math.nan
         return [
-            (values, list(case.given), [drawn() for _ in range(STEPS)], rate)
-            for rate in rates.tolist()
+            (values, list(case.given), grads[r], rate, times > 1)
+            for r, rate in enumerate(rates.tolist())
         ]
 
     def world(self, n, args):
         return world_of(n)
 
-    def run(self, comm, yours, values, owner, grads, rate):
+    def run(self, comm, yours, values, owner, grads, rate, wide):
         params = [v.clone().requires_grad_() for v in values]
-        before, made = now(), []
+        before, made, unseen = now(), [], Unseen(wide)
 
         def optimizer(some):
             made.append(Adam(some, rate))
             return made[-1]
 
-        step = yours(comm, params, list(owner), optimizer)
+        step = yours(comm, list(params), list(owner), optimizer)
         if not callable(step):
             return {"step": "None" if step is None else type(step).__name__}
         for mine in grads:
@@ -290,6 +327,7 @@ class Sharded(Exam):
             "params": [p.detach() for p in params],
             "states": sum(one.nbytes for one in made),
             "more": sum(after.values()) - sum(before.values()),
+            "unseen": unseen.more(),
             "metered": bool(after),
         }
 
@@ -315,6 +353,7 @@ class Sharded(Exam):
         psi = sum(v.nbytes for v in values)
         for r, got in enumerate(outcome.results):
             self._memory(r, got, mine[r], psi)
+            apart(got["unseen"], psi, "after the last step ")
         bytes_ = 2 * (case.n - 1) * psi * STEPS
         hint = (
             "A gradient is needed at its owner alone: a flat buffer in the order of the owners, a reduce-scatter and an "
@@ -385,32 +424,40 @@ class ToOwners(Exam):
     )
     forbidden = FORBIDDEN
     cases = ranked(
-        lambda n, owner: f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}",
+        lambda n, owner: (
+            f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}{', a nan in the second backward' * (n == 1)}"
+        ),
         (
             (3, [0, 1, 2, 0, 1, 2]),
             (2, [1, 0, 1, 1, 0, 0]),
             (4, [3, 0, 2, 1, 1, 3, 0, 2, 0]),
             (1, [0, 0, 0]),
             (3, [2, 2, 0, 0, 2, 0, 2]),
+            (2, WIDE),
         ),
     )
     processes = (Case(2, "2 real processes", [0, 1, 1, 0]),)
 
     def draw(self, case, rng):
         values, depth = network(1, len(case.given), rng)
+        if case.given is WIDE:
+            values = [normal(rng, 120 if i else 16, 120) / 9 for i in range(depth)]
         dtype = torch.float32 if case.n == 4 else torch.float64
         # of a rank and backward
         xs = normal(rng, case.n, 2, 2, 16).to(dtype)
-        return [([v.to(dtype) for v in values], depth, list(case.given), list(x)) for x in xs]
+        values, wide = [v.to(dtype) for v in values], case.given is WIDE
+        if case.n == 1:
+            xs[0, 1, 0, 0] = math.nan
+        return [(values, depth, list(case.given), list(x), wide) for x in xs]
 
     def world(self, n, args):
         return world_of(n)
 
-    def run(self, comm, yours, values, depth, owner, xs):
-        model, found = Network(values, depth), []
+    def run(self, comm, yours, values, depth, owner, xs, wide):
+        model, found, unseen = Network(values, depth), [], Unseen(wide)
         # the meter knows a Parameter's gradient
         params, peaks = [nn.Parameter(p.detach()) for p in model.params()], []
-        yours(comm, params, list(owner))
+        yours(comm, list(params), list(owner))
         for x in xs:
             for p in params:
                 p.grad = None
@@ -418,17 +465,20 @@ class ToOwners(Exam):
             held, start = now(), changes()
             loss.backward()
             del loss
-            peaks.append((most("gradients", start), most(None, start) - sum(held.values())))
+            before = sum(held.values())
+            left = sum(now().values()) - before
+            peaks.append((most("gradients", start), most(None, start) - before, left))
             found.append([None if p.grad is None else p.grad.clone() for p in params])
         return {
             "found": found,
             "peaks": peaks,
             "kept": all(map(torch.equal, params, values)),
+            "unseen": unseen.more(),
             "metered": bool(now()),
         }
 
     def judge(self, case, args, outcome):
-        values, depth, owner, _ = args[0]
+        values, depth, owner, *_ = args[0]
         model, n = Network(values, depth), case.n
         for k in range(2):
             own = [model.gradient([a[3][k]], [0]) for a in args]
@@ -444,6 +494,7 @@ class ToOwners(Exam):
             mine = sum(v.nbytes for v, o in zip(values, owner, strict=True) if o == r)
             if got["metered"] and n > 1:
                 self._memory(r, got["peaks"], mine, largest)
+            apart(got["unseen"], psi, "after backward ")
         least = 2 * (n - 1) * psi
         hint = (
             "A gradient is needed at its owner alone: reduce_(…, root) sends half of an all-reduce."
@@ -466,7 +517,7 @@ class ToOwners(Exam):
         close(got, sum(own) / len(own), which, wrong_means(r, own), rule)
 
     def _memory(self, r, peaks, mine, largest):
-        for gradients, more in peaks:
+        for gradients, more, left in peaks:
             if gradients > mine + 2 * largest:
                 raise Wrong(
                     f"the gradients are right, but during backward rank {r} holds {gradients:,} bytes of them; "
@@ -477,6 +528,11 @@ class ToOwners(Exam):
                 raise Wrong(
                     f"the gradients are right, but during backward rank {r} holds {more:,} bytes more than "
                     f"before; its own gradients have {mine:,}. Are copies kept of what was sent?"
+                )
+            if left > mine + largest // 4 + 500:
+                raise Wrong(
+                    f"the gradients are right, but after backward rank {r} holds {left:,} bytes more than before; its "
+                    f"own gradients have {mine:,}. Are copies kept of what was sent?"
                 )
 
 
@@ -504,7 +560,8 @@ class ShardedLinear(Exam):
     forbidden = FORBIDDEN
     cases = ranked(
         lambda n, layers, small: (
-            f"n = {n}, {layers} layer{'s' * (layers > 1)}{' of 3 weights' * small}"
+            f"n = {n}, {layers} {'wide ' * (small is None)}layer{'s' * (layers > 1)}"
+            f"{' of 3 weights' * bool(small)}{', a nan' * (n == 1)}"
         ),
         (
             (3, 1, False),
@@ -512,6 +569,7 @@ class ShardedLinear(Exam):
             (1, 2, False),
             (4, 6, False),
             (5, 1, True),
+            (2, 4, None),
         ),
     )
     processes = (Case(3, "3 real processes, 2 layers", (2, False)),)
@@ -519,14 +577,19 @@ class ShardedLinear(Exam):
     def draw(self, case, rng):
         layers, small = case.given
         widths = [3, 1] if small else integers(rng, 30, 40, layers + 1)
+        widths = [3 * width for width in widths] if small is None else widths
         weights = [normal(rng, b, a) / 5 for a, b in pairwise(widths)]
-        drawn = lambda width: normal(rng, ROWS, width)
+
+        xs, dys = (normal(rng, case.n, ROWS, width) for width in (widths[0], widths[-1]))
+        if case.n == 1:
+            xs[0, 0, 0] = math.nan
         return [
             (
                 [cut(w, case.n)[r] for w in weights],
                 [tuple(w.shape) for w in weights],
-                drawn(widths[0]),
-                drawn(widths[-1]),
+                xs[r],
+                dys[r],
+                small is None,
             )
             for r in range(case.n)
         ]
@@ -534,11 +597,11 @@ class ShardedLinear(Exam):
     def world(self, n, args):
         return world_of(n)
 
-    def run(self, comm, yours, shards, shapes, x, dy):
+    def run(self, comm, yours, shards, shapes, x, dy, wide):
         shards, x = [s.clone().requires_grad_() for s in shards], x.clone().requires_grad_()
         for shard in shards:
             shard.grad = torch.ones_like(shard)  # what another backward left: gradients add up
-        dy = dy.clone()
+        dy, unseen = dy.clone(), Unseen(wide)
         held = now()
         start = changes()
         y = x
@@ -546,17 +609,20 @@ class ShardedLinear(Exam):
             y = yours(comm, y, shard, torch.Size(shape))
             if not isinstance(y, Tensor):
                 return {"y": y}
-        kept, peak = now(), most(None, start)
+        kept, peak, more = now(), most(None, start), unseen.more()
         if not y.requires_grad:
             return {"y": y, "cut": True}
         y.backward(dy)
         base = sum(held.values())
+        after = sum(now().values())
         return {
             "y": y.detach(),
             "dx": x.grad,
             "dy": dy,
             "grads": [s.grad for s in shards],
             "kept": sum(kept.values()) - base,
+            "after": after - base,
+            "unseen": max(more, unseen.more()),
             "peak": max(peak, most(None, start)) - base,
             "metered": bool(held),
         }
@@ -586,6 +652,8 @@ class ShardedLinear(Exam):
             if got["metered"] and n > 1 and not case.given[1]:
                 self._memory(r, got, args[r], weights)
         psi = sum(w.nbytes for w in weights)
+        for got in outcome.results:
+            apart(got["unseen"], psi, "after forward, or backward, ")
         hint = (
             "A gather in forward, a gather in backward, a reduce-scatter of the gradient: an all-reduce sends twice as "
             "much."
@@ -630,6 +698,11 @@ class ShardedLinear(Exam):
             raise Wrong(
                 f"{said} {got['kept']:,} bytes more when forward has ended, and its outputs have {rows:,}: "
                 "whole weights are kept for backward. Save the shard, and gather again."
+            )
+        if got["after"] > 3 * rows + largest // 4:
+            raise Wrong(
+                f"{said} {got['after']:,} bytes more when backward has ended: nothing of it is needed any more, neither a "
+                "weight nor its gradient."
             )
         most_ = 3 * rows + sum(s.nbytes for s in given[0]) + 5 * largest
         if got["peak"] > most_:
@@ -761,6 +834,7 @@ class Clip(Exam):
             (2, "a rank without gradients", 0, 0.5),
             (5, "5 ranks", 4, 0.1),
             (2, "all gradients are zero", 2, 0.0),
+            (3, "a nan on one rank", 2, 0.5),
         )
     )
     processes = (Case(3, "3 real processes", (2, 0.5)),)
@@ -772,6 +846,8 @@ class Clip(Exam):
         if case.n > 2 and oracle.order_hidden(drawn):
             return self.draw(case, rng)
         limit = factor * oracle.norm(g for some in drawn for g in some) or 1.0
+        if "nan" in case.what:
+            drawn[1][0].view(-1)[0] = math.nan
         return [(some, limit) for some in drawn]
 
     def run(self, comm, yours, grads, limit):
