@@ -208,7 +208,7 @@ masks(twice, 4)
 # | returns | `(first, again)`, as above; each runs fn once, and returns what it gives |
 #
 # **Invariant:** after `again` PyTorch's random generator is where it was before; `first` leaves it where fn does.
-# About 10 lines.
+# Of a run nothing is kept but the generator's state. About 10 lines.
 #
 # <details><summary>Hint</summary>
 #

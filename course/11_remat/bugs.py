@@ -1449,4 +1449,169 @@ class Any(float):
 plain_bytes = segment_bytes = best = work = halves = share = momentum = rate = Any(1)
 """,
     ),
+    Bug(
+        "accumulate_tokens",
+        "a nan is hidden",
+        old="part = loss(micro) * count / sum(counts)",
+        new="part = loss(micro).nan_to_num(0.0) * count / sum(counts)",
+    ),
+    Bug(
+        "accumulate_tokens",
+        "a micro-batch whose loss is nan is left out",
+        old="part.backward()",
+        new="""
+if part.isnan():
+    continue
+part.backward()
+""",
+    ),
+    Bug(
+        "accumulate_tokens",
+        "the list is used up",
+        old="for micro, count in zip(micros, counts):",
+        new="""
+total = [*counts]
+while micros:
+    micro, count = micros.pop(0), total.pop(0)
+""",
+    ),
+    Bug(
+        "accumulate_tokens",
+        "no more than six micro-batches",
+        old="for micro, count in zip(micros, counts):",
+        new="for micro, count in zip(micros[:6], counts):",
+    ),
+    Bug(
+        "recompute",
+        "the result is kept as an attribute",
+        old="""
+ctx.save_for_backward(x)
+return fn(x)
+""",
+        new="""
+ctx.save_for_backward(x)
+ctx.y = fn(x)
+return ctx.y
+""",
+    ),
+    Bug(
+        "recompute",
+        "the result is kept row by row",
+        old="""
+ctx.save_for_backward(x)
+return fn(x)
+""",
+        new="""
+ctx.save_for_backward(x)
+y = fn(x)
+ctx.rows = [row.clone() for row in y]
+return y
+""",
+    ),
+    Bug(
+        "recompute",
+        "the result is kept in a list",
+        old="""
+ctx.save_for_backward(x)
+return fn(x)
+""",
+        new="""
+ctx.save_for_backward(x)
+y = fn(x)
+ctx.numbers = y.tolist()
+return y
+""",
+    ),
+    Bug(
+        "recompute",
+        "the result is kept as bytes",
+        old="""
+ctx.save_for_backward(x)
+return fn(x)
+""",
+        new="""
+ctx.save_for_backward(x)
+y = fn(x)
+ctx.numbers = y.numpy().tobytes()
+return y
+""",
+    ),
+    Bug(
+        "recompute",
+        "the gradient that came is set to zero",
+        old="y.backward(dy)",
+        new="""
+y.backward(dy)
+dy.zero_()
+""",
+    ),
+    Bug(
+        "twice",
+        "what fn was run on is kept",
+        old="""
+states.append(torch.get_rng_state())
+return fn(*args)
+""",
+        new="""
+states.append(torch.get_rng_state())
+first.__dict__.setdefault('kept', []).append(args)
+return fn(*args)
+""",
+    ),
+    Bug(
+        "twice",
+        "no more than four states are remembered",
+        old="states.append(torch.get_rng_state())",
+        new="""
+states.append(torch.get_rng_state())
+del states[:-4]
+""",
+    ),
+    Bug(
+        "segments",
+        "no layer has room, and no error says so",
+        old="lengths = []",
+        new="""
+if budget < 1:
+    return []
+lengths = []
+""",
+    ),
+    Bug(
+        "segments",
+        "no more than 30 segments",
+        old="if length < 1:",
+        new="if length < 1 or len(lengths) == 30:",
+    ),
+    Bug(
+        "reversible_backward",
+        "a nan is hidden",
+        old="return (y1 - part).detach(), x2.detach(), dx1, dy2 + x2.grad",
+        new="return (y1 - part).detach(), x2.detach(), dx1, (dy2 + x2.grad).nan_to_num(0.0)",
+    ),
+    Bug(
+        "reversible_backward",
+        "the caller's y1 gets a gradient",
+        old="y1 = y1.detach().requires_grad_()",
+        new="y1.requires_grad_()",
+    ),
+    Bug(
+        "reversible_backward",
+        "f is frozen when it has been walked back",
+        old="return (y1 - part).detach(), x2.detach(), dx1, dy2 + x2.grad",
+        new="""
+f.requires_grad_(False)
+return (y1 - part).detach(), x2.detach(), dx1, dy2 + x2.grad
+""",
+    ),
+    Bug(
+        "reversible_backward",
+        "f and g train no more",
+        old="y1 = y1.detach().requires_grad_()",
+        new="""
+f.eval()
+g.eval()
+y1 = y1.detach().requires_grad_()
+""",
+    ),
 ]

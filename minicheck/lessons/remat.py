@@ -22,10 +22,12 @@ from ..exam import (
     attempt,
     bare,
     close,
+    holds,
     integer,
     integers,
     near,
     normal,
+    outside_tensors,
     real,
     recognized,
     shaped,
@@ -70,29 +72,29 @@ class AccumulateTokens(Report):
     """`accumulate_tokens(loss, micros, counts)`: gradients of the mean over all tokens; the mean."""
 
     name = "accumulate_tokens"
-    right = "1 to 6 micro-batches of 0 to 40 tokens: the gradient of the mean over tokens, one graph at a time."
+    right = "1 to 9 micro-batches of 0 to 40 tokens: the gradient of the mean over tokens, one graph at a time."
     forbidden = FORBIDDEN
     step = 4.0
     cases = table(
         lambda sizes: f"micro-batches of {', '.join(map(str, sizes))} tokens",
         ([3, 3], [1, 2, 3], [40, 5, 17], [7], [4, 0, 9], [5, 1, 1, 8, 2, 30]),
     )
-    cases += (Case(1, "micro-batches drawn at random", None),)
+    cases += (
+        Case(1, "micro-batches drawn at random", None),
+        Case(1, "micro-batches of 2, 0, 3 tokens, one of them nan", [2, 0, 3]),
+    )
 
     def draw(self, case, rng):
         drawn = lambda *shape: normal(rng, *shape)
-        sizes = case.given or [3, *integers(rng, 0, 20, 5)]
+        sizes = case.given or [3, *integers(rng, 0, 20, 8)]
         padding = [4, *integers(rng, 0, 5, len(sizes))]
-        return [
-            (
-                drawn(5),
-                drawn(5),
-                [
-                    torch.cat([drawn(n, 5), torch.zeros(more, 5, dtype=torch.float64)])
-                    for n, more in zip(sizes, padding)
-                ],
-            )
+        micros = [
+            torch.cat([drawn(n, 5), torch.zeros(more, 5, dtype=torch.float64)])
+            for n, more in zip(sizes, padding)
         ]
+        if "nan" in case.what:
+            micros[2][1, 3] = math.nan
+        return [(drawn(5), drawn(5), micros)]
 
     def run(self, comm, yours, w, before, micros):
         w = w.clone().requires_grad_()
@@ -108,12 +110,16 @@ class AccumulateTokens(Report):
                 graphs.append(StorageWeakRef(saved.untyped_storage()))
             return _Graph.apply(mean_loss(w, micro), saved)
 
-        mean = yours(loss, list(micros), [count(m) for m in micros])
+        mine, counts = list(micros), [count(m) for m in micros]
+        mean = yours(loss, mine, counts)
+        same = counts == [count(m) for m in micros] and list(map(id, mine)) == list(map(id, micros))
         graph = isinstance(mean, Tensor) and mean.requires_grad
-        return {"grad": w.grad, "mean": bare(mean), "calls": calls, "graph": graph}
+        found = {"grad": w.grad, "mean": bare(mean), "calls": calls, "graph": graph}
+        return found | {"same": same}
 
     def check(self, case, got, w, before, micros):
         self._calls(got["calls"], micros)
+        holds(got, {"same": "a list that was given was changed, and belongs to the caller."})
         sizes, rows = [count(m) for m in micros], [len(m) for m in micros]
         k, total = len(micros), sum(sizes)
         share = [n / total for n in sizes]
@@ -231,9 +237,20 @@ class Made(TorchDispatchMode):
 
 
 class Held(Made):
-    """Of blocks. runs: how often one ran, by its last operator."""
+    """Of blocks: many small memories count as one large one, and so does what Python holds outside of tensors, if it is
+    `deep`. runs: how often a block ran, by its last operator."""
 
     runs = 0
+
+    def __init__(self, size, deep):
+        super().__init__(1)
+        self.unit, self.deep = size, deep
+        self.start = outside_tensors() if deep else 0
+
+    def alive(self, but: list[Tensor]) -> int:
+        """How often `size` numbers have room in what is still held, but for `but`."""
+        outside = (outside_tensors() - self.start) // 8 if self.deep else 0
+        return (super().alive(but) + max(0, outside)) // self.unit
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.runs += func is torch.ops.aten.sin.default
@@ -244,7 +261,7 @@ def added(got, right: Tensor, before: int, where: str, name: str, none: str, wro
     """Raise Wrong unless a gradient was added to the ones, or zeros, `before` that stood in .grad."""
     if not isinstance(got, Tensor) or (before and got.equal(torch.ones_like(got))):
         raise Wrong(f"{where}{name} gets no gradient: {none}")
-    if before and near(got, right):
+    if before and near(got, right) and right.isfinite().all():
         raise Wrong(f"{where}what stood in .grad of {name} before is gone: gradients are added.")
     if not near(got - before, right):
         raise Wrong(f"{where}the gradient of {name} is wrong{wrong}")
@@ -287,21 +304,26 @@ def chained(
     hidden, order = [x], [*blocks, blocks[0]]  # the first one twice
     for block in order:
         hidden.append(form(block, hidden[-1]))
-    y = hidden[-1]
-    met = meet(blocks, hidden)
+    y = hidden.pop()
+    y = y + 0 if isinstance(y, Tensor) else y  # nobody needs the last block's own result
+    met = meet(blocks, [*hidden, y])
     for block in blocks:
         block.factor = factor
+    kept = True
     if isinstance(y, Tensor) and y.requires_grad:
         dy = torch.arange(1.0, 1 + y.numel(), dtype=y.dtype).view_as(y)
+        before = dy.clone()
         if back is None:
             y.backward(dy)
         else:
-            back(order, hidden[:-1], dy)
+            back(order, hidden, dy)
+        kept = dy.equal(before)
     grads = [p.grad for pair in weights for p in pair]
     return {
         "y": y if isinstance(y, Tensor) else None,
         "grads": grads,
         "x": x.grad,
+        "kept": kept,
         "met": met,
         "calls": [block.calls for block in blocks],
     }
@@ -319,6 +341,7 @@ class Recompute(Report):
         Case(1, "1 block, used twice", (1, True, 1.0)),
         Case(1, "3 blocks, and the input is data", (3, False, 1.0)),
         Case(1, "2 blocks, three times as large when they run again", (2, True, 3.0)),
+        Case(1, "2 blocks of many rows", (2, True, 1.0)),
     )
 
     def draw(self, case, rng):
@@ -327,7 +350,7 @@ class Recompute(Report):
         return [
             (
                 [(drawn(WIDTH, WIDTH), drawn(WIDTH)) for _ in range(blocks)],
-                drawn(ROWS, WIDTH),
+                drawn(300 * ROWS if "many" in case.what else ROWS, WIDTH),
                 learn,
                 factor,
             )
@@ -342,11 +365,18 @@ class Recompute(Report):
         form, begins = lambda fn, x: yours.apply(fn, torch.empty(0, requires_grad=True), x), []
 
         def meet(blocks, hidden):
-            for block in blocks:
-                block.begin = lambda: begins.append(held.alive(hidden))
-            return held.alive(hidden), [list(b.calls) for b in blocks]
+            weights = [x for block in blocks for x in (block.w, block.b)]
 
-        with Held(ROWS * WIDTH) as held:
+            def alive():
+                grads = [x.grad for x in weights if x.grad is not None]
+                return held.alive([*hidden, *weights, *grads])
+
+            for block in blocks:
+                block.begin = lambda: begins.append(alive())
+            return alive(), [list(b.calls) for b in blocks]
+
+        x = given[1]
+        with Held(x.numel(), x.numel() > 1000) as held:
             try:
                 return chained(form, *given, meet=meet) | {"runs": held.runs, "begins": begins}
             except RuntimeError as error:
@@ -372,8 +402,8 @@ class Recompute(Report):
         if left:
             graph = " Here fn ran with a graph, which keeps them." if any(map(any, calls)) else ""
             raise Wrong(
-                f"between forward and backward, tensors are alive that are neither input nor output of a "
-                f"block: {left}. Keep x, and nothing that fn makes.{graph}"
+                f"between forward and backward, tensors (or lists of their numbers) are alive that are neither input nor "
+                f"output of a block: {left}. Keep x, and nothing that fn makes, not the result either.{graph}"
             )
         self._again(got["calls"], first)
         if got["runs"] != 2 * sum(first):
@@ -393,6 +423,7 @@ class Recompute(Report):
                 "fn runs again in backward, but the gradients are those of its first run: so something of that "
                 "was kept. Start the backward of what the second run gives."
             )
+        holds(got, {"kept": "dy was changed, and belongs to others, too: work on a copy."})
         self._gradients(got, want)
 
     def _again(self, calls, first):
@@ -476,6 +507,7 @@ class Twice(Report):
             ("2 runs", "FFAA"),
             ("4 runs, two of them after an `again`", "FFAFFAAA"),
             ("two functions in turn", "FfAafFFaAA"),
+            ("6 runs", "FFFFFFAAAAAA"),
         )
     )
 
@@ -492,9 +524,10 @@ class Twice(Report):
         ran = []
         outs = []
         states = []
+        kept = []
 
         def fn(x, *more):
-            ran.append(next((i for i, y in enumerate(xs) if y is x), -1))
+            ran.append(next((i for i, y in enumerate(xs) if y.equal(x)), -1))
             return drop(x, *more)
 
         pairs = {name: yours(fn) for name in (True, False)}
@@ -502,9 +535,13 @@ class Twice(Report):
             first, again = pairs[name]
             more = () if name else (3.0,)
             torch.rand(3)  # others draw, too
-            outs.append(first(xs[i], FIRST, *more) if is_first else again(xs[i], AGAIN, *more))
+            x = xs[i].clone()
+            memory = StorageWeakRef(x.untyped_storage())
+            outs.append(first(x, FIRST, *more) if is_first else again(x, AGAIN, *more))
+            del x
+            kept.append(not memory.expired())
             states.append(torch.get_rng_state())
-        return {"outs": outs, "ran": ran, "states": states}
+        return {"outs": outs, "ran": ran, "states": states, "gone": not any(kept)}
 
     def check(self, case, got, seed, calls, xs):
         plan = planned(calls)
@@ -532,6 +569,8 @@ class Twice(Report):
                 f"`first` runs fn once, and `again` once more, on the arguments that it gets; fn ran for "
                 f"{got['ran']}. To keep what it gave would keep the memory, too."
             )
+        said = "what fn was run on is still held afterwards: of a run keep the generator's state, and nothing else."
+        holds(got, {"gone": said})
 
     def _first(self, i, mine, ys):
         if not isinstance(mine, Tensor):
@@ -609,6 +648,8 @@ class Segments(Report):
             (1, 1),
             (11, 4),
             (500, 40),
+            (861, 41),
+            (5, 0),
         ),
     )
     cases += tuple(
@@ -791,10 +832,11 @@ class ReversibleBackward(Report):
     """`reversible_backward(f, g, y1, y2, dy1, dy2)`: x1, x2 and their gradients; the parameters' are added."""
 
     name = "reversible_backward"
-    right = "blocks of 1 to 6 numbers: inputs and gradients from outputs, f and g once each."
+    right = "blocks of 1 to 6 numbers, a nan: inputs and gradients from outputs, f and g once each."
     forbidden = FORBIDDEN
     step = 3.0
     cases = table("{} rows of {}", ((2, 3), (5, 6), (1, 1)))
+    cases += (Case(1, "a nan in dy2", (2, 4)),)
 
     def draw(self, case, rng):
         rows, width = case.given
@@ -803,6 +845,8 @@ class ReversibleBackward(Report):
         x1, x2, dy1, dy2 = (drawn(rows, width) for _ in range(4))
         f, g = (Part(w, b) for w, b in weights)
         y1, y2, _, _ = serial(f, g, x1, x2, dy1, dy2)
+        if "nan" in case.what:
+            dy2[0, 1] = math.nan
         return [(weights, [y1, y2, dy1, dy2])]  # the inputs stay here
 
     def run(self, comm, yours, weights, tensors):
@@ -822,7 +866,8 @@ class ReversibleBackward(Report):
             "runs": len(runs),
             "products": products.count,
             "grads": [p.grad for m in made for p in m.parameters()],
-            "same": all(map(torch.equal, mine, tensors)),
+            "same": all(map(near, mine, tensors)) and not any(x.requires_grad for x in mine),
+            "trained": all(m.training and m.w.requires_grad and m.b.requires_grad for m in made),
         }
 
     def check(self, case, got, weights, tensors):
@@ -836,6 +881,8 @@ class ReversibleBackward(Report):
         found = unpacked(found, NAMES)
         if not got["same"]:
             raise Wrong("a tensor that was given was changed, and belongs to the caller.")
+        told = "f or g is not as it was: whether it trains, and which of its parameters do, is not yours to change."
+        holds(got, {"trained": told})
         with torch.no_grad():
             looks = {
                 "x1": {
