@@ -869,4 +869,110 @@ def clip_copies(comm, grads, copied, limit):
     return clip_(comm, grads, limit, counted=counted)
 ''',
     ),
+    Bug(
+        "learning_rate",
+        "far beyond the end it is 0",
+        old="if t < warm:",
+        new="""
+if t > steps + 10:
+    return 0.0
+if t < warm:
+""",
+    ),
+    Bug(
+        "learning_rate",
+        "a warm-up that ends with the schedule has no peak",
+        old="if t < warm:",
+        new="""
+if t == warm == steps - 1:
+    return peak * floor
+if t < warm:
+""",
+    ),
+    Bug(
+        "learning_rate",
+        "no more than 1",
+        old="return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * x)) / 2)",
+        new="return min(1.0, peak * (floor + (1 - floor) * (1 + math.cos(math.pi * x)) / 2))",
+    ),
+    Bug(
+        "lars_step",
+        "a nan is hidden",
+        old="v.mul_(momentum).add_(lr * ratio * (g + b * w))",
+        new="v.mul_(momentum).add_(lr * ratio * (g + b * w).nan_to_num(0.0))",
+    ),
+    Bug(
+        "lars_step",
+        "a number alone counts as a matrix",
+        old="if w.dim() > 1:",
+        new="if w.dim() != 1:",
+    ),
+    Bug(
+        "lars_step",
+        "no ratio is above 10",
+        old="ratio = trust * w.norm() / (g.norm() + b * w.norm())",
+        new="ratio = min(10.0, trust * w.norm() / (g.norm() + b * w.norm()))",
+    ),
+    Bug(
+        "lars_step",
+        "no more than six weights",
+        old="for w, g, v in zip(weights, grads, velocities):",
+        new="for w, g, v in zip(weights[:6], grads, velocities):",
+    ),
+    Bug(
+        "lamb_step",
+        "no ratio is above 1,000",
+        old="ratio = 1.0 if free or wide == 0 or long == 0 else wide / long",
+        new="ratio = 1.0 if free or wide == 0 or long == 0 else min(1000.0, wide / long)",
+    ),
+    Bug(
+        "lamb_step",
+        "a nan is hidden",
+        old="updates = []",
+        new="updates, grads = [], [g.nan_to_num(0.0) for g in grads]",
+    ),
+    Bug(
+        "lamb_step",
+        "no more than twelve parameters",
+        old="updates = []",
+        new="updates, weights = [], weights[:12]",
+    ),
+    Bug(
+        "noise_scale",
+        "a nan is hidden",
+        edits=(
+            (
+                'small = all_reduce_(comm, (grad * grad).sum(), "mean").item()',
+                'small = all_reduce_(comm, (grad * grad).nan_to_num(0.0).sum(), "mean").item()',
+            ),
+            (
+                "big = (grad * grad).sum().item()",
+                "big = (grad * grad).nan_to_num(0.0).sum().item()",
+            ),
+        ),
+    ),
+    Bug(
+        "noise_scale",
+        "no more than five ranks",
+        old="trace = (small - big) / (1 / b - 1 / (comm.size * b))",
+        new="trace = (small - big) / (1 / b - 1 / (min(comm.size, 5) * b))",
+    ),
+    Bug(
+        "clip_copies",
+        "a nan is hidden",
+        old="square += (g * g).sum()",
+        new="square += (g * g).nan_to_num(0.0).sum()",
+    ),
+    Bug(
+        "clip_copies",
+        "no more than three gradients",
+        old="for g, same in zip(grads, copied):",
+        new="for g, same in zip(grads[:3], copied):",
+    ),
+    Bug(
+        "clip_copies",
+        "a model without gradients",
+        old="square = torch.zeros((), dtype=torch.float64)",
+        new="square = torch.zeros_like(grads[0].sum())",
+    ),
 ]

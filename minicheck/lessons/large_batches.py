@@ -6,6 +6,7 @@ import math
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from minidist.split import uneven
 
@@ -15,6 +16,7 @@ from ..exam import (
     Prediction,
     Report,
     Wrong,
+    alike,
     alone,
     bare,
     clipped,
@@ -47,7 +49,7 @@ class LearningRate(Report):
         (
             ("20 steps, 5 of them warm-up", (20, 5, 0.1)),
             ("12 steps without warm-up", (12, 0, 0.2)),
-            ("9 steps, floor 0", (9, 1, 0.0)),
+            ("9 steps, 8 of them warm-up, floor 0", (9, 8, 0.0)),
             ("30 steps, floor 1", (30, 7, 1.0)),
             ("drawn at random", None),
             ("drawn at random", None),
@@ -57,22 +59,21 @@ class LearningRate(Report):
     def draw(self, case, rng):
         one = partial(integer, rng)
         steps, warm, floor = case.given or (one(40, 60), one(3, 20), one(5, 40) / 100)
-        order = shuffled(rng, steps + 4)
-        return [((steps, warm, (1 + uniform(rng)) * 1e-4, floor), order)]
+        late = [10 * steps, 1000 * steps]
+        peak = (1 + uniform(rng)) * (30 if steps == 12 else 1e-4)
+        return [((steps, warm, peak, floor), [*late, *shuffled(rng, steps + 4)])]
 
     def run(self, comm, yours, given, order):
         found = {t: yours(t, *given) for t in order}
         return [bare(x) for _, x in sorted(found.items())]
 
-    def check(self, case, got, given, _):
-        want = [oracle.rate(t, *given) for t in range(given[0] + 4)]
-        for t, (x, right) in enumerate(zip(got, want, strict=True)):
+    def check(self, case, got, given, order):
+        times = sorted(order)
+        for t, x in zip(times, got, strict=True):
+            right = oracle.rate(t, *given)
             number(x, f"step {t}: the rate")
             if not same_rate(x, right):
-                x, rows = (
-                    oracle.within(x),
-                    [oracle.wrong_rates(u, *given) for u in range(len(want))],
-                )
+                x, rows = oracle.within(x), [oracle.wrong_rates(u, *given) for u in times]
                 looks = {text: [row[text] for row in rows] for text in rows[0]}
                 fits = lambda a, b: all(map(same_rate, a, b))
                 raise Wrong(
@@ -107,7 +108,16 @@ def _where(t, x, right, steps, warm):
 
 STILL = "It is as it was at the start: write in place, into the tensors that are given."
 LARS = "v ← momentum·v + lr·ratio·(g + decay·w), then w ← w − v, each in place."
-SHAPES = ((4, 3), (5,), (2, 3, 2), (6, 2), (7,), (3, 3))
+SHAPES = ((4, 3), (5,), (2, 3, 2), (6, 2), (7,), (3, 3), (), (2, 5))
+
+
+def shows_nan(weight, grad, what: str) -> None:
+    """Raise Wrong unless a weight is nan, at least where its gradient is."""
+    alike(weight, grad, what)
+    if not weight[grad.isnan()].isnan().all():
+        raise Wrong(
+            f"{what} is a number where its gradient is nan: whoever looks at the weights must see it."
+        )
 
 
 class LarsStep(Report):
@@ -125,6 +135,8 @@ class LarsStep(Report):
             ("3 steps with decay and momentum", (3, 0.2, 0.8, None, None)),
             ("weights that are 0", (1, 0.1, 0.9, 0, None)),
             ("a gradient that is 0", (2, 0.1, 0.9, None, 3)),
+            ("a trust of 20 and more", (2, 0.1, 0.95, None, None)),
+            ("a nan in a gradient", (2, 0.1, 0.5, None, None)),
         )
     )
 
@@ -136,7 +148,10 @@ class LarsStep(Report):
         ]
         grads = [[g / (1 + i) for i, g in enumerate(drawn(gradient))] for _ in range(steps)]
         rates = [0.3 * (k + 1) / steps for k in range(steps)]
-        return [(drawn(weight), grads, rates, 0.02 + 0.01 * uniform(rng), decay, momentum)]
+        trust = (0.02 + 0.01 * uniform(rng)) * (1000 if "trust" in case.what else 1)
+        if "nan" in case.what:
+            grads[0][0][1, 2] = math.nan
+        return [(drawn(weight), grads, rates, trust, decay, momentum)]
 
     def run(self, comm, yours, weights, grads, rates, trust, decay, momentum):
         velocities, found = [torch.zeros_like(w) for w in weights], []
@@ -161,6 +176,8 @@ class LarsStep(Report):
                 one.step(step, lr, *how)
             return one
 
+        if "nan" in case.what:
+            return shows_nan(found[0]["w"][0], grads[0][0], "step 0: weights[0]")
         for k, (got, step) in enumerate(zip(found, grads, strict=True)):
             right = stepped("", k)
             unchanged(got["g"], step, f"step {k}: grads")
@@ -210,7 +227,13 @@ class LambStep(Exam):
                 "no decay, a gradient that is 0",
                 (2, (6, 30, 25, 40), (False, True, False, False), "gradients", 0.0),
             ),
-            (5, "12 parameters", (3, tuple(range(5, 17)), (False, True, False) * 4, None, 0.1)),
+            (
+                5,
+                "13 parameters",
+                (3, tuple(range(5, 18)), (False, True, False) * 4 + (False,), None, 0.1),
+            ),
+            (2, "weights a million times as large", (2, (6, 5), (False, True), "large", 0.0)),
+            (2, "a nan in a gradient", (1, (6, 5), (False, False), "nan", 0.1)),
         )
     )
     processes = (Case(3, "3 real processes", (2, (7, 10), (False, True), None, 0.1)),)
@@ -225,8 +248,11 @@ class LambStep(Exam):
         ]
         own = [[], *(cut(drawn("gradients")) for _ in range(steps))]
         lr, one, two = torch.rand(3, generator=rng, dtype=torch.float64).tolist()
+        if zero == "nan":
+            own[1][0][0][1] = math.nan
+        large = 1e6 if zero == "large" else 1.0
         weights, how = (
-            cut(drawn("weights")),
+            cut([large * w for w in drawn("weights")]),
             (0.02 + lr / 20, (0.7 + one / 5, 0.9 + two / 20), 1e-3 * (1 + lr), decay),
         )
         return [
@@ -252,6 +278,9 @@ class LambStep(Exam):
     def judge(self, case, args, outcome):
         n, (_, grads, plain, *how) = case.n, args[0]
         whole = lambda pick: [torch.cat([pick(a)[i] for a in args]) for i in range(len(plain))]
+        if case.given[3] == "nan":
+            got, given = outcome.results[0][0]["weights"][0], args[0][1][0][0]
+            return shows_nan(got, given, "rank 0: step 1: weights[0]")
         weights = whole(lambda a: a[0])
         steps = [whole(lambda a, k=k: a[1][k]) for k in range(len(grads))]
 
@@ -306,9 +335,10 @@ class NoiseScale(Exam):
     cases = (
         *(
             Case(n, f"n = {n}, {b} samples a rank", (b, True))
-            for n, b in ((3, 2), (2, 1), (4, 8), (5, 32))
+            for n, b in ((3, 2), (2, 1), (4, 8), (6, 100))
         ),
         Case(2, "n = 2, 16 samples a rank, noise alone", (16, False)),
+        Case(3, "n = 3, a nan on one rank", (4, True)),
     )
     processes = (Case(3, "3 real processes", (4, True)),)
 
@@ -316,17 +346,19 @@ class NoiseScale(Exam):
         drawn = lambda: normal(rng, 60)
         b, signal = case.given
         common = drawn()
-        return [
-            (common + (1 + r) * drawn() if signal else (1 - 1.9 * r) * common, b)
-            for r in range(case.n)
+        grads = [
+            common + (1 + r) * drawn() if signal else (1 - 1.9 * r) * common for r in range(case.n)
         ]
+        if "nan" in case.what:
+            grads[1][7] = math.nan
+        return [(grad, b) for grad in grads]
 
     def run(self, comm, yours, grad, b):
         mine = grad.clone()
         # of the same memory: `grad.data = …` does not write into it
         found = yours(comm, mine.detach(), b)
-        pair = [bare(x) for x in found] if isinstance(found, tuple | list) else found
-        return {"found": pair, "grad": mine}
+        found = list(found) if isinstance(found, Tensor) and found.dim() == 1 else found
+        return {"found": bare(found), "grad": mine}
 
     def judge(self, case, args, outcome):
         grads = [a[0] for a in args]
@@ -404,8 +436,9 @@ class NoiseScale(Exam):
 
 
 def both_close(got, want) -> bool:
-    """Both equal but for rounding, which a difference of squares makes larger."""
-    return all(abs(x - y) <= 1e-8 * (1 + abs(y)) for x, y in zip(got, want, strict=True))
+    """Both equal but for rounding, which a difference of squares makes larger; nan where they are nan."""
+    pairs = list(zip(got, want, strict=True))
+    return all(abs(x - y) <= 1e-8 * (1 + abs(y)) or (x != x and y != y) for x, y in pairs)
 
 
 # ------------------------------------------------------------
@@ -525,6 +558,9 @@ class ClipCopies(Exam):
             (4, "copies alone", ((True, True), 0.7)),
             (5, "no copies", ((False, False, False), 0.1)),
             (4, "below the limit, if copies count once", ((True, False, True), 1.05)),
+            (2, "6 gradients, no limit", ((True, False, True, False, False, True), math.inf)),
+            (2, "no gradients", ((), 0.5)),
+            (3, "a nan on one rank", ((True, False), 0.5)),
         )
     )
     processes = (Case(3, "3 real processes", ((True, False), 0.5)),)
@@ -534,7 +570,10 @@ class ClipCopies(Exam):
         drawn = lambda: normal(rng, integer(rng, 4, 9))
         common = [drawn() if same else None for same in copied]
         own = [[drawn() if c is None else c.clone() for c in common] for _ in range(case.n)]
-        return [(some, list(copied), factor * oracle.norm(own, list(copied))) for some in own]
+        limit = factor * oracle.norm(own, list(copied))
+        if "nan" in case.what:
+            own[1][1][2] = math.nan
+        return [(some, list(copied), limit) for some in own]
 
     def run(self, comm, yours, grads, copied, limit):
         mine = [g.clone() for g in grads]
