@@ -1420,4 +1420,107 @@ def sharded_step(comm, weights, grads, scale, lr):
     return scaler.get_scale()
 ''',
     ),
+    Bug(
+        "round_to",
+        "no format has more than eight bits of exponent",
+        old="bias = 2 ** (exponent - 1) - 1",
+        new="bias = 2 ** (min(exponent, 8) - 1) - 1",
+    ),
+    Bug(
+        "master_step",
+        "only the first elements are looked at",
+        old="if not all(g is None or g.isfinite().all() for g in grads):",
+        new="if not all(g is None or g.view(-1)[:2].isfinite().all() for g in grads):",
+    ),
+    Bug(
+        "master_step",
+        "the sum of the squares is looked at",
+        old="if not all(g is None or g.isfinite().all() for g in grads):",
+        new="if not all(g is None or g.float().square().sum().isfinite() for g in grads):",
+    ),
+    Bug(
+        "master_step",
+        "the sum in fp32 is looked at",
+        old="if not all(g is None or g.isfinite().all() for g in grads):",
+        new="if not all(g is None or g.float().sum().isfinite() for g in grads):",
+    ),
+    Bug(
+        "master_step",
+        "a gradient of zeros is taken for none",
+        old="if g is not None:",
+        new="if g is not None and g.any():",
+    ),
+    Bug(
+        "scaler",
+        "the scale ends at 2**24",
+        old="self.scale, self.good = self.scale * self.growth, 0",
+        new="self.scale, self.good = min(self.scale * self.growth, 2.0**24), 0",
+    ),
+    Bug(
+        "scaler",
+        "a loss that is nan is hidden",
+        old="return loss.float() * self.scale",
+        new="return loss.float().nan_to_num(0.0) * self.scale",
+    ),
+    Bug(
+        "scaler",
+        "a loss in fp16 is cut off",
+        old="return loss.float() * self.scale",
+        new="""
+if loss.dtype == torch.float16:
+    loss = loss.detach()
+return loss.float() * self.scale
+""",
+    ),
+    Bug(
+        "scaler",
+        "the loss itself is multiplied",
+        old="return loss.float() * self.scale",
+        new="return loss.float() * self.scale if loss.requires_grad else loss.mul_(self.scale).float()",
+    ),
+    Bug(
+        "scaler",
+        "what is loaded is added to what was counted",
+        old='self.scale, self.good = state["scale"], state["good"]',
+        new='self.scale, self.good = state["scale"], self.good + state["good"]',
+    ),
+    Bug(
+        "autocast",
+        "for gray, arguments by name do not count",
+        old="cast(both, None)",
+        new="cast(args, None)",
+    ),
+    Bug(
+        "autocast",
+        "a nan is hidden",
+        old="return value if to is None else value.to(to)",
+        new="return value if to is None else value.to(to).nan_to_num(0.0)",
+    ),
+    Bug(
+        "autocast",
+        "what is too large for the dtype is cut",
+        old="return value if to is None else value.to(to)",
+        new="return value if to is None else value.clamp(-6e4, 6e4).to(to)",
+    ),
+    Bug(
+        "autocast",
+        "arguments by name that are None are lost",
+        old="args, kwargs = cast(both, to)",
+        new="""
+args, kwargs = cast(both, to)
+kwargs = {name: value for name, value in kwargs.items() if value is not None}
+""",
+    ),
+    Bug(
+        "sharded_step",
+        "the sum of the gradients is looked at",
+        old="found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
+        new="found = torch.tensor([0.0 if all(g.sum().isfinite() for g in grads) else 1.0])",
+    ),
+    Bug(
+        "sharded_step",
+        "the sum of the squares is looked at",
+        old="found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
+        new="found = torch.tensor([0.0 if all(g.square().sum().isfinite() for g in grads) else 1.0])",
+    ),
 ]

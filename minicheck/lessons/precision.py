@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 from functools import partial
 from operator import eq
 
@@ -26,6 +27,7 @@ from ..exam import (
     alone,
     bare,
     close,
+    encode,
     few,
     holds,
     integer,
@@ -77,16 +79,17 @@ def _named(form):
 def as_float(x):
     """A number without its wrapping, as Python has it; inf for an int that is larger than every float."""
     x = bare(x)
-    return real(x) if isinstance(x, float) or (type(x) is int and abs(x) > 1e308) else x
+    exact = isinstance(x, float | Fraction)
+    return real(x) if exact or (type(x) is int and abs(x) > 1e308) else x
 
 
 class RoundTo(Report):
     """`round_to(x, exponent, fraction)`: x as the nearest number of that format, a float."""
 
     name = "round_to"
-    right = "fp16, bf16 and 6 other formats: normal and subnormal numbers, ties, 0, and what is too large."
+    right = "fp16, bf16 and 7 other formats: normal and subnormal numbers, ties, 0, and what is too large."
     forbidden = FORBIDDEN
-    formats = ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9), None, None, None)
+    formats = ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9), (9, 12), None, None, None)
     cases = alone((KNOWN.get(f) or _named(f), f) for f in formats)
 
     def draw(self, case, rng):
@@ -241,6 +244,7 @@ class Scaler(Exam):
         ("no step is good", (4.0, 2.0, 0.5, 5), "xxxx"),
         ("30 steps drawn at random", (2.0**10, 2.0, 0.5, 3), None),
         ("40 steps drawn at random", (2.0**12, 4.0, 0.5, 4), None),
+        ("a scale that grows above 2²⁴", (2.0**22, 2.0, 0.5, 1), "......"),
     )
     cases = tuple(Case(1, what, rest) for what, *rest in kinds)
     processes = (Case(2, "saved in one process, loaded in another", ((4.0, 2.0, 0.5, 4), None)),)
@@ -284,17 +288,23 @@ class Scaler(Exam):
         updated(saved, found[:at])
         state = saved.state()
         saved.update(True)  # what was saved stays as it is
+        other.update(False)  # and of what was before nothing is left
         other.load(state)
-        fresh, leaf = yours(*how), loss.clone().requires_grad_()
-        back = fresh.scaled(leaf)
-        if isinstance(back, Tensor) and back.requires_grad:
-            back.backward()
+        fresh, mine, grads = yours(*how), [loss.clone(), half.clone()], []
+        for leaf in [x.clone().requires_grad_() for x in mine]:
+            back = fresh.scaled(leaf)
+            if isinstance(back, Tensor) and back.requires_grad:
+                back.backward()
+            grads.append(leaf.grad)
+        strange = fresh.scaled(torch.tensor(math.nan))
         return {
             "seen": updated(yours(*how), found),
             "state": state,
             "resumed": updated(other, found[at:]),
-            "grad": leaf.grad,
-            "scaled": [fresh.scaled(loss), fresh.scaled(half)],
+            "grads": grads,
+            "scaled": [fresh.scaled(x) for x in mine],
+            "given": mine,
+            "nan": not isinstance(strange, Tensor) or bool(strange.isnan().all()),
         }
 
     def judge(self, case, args, outcome):
@@ -328,7 +338,10 @@ class Scaler(Exam):
                 f"{recognized(seen[1:], slips, self._hint(found[i]), eq)}"
             )
         self._scaled(how[0], got["scaled"], loss, half)
-        if got["grad"] is None or not got["grad"].equal(torch.tensor(how[0])):
+        unchanged(got["given"], [loss, half], "the loss that scaled(loss) is given")
+        holds(got, {"nan": "scaled(loss) of a loss that is nan is a number: the nan must be seen."})
+        first, second = got["grads"]
+        if second is None or first is None or not first.equal(torch.tensor(how[0])):
             raise Wrong(
                 "scaled(loss) gives the right number, but backward from it does not reach the loss, with a "
                 "gradient of the scale: multiply the tensor itself."
@@ -497,8 +510,9 @@ class Autocast(Report):
         _, what, dtype = case.given
         first = {"float64": f64, "all in half": dtype, "both halves": f16}.get(what, f32)
         x, y = drawn(first, 2, 3), drawn(bf16 if what == "both halves" else dtype, 2, 3)
-        if what.startswith("in a"):
+        if what.startswith("in a") or what == "by name":
             x, y = y, x  # the half comes first
+        x[0, :2] = torch.tensor([math.nan, 1e5])  # a cast hides neither
         return [
             (names, str(dtype)[6:], [x, torch.arange(6).view(2, 3) if what == "integers" else y])
         ]
@@ -514,7 +528,7 @@ class Autocast(Report):
         out = []
         with mode:
             for f in functions:
-                out.append([f(x, y), f(x, other=y), f([x, y]), f((x, y), 3)])
+                out.append([f(x, y), f(x, other=y, none=None), f([x, y]), f((x, y), 3)])
         kind = lambda r: str(r.dtype)[6:] if isinstance(r, Tensor) else "no tensor"
         return {"seen": seen, "kinds": [list(map(kind, some)) for some in out]}
 
@@ -545,7 +559,9 @@ class Autocast(Report):
                 f"16 calls were made, and {len(got['seen'])} have reached their function: call func once each."
             )
         found, keywords, numbers = got["seen"][4 * at + way]
-        if keywords != (["other"] if way == 1 else []) or numbers != ([3] if way == 3 else []):
+        if keywords != (["none", "other"] if way == 1 else []) or numbers != (
+            [3] if way == 3 else []
+        ):
             raise Wrong(
                 "an argument that is no tensor, or one by name, was lost on the way: hand all on to func."
             )
@@ -581,7 +597,7 @@ class Autocast(Report):
                     f"given {both}, a tensor of {str(x.dtype)[6:]} reaches it as {str(got.dtype)[6:]}, and "
                     f"should as {str(want.dtype)[6:]}. The function is {rule}.{extra}"
                 )
-            if not got.equal(want):
+            if encode(got) != encode(want):
                 raise Wrong(
                     f"the numbers that reach it are not those that were given, but for the cast. It is {rule}. "
                     "Is a tensor changed in place, by .data or copy_? Others use it, too."
@@ -647,6 +663,17 @@ class MasterStep(Report):
         ("a −inf in step 0", f16, 2.0**16, 8.0, 2, {0: (2, -math.inf)}, None),
         ("a nan in step 2", f16, 2.0**16, 8.0, 4, {2: (2, math.nan)}, 0),
         ("bf16", bf16, 1.0, 0.5, 6, {}, None),
+        (
+            "an inf in the last element of the last tensor",
+            f16,
+            256.0,
+            1.0,
+            2,
+            {1: (3, -math.inf)},
+            None,
+        ),
+        ("gradients that are 0", f16, 256.0, 0.0, 2, {}, None),
+        ("large gradients in bf16", bf16, 1.0, 1e38, 1, {}, None),
     )
     cases = tuple(Case(1, kind[0], kind[1:]) for kind in kinds)
 
@@ -654,18 +681,18 @@ class MasterStep(Report):
         dtype, scale, size, steps, planted, none = case.given
         drawn = lambda: [normal(rng, shape, dtype=torch.float32) for shape in SHAPES]
         weights = [x.sign() * (1 + x.abs().clamp(max=0.9)) for x in drawn()]
-        rate = 2.0**-13 / (size / scale) if "bf16" not in case.what else 2.0**-10
+        rate = 2.0**-13 / ((size or 1.0) / scale) if case.what != "bf16" else 2.0**-10
         grads = []
         for step in range(steps):
             now = [(size * (x / x.abs().max())).to(dtype) for x in drawn()]
             if size > 1e4:  # their sum overflows, none of them does
-                now = [(size + x.abs()).to(dtype) for x in drawn()]
-                now[0].view(-1)[0] = torch.finfo(dtype).max
+                now = [(size * (1 + x.abs() / 10)).to(dtype) for x in drawn()]
+                now[0].view(-1)[0] = torch.finfo(f16).max if dtype == f16 else size
             if step in planted:
                 tensor, value = planted[step]
-                now[tensor].view(-1)[1] = value
+                now[tensor].view(-1)[-1 if "last" in case.what else 1] = value
             grads.append([None if i == none else g for i, g in enumerate(now)])
-        momenta = [0.5 * size / scale * x for x in drawn()]
+        momenta = [0.5 * (size or 1.0) / scale * x for x in drawn()]
         mu = 0.8 + 0.15 * uniform(rng)
         return [
             (
@@ -763,11 +790,12 @@ class ShardedStep(Exam):
         (3, (), (2,)),
         (1, (), ()),
         (1, (0,), ()),
+        (2, (), (), 3e38),
     )
     cases = ranked(
-        lambda n, bad, empty: (
+        lambda n, bad, empty, *large: (
             f"n = {n}, {'no overflow' if not bad else f'an overflow on {ranks([b % n for b in bad])}'}"
-            f"{f', no parameters on {ranks(list(empty))}' if empty else ''}"
+            f"{f', no parameters on {ranks(list(empty))}' if empty else ''}{', large gradients' * bool(large)}"
         ),
         given,
     )
@@ -778,7 +806,7 @@ class ShardedStep(Exam):
     )
 
     def draw(self, case, rng):
-        bad, empty = case.given
+        bad, empty, *large = case.given
         out, scale = [], 2.0 ** integer(rng, 8, 17)
         lr = 0.1 + uniform(rng)
         for r in range(case.n):
@@ -786,6 +814,8 @@ class ShardedStep(Exam):
             weights, grads = (
                 [normal(rng, s, dtype=torch.float32) for s in shapes] for _ in range(2)
             )
+            if large:  # each is finite, and neither their squares nor their sum
+                grads = [large[0] / scale + 0 * g for g in grads]
             if r in [b % case.n for b in bad]:
                 grads[1].view(-1)[2] = math.inf if r % 2 else math.nan
             out.append((weights, [g * scale for g in grads], scale, lr))
@@ -793,8 +823,8 @@ class ShardedStep(Exam):
 
     def run(self, comm, yours, weights, grads, scale, lr):
         # of the same memory: `w.data = …` does not write into it
-        mine = [w.detach() for w in weights]
-        told = yours(comm, list(mine), grads, scale, lr)
+        mine, given = [w.detach() for w in weights], [g.clone() for g in grads]
+        told = yours(comm, list(mine), given, scale, lr)
         after = [
             w if (w.shape, w.dtype) == (m.shape, m.dtype) else m
             for w, m in zip(weights, mine, strict=True)
