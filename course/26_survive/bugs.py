@@ -1148,4 +1148,74 @@ whole_bytes = rank_bytes = save_seconds = mtbf_seconds = every_seconds = bubble 
 ) = Any(1)
 """,
     ),
+    Bug(
+        "save_every",
+        "no cluster has less than 20 devices",
+        old="between = hours * 3600 / devices",
+        new="between = hours * 3600 / max(20, devices)",
+    ),
+    Bug(
+        "save_parts",
+        "rank 0 writes its part twice",
+        old="files = {part: sums.tolist()}",
+        new="""
+disk.write(part, data)
+disk.sync(part)
+files = {part: sums.tolist()}
+""",
+    ),
+    Bug(
+        "newest",
+        "after a checksum that is wrong nothing more is looked at",
+        old='wrong[part] = "checksum"',
+        new="""
+wrong[part] = "checksum"
+break
+""",
+    ),
+    Bug(
+        "newest",
+        "only older manifests are foreign",
+        old="if saved != step:",
+        new="if saved < step:",
+    ),
+    Bug(
+        "newest",
+        "no more than six ranks",
+        old='for part in [f"{step}/rank-{r}" for r in range(ranks)]:',
+        new='for part in [f"{step}/rank-{r}" for r in range(min(ranks, 6))]:',
+    ),
+    Bug(
+        "newest",
+        "a part that is too long is not found",
+        old="elif disk.size(part) != files[part][0]:",
+        new="elif disk.size(part) < files[part][0]:",
+    ),
+    Bug(
+        "newest",
+        "a part of no bytes is taken for none",
+        old="if part not in files or part not in names:",
+        new="if part not in files or part not in names or disk.size(part) == 0:",
+    ),
+    Bug(
+        "load_box",
+        "a nan is hidden",
+        old="return found",
+        new="return found.nan_to_num(0.0)",
+    ),
+    Bug(
+        "load_box",
+        "a nan is taken for a hole",
+        old="if filled < found.numel():",
+        new="if found.isnan().any():",
+    ),
+    Bug(
+        "load_box",
+        "the dict of files is emptied",
+        old="return found",
+        new="""
+files.clear()
+return found
+""",
+    ),
 ]
