@@ -2,6 +2,7 @@
 
 import math
 import re
+import tracemalloc
 from collections import Counter, defaultdict, deque
 from decimal import Decimal
 from enum import IntEnum
@@ -38,6 +39,7 @@ from minicheck.exam import (
     near,
     norm_is,
     on_time,
+    outside_tensors,
     ranked,
     recognized,
     refusal,
@@ -164,6 +166,8 @@ def with_(value, at=1):
         (0.1 + 0.2, 0.3, None, True),
         (0.30001, 0.3, None, False),
         (NAN, 0.3, None, False),
+        (NAN, NAN, None, True),
+        (0.3, NAN, None, False),
         (INF, 0.3, None, False),
         (10**400, 3.0, None, False),
         (2**53 + 1, 2**53, 0, False),
@@ -511,6 +515,50 @@ def test_clipped_gradients():
             judged(*zip(norms, some, strict=True))
 
 
+@pytest.mark.parametrize("norm", [3.0, 0.0])
+def test_a_norm_hides_no_nan(norm):
+    def judged(*norms):
+        outcome = Outcome([{"norm": norm, "grads": {}} for norm in norms], [])
+        clipped(outcome, [{}, {}], 5.0, NAN, "rank {}: ".format, None, "", None)
+
+    judged(NAN, INF)
+    with pytest.raises(Wrong, match=f"rank 1: a gradient is inf or nan, and the norm is {norm:g}"):
+        judged(NAN, norm)
+
+
+def test_a_number_may_come_as_a_tensor():
+    one = torch.tensor(2.5)
+    assert bare(one) == 2.5 and bare([one, (torch.ones(1, dtype=torch.bool), "x")]) == [
+        2.5,
+        (True, "x"),
+    ]
+    assert bare(RNG) is RNG and bare(torch.ones(2)).equal(torch.ones(2))
+    close(one, 2.5, "x")
+    with pytest.raises(Wrong, match=r"x is 2\.5, and should be 3"):
+        close(one, 3, "x")
+
+
+def test_what_python_holds_outside_of_tensors():
+    """A list of numbers, their bytes and an array of NumPy's are seen, and a tensor is not."""
+    traced = tracemalloc.is_tracing()
+    try:
+        start = outside_tensors()
+        x = torch.rand(100_000)
+        assert outside_tensors() - start < x.nbytes // 4
+        for hide in (
+            torch.Tensor.tolist,
+            lambda x: x.numpy().copy(),
+            lambda x: x.numpy().tobytes(),
+        ):
+            hidden = hide(x)
+            assert outside_tensors() - start >= x.nbytes
+            del hidden
+        assert outside_tensors() - start < x.nbytes // 4
+    finally:
+        if not traced:
+            tracemalloc.stop()
+
+
 def test_few_messages_and_bytes():
     outcome = Outcome([None, None], [(0, 1, 8), (1, 0, 16)])
     few(outcome, 16, "", 1)
@@ -579,6 +627,8 @@ class Pretends(float):
         (deque([1]), Other("deque")),
         (numpy.ones(2), Other("ndarray")),
         (IntEnum("E", "A").A, 1),
+        (Fraction(6, 2), 3),
+        (Fraction(1, 4), 0.25),
         ({numpy.int64(1): "x"}, {1: "x"}),
     ],
 )
