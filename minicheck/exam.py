@@ -322,8 +322,13 @@ def bare(x):
     return x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
 
 
-def real(x: float) -> float:
-    """A number as a float, also a whole one that no float holds."""
+def plain(value):
+    """The same value, where in lists and tuples too a tensor of one element has become a number."""
+    return type(value)(map(plain, value)) if isinstance(value, list | tuple) else bare(value)
+
+
+def real(x: float | Fraction | Decimal) -> float:
+    """A number as a float, also one that no float holds."""
     try:
         return float(x)
     except OverflowError:
@@ -340,7 +345,7 @@ def encode(value) -> bytes:
 def _to_json(value, blobs: list[bytes]):
     if isinstance(value, Tensor):
         return _tensor_to_json(value, blobs)
-    if isinstance(value, numpy.generic):
+    if isinstance(value, numpy.generic | numpy.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, Fraction | Decimal):
         value = int(value) if value == int(value) else float(value)
@@ -462,6 +467,7 @@ def normal(rng: torch.Generator, *shape, dtype: torch.dtype = torch.float64) -> 
 
 
 UNKNOWN = "It looks like no usual mistake."
+HIDDEN = "Here nan or inf went in, and must come out where they belong: whoever hides them hides the worst mistakes."
 ROUNDED = "Its first digits are right: is something computed in float32, or rounded, on the way?"
 HIDDEN = "A nan or inf that comes in is no longer there: it tells that something has gone wrong. Is it replaced, or left out?"
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 1e-4}

@@ -1039,4 +1039,106 @@ from minidist.parallel.tensor import copy_to as theirs
 return F.layer_norm(x, weight.shape, theirs(weight, comm), theirs(bias, comm))
 """,
     ),
+    Bug(
+        "copy_to",
+        "nan is hidden on the way back",
+        old="return all_reduce_(ctx.comm, grad.clone()), None",
+        new="return all_reduce_(ctx.comm, grad.nan_to_num()), None",
+    ),
+    Bug(
+        "copy_to",
+        "a view of a gradient that is transposed",
+        old="return all_reduce_(ctx.comm, grad.clone()), None",
+        new="return all_reduce_(ctx.comm, grad.view(-1).clone()).view(grad.shape), None",
+    ),
+    Bug(
+        "copy_to",
+        "the Comm of the last call is that of all",
+        edits=(
+            ("ctx.comm = comm", "Copy.comm = comm"),
+            (
+                "return all_reduce_(ctx.comm, grad.clone()), None",
+                "return all_reduce_(Copy.comm, grad.clone()), None",
+            ),
+        ),
+    ),
+    Bug(
+        "reduce_from",
+        "nan is hidden in the sum",
+        old="return all_reduce_(comm, x.clone())",
+        new="return all_reduce_(comm, x.nan_to_num())",
+    ),
+    Bug(
+        "reduce_from",
+        "a number alone has no rows",
+        old="return all_reduce_(comm, x.clone())",
+        new="y = x.clone()\nall_reduce_(comm, y[:])\nreturn y",
+    ),
+    Bug(
+        "row_linear",
+        "an all-reduce for each row of Y",
+        old="return reduce_from(F.linear(x, weight), comm) + bias",
+        new="""
+y = F.linear(x, weight)
+rows = y.view(-1, y.shape[-1]).unbind()
+return torch.stack([reduce_from(row, comm) for row in rows]).view(y.shape) + bias
+""",
+    ),
+    Bug(
+        "row_linear",
+        "float64 only",
+        old="return reduce_from(F.linear(x, weight), comm) + bias",
+        new="return reduce_from(F.linear(x.double(), weight.double()), comm) + bias",
+    ),
+    Bug(
+        "mlp",
+        "GELU in float64, whatever comes in",
+        old='hidden = F.gelu(F.linear(copy_to(x, comm), fc, fc_bias), approximate="tanh")',
+        new="""
+hidden = F.gelu(F.linear(copy_to(x, comm), fc, fc_bias).double(), approximate="tanh")
+proj, proj_bias = proj.double(), proj_bias.double()
+""",
+    ),
+    Bug(
+        "mlp",
+        "nan is hidden before GELU",
+        old='hidden = F.gelu(F.linear(copy_to(x, comm), fc, fc_bias), approximate="tanh")',
+        new="""
+hidden = F.linear(copy_to(x, comm), fc, fc_bias).nan_to_num()
+hidden = F.gelu(hidden, approximate="tanh")
+""",
+    ),
+    Bug(
+        "my_heads",
+        "the part is float64, whatever the weight is",
+        old="return torch.cat([third.chunk(comm.size)[comm.rank] for third in weight.chunk(3)])",
+        new="""
+part = torch.cat([third.chunk(comm.size)[comm.rank] for third in weight.chunk(3)])
+return part.double()
+""",
+    ),
+    Bug(
+        "sequence_pair",
+        "an all-gather for each sequence",
+        old="return all_gather(comm, x.transpose(0, 1).contiguous()).transpose(0, 1).contiguous()",
+        new="return torch.stack([all_gather(comm, row.contiguous()) for row in x])",
+    ),
+    Bug(
+        "sequence_norm",
+        "nan is hidden",
+        old="return F.layer_norm(x, weight.shape, copy_to(weight, comm), copy_to(bias, comm))",
+        new="""
+y = F.layer_norm(x, weight.shape, copy_to(weight, comm), copy_to(bias, comm))
+return y.nan_to_num()
+""",
+    ),
+    Bug(
+        "sequence_norm",
+        "float64 only",
+        old="return F.layer_norm(x, weight.shape, copy_to(weight, comm), copy_to(bias, comm))",
+        new="""
+weight, bias = copy_to(weight.double(), comm), copy_to(bias.double(), comm)
+return F.layer_norm(x.double(), weight.shape, weight, bias)
+""",
+    ),
 ]

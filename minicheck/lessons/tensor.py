@@ -21,6 +21,7 @@ from ..exam import (
     equal,
     few,
     integer,
+    matches,
     normal,
     ranked,
     recognized,
@@ -52,14 +53,16 @@ class Want(NamedTuple):
     grads: dict[str, Tensor]
 
 
-def through(function, inputs: list[Tensor], dy: Tensor | None, beside: bool = False) -> dict:
+def through(function, comm, inputs: list[Tensor], dy: Tensor | None, beside: bool = False) -> dict:
     """Plain values: the output, the inputs' gradients if `dy` is given, and all that was handed in, as it is now.
 
+    function(*inputs, comm). Between its forward and its backward comes another call, on a Comm of this rank alone.
     beside: the inputs have another reader, as x has in x + f(x); what it says of them is taken off again.
     """
     leaves = [x.clone().requires_grad_() for x in inputs]
     given = [x.view_as(x) for x in leaves] if beside else leaves
-    y = function(*given)
+    y = function(*given, comm)
+    function(*[x.clone() for x in given], comm.split(list(range(comm.size))))
     linked = isinstance(y, Tensor) and y.requires_grad
     found = {
         "y": y.detach() if isinstance(y, Tensor) else y,
@@ -68,13 +71,30 @@ def through(function, inputs: list[Tensor], dy: Tensor | None, beside: bool = Fa
         "grads": None,
     }
     if dy is not None and linked and y.shape == dy.shape:
-        found["dy"] = dy.clone()
+        found["dy"] = strided(dy)
         others = given if beside else []
         torch.autograd.backward(
             [y, *others], [found["dy"], *[torch.full_like(x, OTHER) for x in others]]
         )
         found["grads"] = [x.grad - OTHER if beside else x.grad for x in leaves]
     return found | {"inputs": [x.detach() for x in leaves]}
+
+
+def strided(dy: Tensor) -> Tensor:
+    """A copy whose numbers lie in memory as a transposed gradient's do."""
+    return dy.mT.contiguous().mT if dy.dim() > 1 else dy.clone()
+
+
+def with_nan(n: int, x: Tensor) -> Tensor:
+    """x, on one rank with a nan in it."""
+    if n == 1:
+        x.view(-1)[0] = torch.nan
+    return x
+
+
+def dtype_of(n: int) -> torch.dtype:
+    """float64, but on four ranks."""
+    return torch.float32 if n == 4 else torch.float64
 
 
 def ways(ns: tuple[int, ...], *given) -> tuple[Case, ...]:
@@ -94,11 +114,13 @@ class Through(Exam):
 
     forbidden = FORBIDDEN
     names: tuple[str, ...] = ("x",)
+    # halves of an all-reduce, of n − 1 messages each: forward, and in all
+    halves: tuple[int, int]
     beside = False  # whether the inputs have another reader
     processes = (Case(3, "3 real processes, forward and backward", (True,)),)
 
     def run(self, comm, yours, inputs, dy):
-        return through(lambda *xs: yours(*xs, comm), inputs, dy, self.beside)
+        return through(yours, comm, inputs, dy, self.beside)
 
     def wants(self, case, args):
         """What each rank should find."""
@@ -135,7 +157,9 @@ class Through(Exam):
     def _handed_in(self, rank, got, args):
         for name, x, before in zip(self.names, got["inputs"], args[0], strict=True):
             unchanged(x, before, f"rank {rank}: {name}")
-        if args[1] is not None and not (isinstance(got["dy"], Tensor) and got["dy"].equal(args[1])):
+        if args[1] is not None and not (
+            isinstance(got["dy"], Tensor) and matches(got["dy"], args[1])
+        ):
             raise Wrong(
                 f"rank {rank}: the gradient that came into backward was changed. Others read it, too (the "
                 "other branch of x + f(x), for one): all_reduce_ works in place, so clone first."
@@ -152,10 +176,11 @@ class Through(Exam):
 
     def _cheap(self, case, args, outcome):
         forward, both, what = self.budget(case, args)
+        messages = [(case.n - 1) * count for count in self.halves]
         if args[0][1] is None:
-            few(outcome, forward, f"Forward: {what}.")
+            few(outcome, forward, f"Forward: {what}.", messages[0])
         else:
-            few(outcome, both, f"Forward and backward together: {what}.")
+            few(outcome, both, f"Forward and backward together: {what}.", messages[1])
 
 
 # ------------------------------------------------------------
@@ -169,15 +194,16 @@ class Operator(Through):
     cases, beside = ways(OPERATORS_RANKS), True
 
     def drawn(self, case, rng):
-        """n + 1 tensors of 1 to 4 dimensions, by n and way."""
-        shape = [integer(rng, 2, 6) for _ in range(1 + (case.n + case.given[-1]) % 4)]
-        return [oracle.whole(rng, *shape, short=case.n == 4) for _ in range(case.n + 1)]
+        """n + 1 tensors of 0 to 4 dimensions, by n and way."""
+        shape = [integer(rng, 2, 6) for _ in range((case.n + case.given[-1] + 1) % 5)]
+        drawn = [oracle.whole(rng, *shape, short=case.n == 4) for _ in range(case.n + 1)]
+        return [with_nan(case.n, x) for x in drawn[:2]] + drawn[2:]
 
 
 class CopyTo(Operator):
     """`copy_to(x, comm)`: f, identity forward and all-reduce backward."""
 
-    name = "copy_to"
+    name, halves = "copy_to", (0, 2)
     right = "n = 1…4, any shape: nothing forward, the sum of all gradients backward, one all-reduce; 3 real processes."
 
     def draw(self, case, rng):
@@ -212,7 +238,7 @@ class CopyTo(Operator):
 class ReduceFrom(Operator):
     """`reduce_from(x, comm)`: g, all-reduce forward and identity backward."""
 
-    name = "reduce_from"
+    name, halves = "reduce_from", (2, 2)
     right = "n = 1…4, any shape: one all-reduce forward, nothing backward; then 3 real processes."
 
     def draw(self, case, rng):
@@ -250,7 +276,7 @@ LAYERS_RANKS = (2, 3, 4, 1)
 class RowLinear(Through):
     """`row_linear(x, weight, bias, comm)`: a linear layer split by its inputs; the bias once."""
 
-    name = "row_linear"
+    name, halves = "row_linear", (2, 2)
     right = "n = 1…4, uneven parts, any shape: the serial layer, each gradient, one all-reduce; then 3 real processes."
     names = ("x", "weight", "bias")
     cases = ways(LAYERS_RANKS)
@@ -259,10 +285,9 @@ class RowLinear(Through):
         inputs, outputs = integer(rng, 2 * case.n, 3 * case.n + 1), integer(rng, 3, 7)
         # 0 to 3 dimensions
         rows = [integer(rng, 2, 4) for _ in range((case.n + case.given[-1]) % 4)]
-        x, weight, bias = (
-            normal(rng, *s) for s in ((*rows, inputs), (outputs, inputs), (outputs,))
-        )
-        dy = normal(rng, *rows, outputs)
+        shapes = (*rows, inputs), (outputs, inputs), (outputs,), (*rows, outputs)
+        x, weight, bias, dy = (normal(rng, s, dtype=dtype_of(case.n)) for s in shapes)
+        with_nan(case.n, x)
         parts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1))
         return [([a, b, bias], dy if case.given[-1] else None) for a, b in parts]
 
@@ -322,7 +347,7 @@ def bias_looks(n: int, name: str, right) -> dict:
 class Mlp(Through):
     """`mlp(x, fc, fc_bias, proj, proj_bias, comm)`: fc by outputs, proj by inputs, one all-reduce each way."""
 
-    name = "mlp"
+    name, halves = "mlp", (2, 4)
     right = (
         "n = 1…4, uneven parts: the serial MLP, gradient by gradient, one all-reduce forward and one backward; "
         "then 3 real processes."
@@ -332,9 +357,10 @@ class Mlp(Through):
 
     def draw(self, case, rng):
         batch, tokens, hidden = (integer(rng, *size) for size in ((1, 4), (2, 5), (3, 6)))
-        x, dy = (normal(rng, batch, tokens, hidden) for _ in range(2))
-        fc, proj = normal(rng, 4 * hidden, hidden), normal(rng, hidden, 4 * hidden)
-        fc_bias, proj_bias = normal(rng, 4 * hidden), normal(rng, hidden)
+        draw = lambda *shape: normal(rng, *shape, dtype=dtype_of(case.n))
+        x, dy = with_nan(case.n, draw(batch, tokens, hidden)), draw(batch, tokens, hidden)
+        fc, proj = draw(4 * hidden, hidden), draw(hidden, 4 * hidden)
+        fc_bias, proj_bias = draw(4 * hidden), draw(hidden)
         parts = zip(
             *(oracle.cut(w, case.n, dim) for w, dim in ((fc, 0), (fc_bias, 0), (proj, 1))),
         )
@@ -428,9 +454,8 @@ class MyHeads(Exam):
 
     def draw(self, case, rng):
         heads, size, bias = case.given
-        rows = torch.randperm(3 * heads * size, generator=rng).double()
-        x = rows if bias else rows[:, None] * 1000 + torch.arange(heads * size)
-        return [(x, heads)] * case.n
+        shape = [3 * heads * size] if bias else [3 * heads * size, heads * size]
+        return [(with_nan(case.n, oracle.whole(rng, *shape, short=case.n > 3)), heads)] * case.n
 
     def run(self, comm, yours, x, heads):
         found = attempt(heads % comm.size, yours, x, heads, comm)
@@ -449,7 +474,7 @@ class MyHeads(Exam):
             unchanged(got["x"], x, f"rank {r}: the weight")
             parts = [self._part(x, heads, n, s) for s in range(n)]
             alike(got["value"], parts[r], f"rank {r}: your part")
-            if not got["value"].equal(parts[r]):
+            if not matches(got["value"], parts[r]):
                 looks, rule = self._looks(x, heads, n, r, parts), self._rule(heads, n, r)
                 raise Wrong(
                     f"rank {r}: these are other rows than those of this rank's heads. "
@@ -510,7 +535,7 @@ class MyHeads(Exam):
 class SequencePair(Through):
     """`gather_sequence(x, comm)` and `reduce_scatter_sequence(x, comm)`, along dim 1."""
 
-    name = "sequence_pair"
+    name, halves = "sequence_pair", (1, 2)
     right = (
         "n = 1…4: an all-gather and a reduce-scatter along the tokens, each the other's backward, half an "
         "all-reduce each; then 3 real processes."
@@ -532,12 +557,12 @@ class SequencePair(Through):
         hidden = integer(rng, 2, 5)
         part, full = (batch, tokens, hidden), (batch, tokens * case.n, hidden)
         ins, outs = (part, full) if word == "gather" else (full, part)
-        whole = lambda shape: oracle.whole(rng, *shape, short=case.n == 4)
+        whole = lambda shape: with_nan(case.n, oracle.whole(rng, *shape, short=case.n == 4))
         return [([whole(ins)], whole(outs) if both else None, word) for _ in range(case.n)]
 
     def run(self, comm, gather, scatter, inputs, dy, word):
         yours = gather if word == "gather" else scatter
-        return through(lambda x: yours(x, comm), inputs, dy)
+        return through(yours, comm, inputs, dy)
 
     def wants(self, case, args):
         xs, dys = [a[0][0] for a in args], [a[1] for a in args]
@@ -602,15 +627,17 @@ class SequencePair(Through):
 class SequenceNorm(Through):
     """`sequence_norm(x, weight, bias, comm)`: layer norm of this rank's tokens, with the gradients of all."""
 
-    name = "sequence_norm"
+    name, halves = "sequence_norm", (0, 4)
     right = "n = 1…4: outputs and gradients of the serial norm, 2 all-reduces of H numbers; then 3 real processes."
     names = ("x", "weight", "bias")
     cases, beside = ways((2, 3, 1, 4)), True
 
     def draw(self, case, rng):
         batch, tokens, hidden = (integer(rng, *size) for size in ((1, 4), (2, 5), (3, 8)))
-        x, dy = (normal(rng, batch, tokens * case.n, hidden) for _ in range(2))
-        weight, bias = normal(rng, hidden), normal(rng, hidden)
+        draw = lambda *shape: normal(rng, *shape, dtype=dtype_of(case.n))
+        x, dy = (draw(batch, tokens * case.n, hidden) for _ in range(2))
+        with_nan(case.n, x)
+        weight, bias = draw(hidden), draw(hidden)
         parts = zip(oracle.cut(x, case.n, 1), oracle.cut(dy, case.n, 1))
         return [([part, weight, bias], grad if case.given[-1] else None) for part, grad in parts]
 

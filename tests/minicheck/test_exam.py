@@ -99,6 +99,25 @@ def test_same_says_where():
     same(A.clone(), A, "x")
 
 
+def test_nan_equals_nan_and_whoever_hides_it_hears_so():
+    had = torch.tensor([NAN, 2.0, -INF])
+    for judge in (same, close):
+        judge(had.clone(), had, "x")
+        with pytest.raises(Wrong, match=re.escape(HIDDEN)):
+            judge(had.nan_to_num(), had, "x")
+        with pytest.raises(Wrong, match=r"x\[1\] is 3, and should be 2 \(1 of 3"):
+            judge(torch.tensor([NAN, 3.0, -INF]), had, "x")
+    identical([had, had.clone()], "x")
+    with pytest.raises(Wrong, match="rank 0 and rank 1"):
+        identical([had, had.nan_to_num()], "x")
+
+
+def test_a_tensor_of_one_element_is_a_number():
+    close(torch.tensor(2.5), 2.5, "x")
+    assert plain([torch.tensor(1), (torch.tensor([2.5]), "a")]) == [1, (2.5, "a")]
+    assert plain(torch.tensor([1, 2])).tolist() == [1, 2]
+
+
 def test_same_asks_the_guess_and_admits_that_it_does_not_know():
     with pytest.raises(Wrong, match="It is B"):
         same(B, A, "x", {"It is C.": C, "It is B.": B, "It is B again.": B})
@@ -626,6 +645,9 @@ class Pretends(float):
         (defaultdict(list, {1: [2]}), {1: [2]}),
         (deque([1]), Other("deque")),
         (numpy.ones(2), Other("ndarray")),
+        (numpy.array(2.5), 2.5),
+        (Fraction(1, 4), 0.25),
+        (Decimal("0.5"), 0.5),
         (IntEnum("E", "A").A, 1),
         (Fraction(6, 2), 3),
         (Fraction(1, 4), 0.25),

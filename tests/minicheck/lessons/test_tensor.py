@@ -103,16 +103,17 @@ def test_what_is_right_for_two_ranks_only_is_not_right():
 
 def test_another_reader_is_taken_off_again():
     x, dy = torch.arange(3.0), torch.tensor([1.0, 5, 7])
-    found = through(lambda x: 2 * x, [x], dy, beside=True)
+    [comm] = World(1).run(lambda comm: comm)
+    found = through(lambda x, comm: 2 * x, comm, [x], dy, beside=True)
     assert (
         found["grads"][0].tolist() == [2, 10, 14] and found["dy"].equal(dy) and not x.requires_grad
     )
 
-    def sees_all(x):
+    def sees_all(x, comm):
         x.register_hook(lambda grad: 3 * grad)
         return 2 * x
 
-    assert through(sees_all, [x], dy, beside=True)["grads"][0].tolist() == [
+    assert through(sees_all, comm, [x], dy, beside=True)["grads"][0].tolist() == [
         2 * OTHER + k for k in (6, 30, 42)
     ]
 
