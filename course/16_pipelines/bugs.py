@@ -1022,4 +1022,70 @@ def zero_bubble(stage, S, M):
     return [Any("F0")] * 3 * M
 ''',
     ),
+    Bug(
+        "step_time",
+        "time in steps of a half",
+        old="return max(free)",
+        new="return round(2 * max(free)) / 2",
+    ),
+    Bug(
+        "step_time",
+        "only stage 0 is asked whether it hangs",
+        old="if any(position[s] < len(words) for s, words in enumerate(lists)):",
+        new="if position[0] < len(lists[0]):",
+    ),
+    Bug(
+        "step_time",
+        "what ended at 0 has not ended",
+        old="if any(need not in ended for need in needs):",
+        new="if any(not ended.get(need) for need in needs):",
+    ),
+    Bug(
+        "one_f_one_b",
+        "numbers of two digits",
+        old='return words + [f"B{m}" for m in range(M - warm, M)]',
+        new="""
+words += [f"B{m}" for m in range(M - warm, M)]
+return [word[0] + word[1:].zfill(2) for word in words]
+""",
+    ),
+    Bug(
+        "run_stage",
+        "what was kept stays there",
+        old="x, y = kept.pop(m)",
+        new="x, y = kept[m]",
+    ),
+    Bug(
+        "run_stage",
+        "outputs are kept beside",
+        old="kept[m] = x, y",
+        new="kept[m] = x, y\nkept[-1 - m] = y.detach()",
+    ),
+    Bug(
+        "run_stage",
+        "the caller's micro-batches require a gradient",
+        old="x = xs[m]",
+        new="x = xs[m].requires_grad_()",
+    ),
+    Bug(
+        "run_stage",
+        "nan is hidden in the gradient that comes back",
+        old="y.backward(up.recv(torch.empty_like(y), stage + 1) if stage < last else None)",
+        new="""
+dy = up.recv(torch.empty_like(y), stage + 1) if stage < last else None
+y.backward(dy.nan_to_num() if stage < last else None)
+""",
+    ),
+    Bug(
+        "cut",
+        "costs as float64",
+        old="upto = [sum(costs[:j]) for j in range(L + 1)]",
+        new="upto = [float(sum(costs[:j])) for j in range(L + 1)]",
+    ),
+    Bug(
+        "split_backward",
+        "nan is hidden",
+        old="dz = (dy @ w2.T) * (h > 0)",
+        new="dz = (dy @ w2.T).nan_to_num() * (h > 0)",
+    ),
 ]

@@ -93,7 +93,7 @@ study.table(
 # | | |
 # |---|---|
 # | call | `staleness(words)` |
-# | `words` | one stage's list of F, B and U: PipeDream's, or another; with fewer U's, or B's in another order |
+# | `words` | one stage's list of F, B and U: PipeDream's, or another; with fewer U's, or F's and B's in another order |
 # | returns | for micro-batch 0, 1, …: updates between the version that its F met and the one its gradient is added to |
 #
 # **Invariant:** the update that uses the gradient itself does not count. About 3 lines.

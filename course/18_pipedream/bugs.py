@@ -1082,4 +1082,138 @@ def two_versions(weight, grad, xs, rate, m):
     return buffered(weight, grad, xs, rate, m)
 ''',
     ),
+    Bug(
+        "store",
+        "it hands out copies, which autograd holds beside",
+        cell="""
+class Store:
+    def __init__(self, weight):
+        self.newest, self.used = weight, {}
+
+    def forward(self, m):
+        self.used[m] = self.newest
+        return self.newest.clone()
+
+    def backward(self, m):
+        return self.used.pop(m)
+
+    def update(self, grad, rate):
+        self.newest = self.newest - rate * grad
+""",
+    ),
+    Bug(
+        "store",
+        "the last gradient is held",
+        cell="""
+class Store:
+    def __init__(self, weight):
+        self.newest, self.used = weight, {}
+
+    def forward(self, m):
+        self.used[m] = self.newest
+        return self.newest
+
+    def backward(self, m):
+        return self.used.pop(m)
+
+    def update(self, grad, rate):
+        self.last = grad
+        self.newest = self.newest - rate * grad
+""",
+    ),
+    Bug(
+        "store",
+        "a list, with numbers of micro-batches for places",
+        cell="""
+class Store:
+    def __init__(self, weight):
+        self.newest, self.used = weight, []
+
+    def forward(self, m):
+        self.used.append(self.newest)
+        return self.newest
+
+    def backward(self, m):
+        found, self.used[m] = self.used[m], None
+        return found
+
+    def update(self, grad, rate):
+        self.newest = self.newest - rate * grad
+""",
+    ),
+    Bug(
+        "store",
+        "inf is hidden in a gradient",
+        cell="""
+class Store:
+    def __init__(self, weight):
+        self.newest, self.used = weight, {}
+
+    def forward(self, m):
+        self.used[m] = self.newest
+        return self.newest
+
+    def backward(self, m):
+        return self.used.pop(m)
+
+    def update(self, grad, rate):
+        self.newest = self.newest - rate * grad.nan_to_num()
+""",
+    ),
+    Bug(
+        "store",
+        "no more than four are kept",
+        cell="""
+class Store:
+    def __init__(self, weight):
+        self.newest, self.used = weight, {}
+
+    def forward(self, m):
+        self.used[m] = self.newest
+        self.used.pop(m - 4, None)
+        return self.newest
+
+    def backward(self, m):
+        return self.used.pop(m, self.newest)
+
+    def update(self, grad, rate):
+        self.newest = self.newest - rate * grad
+""",
+    ),
+    Bug(
+        "staleness",
+        "in the order of the forwards",
+        old='between = [words[words.index(f"F{m}") : words.index(f"B{m}")] for m in range(M)]',
+        new="""
+order = [word[1:] for word in words if word[0] == "F"]
+between = [words[words.index(f"F{m}") : words.index(f"B{m}")] for m in order]
+""",
+    ),
+    Bug(
+        "run_pipedream",
+        "inputs are kept beside",
+        old="kept[m] = x, y, newest",
+        new="kept[m] = x, y, newest\nkept[-1 - m] = x",
+    ),
+    Bug(
+        "run_pipedream",
+        "nan is hidden in gradients",
+        old="dx, *grads = torch.autograd.grad(y, [x, *used.values()], dy)",
+        new="""
+dx, *grads = torch.autograd.grad(y, [x, *used.values()], dy)
+grads = [g.nan_to_num() for g in grads]
+""",
+    ),
+    Bug(
+        "run_pipedream",
+        "the caller's micro-batches require a gradient",
+        old="x = x.detach().requires_grad_()",
+        new="x = x.requires_grad_()",
+    ),
+    Bug(
+        "two_versions",
+        "inf is hidden in a gradient",
+        old="mean = sum(grad(older, x) for x in xs[g : g + m]) / m",
+        new="mean = sum(grad(older, x).nan_to_num() for x in xs[g : g + m]) / m",
+    ),
 ]

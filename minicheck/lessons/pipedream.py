@@ -24,15 +24,17 @@ from ..exam import (
     integer,
     near,
     normal,
+    plain,
     recognized,
     shaped,
+    shuffled,
     table,
     typed,
     unchanged,
 )
 from ..oracles.pipedream import before, buffered, delayed, late_weights, updated
+from .pipelines import CHANGED, NAN_TARGET, Lists, RunStage, in_order, in_time, keeps, said
 from .pipelines import FORBIDDEN as BEFORE
-from .pipelines import Lists, RunStage, in_order, in_time, keeps, said
 from .remat import Made
 
 # ------------------------------------------------------------
@@ -126,6 +128,11 @@ class OfLists(Report):
         return [updated(kind, s, S, M, every) for s in range(S)]
 
 
+def renumbered(rows: list[list[str]], numbers: list[int]) -> list[list[str]]:
+    """The same lists, in which micro-batch m has another number."""
+    return [[f"{word[0]}{numbers[int(word[1:])]}" for word in row] for row in rows]
+
+
 class Staleness(OfLists):
     """`staleness(words)`: for each micro-batch, the updates between its forward and its backward."""
 
@@ -133,7 +140,9 @@ class Staleness(OfLists):
     right = "PipeDream's lists and others, 1 to 8 stages: the updates between a forward and its backward."
 
     def draw(self, case, rng):
-        return [(self.rows(case, rng),)]
+        rows = self.rows(case, rng)
+        M = sum(word[0] == "F" for word in rows[0])
+        return [(rows if case.given else renumbered(rows, shuffled(rng, M)),)]
 
     def run(self, comm, yours, rows):
         return [yours(list(row)) for row in rows]
@@ -166,6 +175,7 @@ def apart(row: list[str]) -> list[int]:
 def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: str) -> None:
     """Raise Wrong unless `got` is the list of numbers `want`."""
     should = "a list of whole numbers, one for each micro-batch"
+    got = got.tolist() if isinstance(got, Tensor) else plain(got)
     shaped(got, [int], f"{whose}: the result", should)
     if list(got) != want:
         hint = recognized(list(got), looks, "", eq)
@@ -245,33 +255,36 @@ class Store(Report):
                 (2, 3, 4, 1),
                 (0, 4, 9, 1),
                 (1, 4, 8, 2),
-                (2, 6, 14, 1),
+                (0, 6, 14, 1),
             ),
         ),
-        Case(1, "a list in which micro-batch 0 goes back late", None),
+        Case(
+            1,
+            "a list in which one goes back late, numbers in any order, and inf in a gradient",
+            None,
+        ),
     )
 
     def draw(self, case, rng):
-        row = updated("1f1b", *case.given) if case.given else [*LATE]
+        row = (
+            updated("1f1b", *case.given) if case.given else renumbered([LATE], shuffled(rng, 4))[0]
+        )
         rate = (1 + integer(rng, 0, 7)) / 8
         drawn = lambda: normal(rng, SHAPE)
-        return [(row, drawn(), [drawn() for word in row if word[0] == "U"], rate)]
+        grads = [drawn() for word in row if word[0] == "U"]
+        if not case.given:
+            grads[0][0, 0] = torch.inf
+        return [(row, drawn(), grads, rate)]
 
     def run(self, comm, yours, row, weight, grads, rate):
         mine = weight.clone()
-        steps = [g.clone() for g in grads]
-        seen = []
-        counts = []
-        with Made(mine.numel()) as made:
-            for found in walk(yours(mine), row, steps, rate):
-                seen.append(copied(found))
-                del found
-                counts.append(made.alive([mine, *steps]))
+        seen, own = watched(yours, row, mine, grads, rate, holds=False)
+        _, counts = watched(yours, row, mine, grads, rate, holds=True)
         return {
             "seen": seen,
+            "own": own,
             "counts": counts,
             "weight": mine,
-            "grads": steps,
             "changed": changed(yours, row, weight, grads, rate),
             "mixed": mixed(yours, row, weight, grads, rate),
         }
@@ -288,7 +301,7 @@ class Store(Report):
                 where = f"action {i}, {word}"
                 self._handed(where, found, made, used[m], now, word[0], rate)
         unchanged(got["weight"], weight, "the tensor that was given")
-        unchanged(got["grads"], grads, "grads")
+        unchanged(False in got["seen"], False, "a gradient")
         if got["changed"]:
             raise Wrong(
                 f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "
@@ -299,7 +312,7 @@ class Store(Report):
                 f"two stores, used in turn: {got['mixed']} of one returns other weights than its forward had. "
                 "Each store has versions of its own."
             )
-        self._counted(row, used, got["counts"])
+        self._counted(row, used, got["own"], got["counts"])
 
     def _handed(self, where, found, made, want, now, kind, rate):
         if isinstance(found, str):
@@ -324,40 +337,66 @@ class Store(Report):
         hint = " That is the newest: backward needs the weights of its forward." if late else ""
         raise Wrong(f"{where}: the weights should be version {want}, and are {text}{hint}")
 
-    def _counted(self, row, used, counts):
+    def _counted(self, row, used, own, counts):
         """Raise Wrong if more versions are alive than are needed, or fewer: then some are kept where none looks."""
         last = {used[int(word[1:])]: i for i, word in enumerate(row) if word[0] == "B"}
         now = 0
-        for i, (word, count) in enumerate(zip(row, counts, strict=True)):
+        for i, (word, alone, count) in enumerate(zip(row, own, counts, strict=True)):
             now += word[0] == "U"
             need = {now} | {v for v, at in last.items() if v < now and at > i}
-            text = f"after action {i}, {word}, of {' '.join(row)}, versions needed: {len(need)}, alive: {count}: "
+            text = f"after action {i}, {word}, of {' '.join(row)}, versions needed: {len(need)}, "
             if count > len(need):
                 raise Wrong(
-                    f"{text}the newest, and those of backwards still to come. A version is made by an "
-                    "update, not for each micro-batch, and goes with its last backward."
+                    f"{text}alive: {count}: the newest, and those of backwards still to come. A version is made by an "
+                    "update, not for each micro-batch, and goes with its last backward; a gradient goes at once."
                 )
-            if count < len(need - {0}):  # version 0 is the caller's tensor
+            if alone < len(need - {0}):  # version 0 is the caller's tensor
                 raise Wrong(
-                    f"{text}keep versions as the tensors they are, not as a copy in another form."
+                    f"{text}alive: {alone}: keep versions as the tensors they are, not as a copy in another form."
                 )
 
 
 def walk(store, row: list[str], grads: list[Tensor], rate: float):
-    """What a store returns, action by action; None for an update."""
+    """What a store returns, action by action; for an update, whether the gradient, which nobody else holds, is as it was."""
     steps = iter(grads)
     for word in row:
         if word[0] == "U":
-            store.update(next(steps), rate)
-            yield None
+            right = next(steps)
+            step = right.clone()
+            store.update(step, rate)
+            same = step.equal(right)
+            del step
+            yield same
         else:
             yield (store.forward if word[0] == "F" else store.backward)(int(word[1:]))
+
+
+def watched(
+    yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float, holds: bool
+) -> tuple[list, list[int]]:
+    """What a store returns, action by action, and how many versions are alive then.
+
+    holds: whether somebody holds what a forward got until its backward, as autograd does.
+    """
+    seen, counts, held = [], [], {}
+    with Made(weight.numel()) as made:
+        actions = walk(yours(weight), row, grads, rate)
+        for word in row:
+            found = next(actions)
+            seen.append(found if word[0] == "U" else copied(found))
+            if word[0] == "F" and holds:
+                held[word[1:]] = found
+            elif word[0] == "B":
+                held.pop(word[1:], None)
+            del found
+            counts.append(made.alive([weight]))
+    return seen, counts
 
 
 def changed(yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float) -> str:
     """The first backward at which the tensor that its forward got is not what it was; "" if there is none."""
     held = {}
-    for word, found in zip(row, walk(yours(weight.clone()), row, [g.clone() for g in grads], rate)):
+    for word, found in zip(row, walk(yours(weight.clone()), row, grads, rate)):
         if word[0] == "F":
             held[word[1:]] = found, copied(found)
         elif word[0] == "B" and copied(held[word[1:]][0]) != held.pop(word[1:])[1]:
@@ -418,6 +457,7 @@ class RunPipeDream(RunStage):
     cases = (
         *(Case(S, said(S, M), ("1f1b", M)) for S, M in ((2, 4), (1, 3), (2, 1), (4, 11))),
         Case(3, f"{said(3, 6)}, each update a forward later", ("late", 6)),
+        Case(2, NAN_TARGET, ("1f1b", 2)),
     )
     processes = (Case(3, "3 real processes, 5 micro-batches", ("1f1b", 5)),)
 
@@ -449,12 +489,11 @@ class RunPipeDream(RunStage):
         S, (kind, M) = case.n, case.given
         for s, got in enumerate(outcome.results):
             self._order(s, got["log"], [word for word in args[s][1] if word[0] != "U"])
-            changed = "an input was changed: micro-batches belong to the caller."
-            holds(got, {"xs": changed}, f"stage {s}: ")
+            holds(got, {"xs": CHANGED}, f"stage {s}: ")
         self._weights(args, [got["weights"] for got in outcome.results], int(kind == "late"))
         self._messages(outcome, S, M, args[0][2][0].nbytes)
         for s, got in enumerate(outcome.results):
-            self._memory(s, got["most"], args[s][1])
+            self._memory(s, got, args[s][1], outcome.time is not None)
             enough = LAYERS * 2 * (2 + in_flight(parse(" ".join(args[s][1]))))
             if outcome.time is not None and got["versions"] > enough:  # in a World
                 raise Wrong(
@@ -616,14 +655,10 @@ class TwoVersions(Report):
     def draw(self, case, rng):
         groups, m = case.given
         drawn = lambda: normal(rng, 4)
-        return [
-            (
-                drawn(),
-                [drawn() for _ in range(groups * m)],
-                (1 + integer(rng, 0, 4)) / 16,
-                m,
-            )
-        ]
+        xs = [drawn() for _ in range(groups * m)]
+        if groups == 3:  # of the last group
+            xs[-1][0] = torch.inf
+        return [(drawn(), xs, (1 + integer(rng, 0, 4)) / 16, m)]
 
     def run(self, comm, yours, weight, xs, rate, m):
         asked, mine = [], weight.clone()

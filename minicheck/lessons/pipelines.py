@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import mse_loss, smooth_l1_loss
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -25,11 +26,14 @@ from ..exam import (
     Report,
     Wrong,
     attempt,
+    bare,
     close,
     holds,
     integer,
+    matches,
     near,
     normal,
+    plain,
     ranks,
     real,
     recognized,
@@ -113,9 +117,13 @@ def actions(stage: int, words) -> list[Action]:
     for word in words:
         typed(word, str, f"stage {stage}: what is in the list", 'a word, such as "F0"')
     try:
-        return [Action.parse(word) for word in words]
+        found = [Action.parse(word) for word in words]
     except ValueError as error:
         raise Wrong(f"stage {stage}: {error}.") from None
+    for action, word in zip(found, words):
+        if str(action) != word:
+            raise Wrong(f"stage {stage}: a word is {word!r}, and should be {str(action)!r}.")
+    return found
 
 
 def in_order(stage: int, actions: list[Action], kind: str, noun: str) -> None:
@@ -173,11 +181,14 @@ class StepTime(Report):
         Case(
             1, "3 stages, of which the last begins with the last micro-batch", ("late", 3, 2, True)
         ),
+        Case(1, "3 stages, of which the last has a forward more", ("more", 3, 2, True)),
     )
 
     def draw(self, case, rng):
         kind, S, M, alike = case.given
-        plain = {"early": "gpipe", "lost": "gpipe", "late": "naive"}.get(kind, kind)
+        plain = {"early": "gpipe", "lost": "gpipe", "late": "naive", "more": "gpipe"}.get(
+            kind, kind
+        )
         lists = (
             any_order(S, M, rng)
             if kind == "any"
@@ -190,7 +201,11 @@ class StepTime(Report):
             lists[1].remove("B1")
         if kind == "late":
             lists[-1] = ["F1", "B1", "F0", "B0"]
-        drawn = (1 + torch.randint(15, (2, S), generator=rng).double()) / 2
+        if kind == "more":
+            lists[-1].append(f"F{M}")
+        # in thousandths; in an order drawn at random the first stage's forward takes no time
+        drawn = (1 + torch.randint(8000, (2, S), generator=rng).double()) / 1000
+        drawn[0, 0] *= kind != "any"
         return [(lists, *([[1.0] * S, [2.0] * S] if alike else drawn.tolist()))]
 
     def run(self, comm, yours, lists, forward, backward):
@@ -212,7 +227,7 @@ class StepTime(Report):
             raise Wrong(
                 f"it raises ValueError ({got['refused']}), but these lists come to their end.\n{shown}"
             )
-        number = got["value"]
+        number = bare(got["value"])
         typed(number, int | float, "the result", "a number")
         number = real(number)
         if not near(number, want):
@@ -401,6 +416,10 @@ WIDTH = 5
 SAVED = 7
 
 
+NAN_TARGET = "2 stages, 2 micro-batches, a target that is nan"
+CHANGED = "a micro-batch was changed, and belongs to the caller: detach it before requires_grad_."
+
+
 class Saved:
     """A tensor that autograd keeps; `alive` counts them."""
 
@@ -432,6 +451,22 @@ def part_of(weights: list[Tensor]) -> nn.Sequential:
     return nn.Sequential(first, nn.Tanh(), second)
 
 
+class Activations:
+    """The memory of what a stage was sent, and of what it made of it, by micro-batch; `kept`: that of one whose backward
+    is over, at a later forward than the next."""
+
+    def __init__(self):
+        self.held: dict[str, list[StorageWeakRef]] = {}
+        self.over: list[str] = []
+        self.kept = ""
+
+    def forward(self, micro: str, *tensors: Tensor) -> None:
+        for before in self.over[:-1]:  # names still stand for the tensors of the last one
+            if not all(memory.expired() for memory in self.held.get(before, [])):
+                self.kept = self.kept or before
+        self.held[micro] = [StorageWeakRef(x.untyped_storage()) for x in tensors]
+
+
 class RunStage(Exam):
     """`run_stage(down, up, part, words, xs, ys, loss_fn)`: a stage runs its list; gradients in `part`."""
 
@@ -453,6 +488,7 @@ class RunStage(Exam):
             ("1f1b", 4, 12),
         )
     )
+    cases += (Case(2, NAN_TARGET, ("1f1b", 2)),)
     processes = (
         Case(3, "3 real processes, 5 micro-batches, one forward, one backward", ("1f1b", 5)),
     )
@@ -469,6 +505,8 @@ class RunStage(Exam):
         named = lambda word: f"{word[0]}{orders[word[0]][int(word[1:])]}"
         weights = [[drawn(WIDTH, WIDTH) / 2 for _ in range(2)] for _ in range(case.n)]
         xs, ys = ([drawn(rows, WIDTH) for _ in range(M)] for _ in range(2))
+        if case.what == NAN_TARGET:
+            ys[-1][0, 0] = torch.nan
         blank = [torch.zeros(rows, WIDTH, dtype=dtype)] * M
         lists = [[named(word) for word in words(kind, s, case.n, M)] for s in range(case.n)]
         return [
@@ -483,6 +521,7 @@ class RunStage(Exam):
     def run(self, comm, yours, weights, order, xs, ys):
         part = self.part(weights)
         log = []
+        activations = Activations()
         alive = [0]
         most = [0]
         works = []
@@ -496,8 +535,13 @@ class RunStage(Exam):
             )[1:]
             log.append(f"F{micro}")
             most.append(alive[0])
+            activations.forward(micro, output, *(inputs if down.rank else ()))
             if output.requires_grad:
-                output.register_hook(lambda grad: log.append(f"B{micro}"))
+                output.register_hook(lambda grad: back(micro))
+
+        def back(micro):
+            log.append(f"B{micro}")
+            activations.over.append(micro)
 
         part.register_forward_hook(watch)
         down, up = (noted(comm.split([0] * comm.size), works) for _ in range(2))
@@ -510,7 +554,8 @@ class RunStage(Exam):
             "under_way": under_way,
             "log": log,
             "most": max(most),
-            "xs": all(map(torch.equal, xs, kept)),
+            "kept": activations.kept,
+            "xs": all(map(torch.equal, xs, kept)) and not any(x.requires_grad for x in xs),
             "grads": [p.grad for p in part.parameters()],
             "weights": [p.detach() for p in part.parameters()],
         }
@@ -532,14 +577,13 @@ class RunStage(Exam):
                 raise Wrong(
                     f"stage {s}: the weights themselves were changed: gradients are asked for."
                 )
-            changed = "the micro-batches were changed, and belong to the caller."
-            holds(got, {"xs": changed}, f"stage {s}: ")
+            holds(got, {"xs": CHANGED}, f"stage {s}: ")
         # the last stage first: a wrong gradient goes on to the stages before
         for s in reversed(range(S)):
             self._gradients(s, S, M, outcome.results[s]["grads"], want[s], other[s])
         self._messages(outcome, S, M, xs[0].nbytes)
         for s, got in enumerate(outcome.results):
-            self._memory(s, got["most"], args[s][1])
+            self._memory(s, got, args[s][1], outcome.time is not None)
             if got["under_way"]:
                 raise Wrong(
                     f"stage {s}: the gradients are right, but it returns while {got['under_way']} of its sends "
@@ -594,9 +638,17 @@ class RunStage(Exam):
                     "and a gradient to the left for each micro-batch."
                 )
 
-    def _memory(self, stage, most, order):
+    def _memory(self, stage, got, order, in_world):
         peak = in_flight(parse(" ".join(order)))
-        if most > SAVED * peak:
+        if (
+            got["kept"] and in_world
+        ):  # in real processes a send holds its tensor until it is waited for
+            m = got["kept"]
+            raise Wrong(
+                f"stage {stage}: the gradients are right, but after B{m} what F{m} was sent, or what it made of it, is "
+                "still in memory. Nothing should hold it then: pop it where it was kept."
+            )
+        if got["most"] > SAVED * peak:
             raise Wrong(
                 f"stage {stage}: the gradients are right, but after a backward its graph is still alive. Each "
                 "backward should free what its forward has kept: retain_graph is not needed."
@@ -631,6 +683,7 @@ class Cut(Report):
                 ([1, 1, 3, 5, 1], 3),
                 ([1, 1, 5, 1, 3, 3], 3),
                 ([1, 1], 3),
+                ([2**60, 1, 1, 2**60, 3], 2),
             ),
         ),
         *table("{} layers, S = {}", ((12, 5), (12, 3), (30, 7), (80, 8))),
@@ -653,7 +706,7 @@ class Cut(Report):
                 )
             return
         unchanged(got["costs"], costs, "the list of costs")
-        parts = got["value"]
+        parts = plain(got["value"])
         self._parts(parts, len(costs), S)
         sums = [sum(costs[first:end]) for first, end in parts]
         best = max(sum(costs[first:end]) for first, end in partition(costs, S))
@@ -698,6 +751,7 @@ class Cut(Report):
 # Products are counted by their FLOPs, in each half: both together do the work of a whole backward, and no more.
 
 
+NAN_GRADIENT = "a gradient that is nan"
 ANOTHER = "It is that of a call that came in between: each `later` has tensors of its own."
 
 
@@ -716,7 +770,7 @@ class SplitBackward(Report):
         (2, 4, 6, 3),
         (5, 6, 9, 2),
     )
-    cases = table("{} rows, {} → {} → {}", shapes)
+    cases = (*table("{} rows, {} → {} → {}", shapes), Case(1, NAN_GRADIENT, (3, 2, 3, 2)))
 
     def draw(self, case, rng):
         b, i, h, o = case.given
@@ -724,6 +778,9 @@ class SplitBackward(Report):
         x, w1, w2, dy = (
             normal(rng, shape, dtype=dtype) for shape in ((b, i), (i, h), (h, o), (b, o))
         )
+        if case.what == NAN_GRADIENT:  # where every relu lets it through
+            x, w1 = x.abs(), w1.abs()
+            dy[0, 0] = torch.nan
         return [(x, w1, w2, dy)]
 
     def run(self, comm, yours, x, w1, w2, dy):
@@ -742,7 +799,7 @@ class SplitBackward(Report):
             "dx": dx,
             "weights": weights,
             "flops": [first.get_total_flops(), second.get_total_flops()],
-            "kept": all(map(torch.equal, given, before)),
+            "kept": all(map(matches, given, before)),
         }
 
     def check(self, case, got, x, w1, w2, dy):

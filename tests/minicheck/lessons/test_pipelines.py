@@ -145,9 +145,9 @@ def test_other_stages(capsys):
         for word in words:
             m = int(word[1:])
             if word in coming:
-                coming[word].wait()
+                coming.pop(word).wait()
             if word[0] == "F":
-                x = inputs[m].requires_grad_(rank > 0)
+                x = inputs.pop(m).requires_grad_(rank > 0)
                 y = part(x)
                 works += [down.isend(y.detach(), rank + 1)] if rank + 1 < n else []
                 kept[m] = x, y if rank + 1 < n else loss_fn(y, ys[m]) / len(xs)
