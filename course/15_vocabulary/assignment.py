@@ -184,7 +184,7 @@ study.bars(
 # |---|---|
 # | call | `split_loss(comm, part, targets, vocab)` |
 # | `part` | this rank's logits, (tokens, V_r): float64, float32 or float16, up to ±10,000; **not changed** |
-# | `targets` | int64, (tokens,), the same on every rank |
+# | `targets` | int64, (tokens,), the same on every rank; **not changed** |
 # | returns | `(losses, log_total)`, log_total being log Σ exp(x_c): both (tokens,), the same on every rank |
 # | dtype | float64 for float64 logits, else float32 |
 # | cost | three numbers a token are reduced: 3·2(n−1)/n (or 3(n−1), if gathered) numbers a rank, whatever V is |

@@ -852,4 +852,70 @@ def merged_loss(comm, part, targets, vocab):
     return vocab_cross_entropy(part, targets, comm, vocab, reduction="none")
 ''',
     ),
+    Bug(
+        "look_up",
+        "inf is hidden",
+        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
+        new="found = found.masked_fill(elsewhere[..., None], 0)\nreturn all_reduce_(comm, found).nan_to_num()",
+    ),
+    Bug(
+        "look_up",
+        "two all-reduces of a half",
+        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
+        new="flat = found.masked_fill(elsewhere[..., None], 0).flatten()\nfor half in flat.tensor_split(2):\n    all_reduce_(comm, half)\nreturn flat.view(found.shape)",
+    ),
+    Bug(
+        "project_backward",
+        "an all-reduce a token",
+        old="return all_reduce_(comm, dlogits @ rows), dlogits.T @ x",
+        new="dx = torch.stack([all_reduce_(comm, row @ rows) for row in dlogits])\nreturn dx, dlogits.T @ x",
+    ),
+    Bug(
+        "project_backward",
+        "nan is hidden in dx",
+        old="return all_reduce_(comm, dlogits @ rows), dlogits.T @ x",
+        new="return all_reduce_(comm, (dlogits @ rows).nan_to_num()), dlogits.T @ x",
+    ),
+    Bug(
+        "split_loss",
+        "nan is hidden",
+        old="return log_total - hit, log_total",
+        new="return (log_total - hit).nan_to_num(), log_total.nan_to_num()",
+    ),
+    Bug(
+        "split_loss",
+        "a reduction for each token",
+        old='m = all_reduce_(comm, part.amax(1), op="max")',
+        new='m = torch.cat([all_reduce_(comm, x[None], op="max") for x in part.amax(1)])',
+    ),
+    Bug(
+        "split_loss",
+        "the targets of others are moved",
+        old="elsewhere = (targets < first) | (targets >= end)",
+        new="elsewhere = (targets < first) | (targets >= end)\ntargets.clamp_(first, end - 1)",
+    ),
+    Bug(
+        "logits_gradient",
+        "nan is hidden",
+        old="return (grad * counts[:, None] / counts.sum()).to(part.dtype)",
+        new="grad = grad * counts[:, None] / counts.sum()\nreturn grad.nan_to_num().to(part.dtype)",
+    ),
+    Bug(
+        "logits_gradient",
+        "−100 becomes 0",
+        old="counts = targets != -100",
+        new="counts = targets != -100\ntargets.clamp_(min=0)",
+    ),
+    Bug(
+        "merged_loss",
+        "nan is hidden",
+        old="return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)",
+        new="losses = m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)\nreturn losses.nan_to_num()",
+    ),
+    Bug(
+        "merged_loss",
+        "each rank begins with its own",
+        old="return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)",
+        new="mine = (every_s * (every_m - m).exp()).roll(-comm.rank, 0)\nreturn m + mine.sum(0).log() - every_hit.sum(0)",
+    ),
 ]

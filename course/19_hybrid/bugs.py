@@ -1390,4 +1390,34 @@ class Any(float):
 replica = tp_bytes = dp_bytes = pp_bytes = good = bad = ratio = Any(1)
 """,
     ),
+    Bug(
+        "step_bytes",
+        "numbers of 32 bits",
+        old='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers,',
+        new='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers % 2**32,',
+    ),
+    Bug(
+        "synchronize",
+        "nan is hidden",
+        old='all_reduce_(mesh.dp, list(grads.values()), "mean")',
+        new='all_reduce_(mesh.dp, list(grads.values()), "mean")\nfor g in grads.values():\n    g.nan_to_num_()',
+    ),
+    Bug(
+        "synchronize",
+        "an all-reduce along tp for each row",
+        old="all_reduce_(mesh.tp, g)",
+        new="for row in g:\n    all_reduce_(mesh.tp, row if g.dim() > 1 else row[None])",
+    ),
+    Bug(
+        "synchronize",
+        "a message for each row of a tied gradient",
+        old="g += mesh.pp.sendrecv(g, other, torch.empty_like(g), other)",
+        new="for row in g.view(-1, 1):\n    row += mesh.pp.sendrecv(row.clone(), other, torch.empty_like(row), other)",
+    ),
+    Bug(
+        "clip_grid",
+        "nan does not count",
+        old='norm = all_reduce_(mesh.group("pp", "tp"), square).sqrt().item()',
+        new='norm = all_reduce_(mesh.group("pp", "tp"), square.nan_to_num()).sqrt().item()',
+    ),
 ]

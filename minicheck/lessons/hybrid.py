@@ -11,6 +11,7 @@ import torch
 from minidist.comm.mesh import Grid, Mesh
 
 from ..exam import (
+    HIDDEN,
     NUMBERS,
     Case,
     Exam,
@@ -26,6 +27,7 @@ from ..exam import (
     integer,
     normal,
     number,
+    plain,
     real,
     recognized,
     shaped,
@@ -85,6 +87,7 @@ class Groups(Report):
             self._axis(axis, got[axis], groups, sizes)
 
     def _axis(self, axis, got, want, sizes):
+        got = plain(got)
         shaped(got, [[int]], f"{axis}: the result", "a list of groups, lists of integers")
         found = [list(group) for group in got]
         if sorted(found) == want:
@@ -142,6 +145,7 @@ def _short(groups):
 
 TRAFFIC_FORBIDDEN = ("minidist.comm.mesh", "minidist.collectives", *oracle.FORBIDDEN)
 counted = cache(oracle.counted)
+LARGE = "a model of tens of gigabytes"
 WORDS = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
 
 
@@ -164,21 +168,25 @@ class StepBytes(Report):
         ),
     )
     cases += tuple(Case(1, f"a grid that is drawn, number {k}") for k in (1, 2, 3))
+    cases += (Case(1, LARGE, (2, 2, 3, 2)),)
 
     def draw(self, case, rng):
         one = partial(integer, rng)
         d, p, t, M = case.given or (one(1, 4), one(2, 4), one(2, 4), one(2, 5))
         if M == 7:  # 60 ranks take a second to count: once for all answers
             return [(d, p, t, M, 11, 20, p)]
-        return [(d, p, t, M, one(3, 20), 10 * one(1, 4), p * one(1, 4))]
+        large = 3**7 if case.what == LARGE else 1
+        return [(d, p, t, M, large * one(3, 20), large * 10 * one(1, 4), p * one(1, 4))]
 
     def run(self, comm, yours, *given):
         return yours(*given)
 
     def check(self, case, got, *drawn):
-        want = counted(*drawn)
+        *grid, tokens, hidden, layers = drawn
+        large = 3**7 if case.what == LARGE else 1  # every message has so many times so many numbers
+        small = counted(*grid, tokens // large, hidden // large, layers)
+        want = {axis: large**2 * nbytes for axis, nbytes in small.items()}
         entries(got, tuple(want), "the result")
-        tokens, hidden, layers = drawn[4:]
         given = f"(tokens {tokens}, hidden {hidden}, layers {layers})"
         for axis, nbytes in want.items():
             value = got[axis]
@@ -252,6 +260,9 @@ def _looks_of_bytes(value, axis, want, given):
 # Looked at: every gradient, copies equal bit for bit, all micro-batches run, bytes along each axis, messages along data.
 
 
+A_NAN = "a gradient with a nan in it"
+
+
 class Synchronize(Exam):
     """`synchronize(mesh, backward, micro_batches, grads, kinds)`: a step's gradients, as the optimizer wants them."""
 
@@ -274,6 +285,7 @@ class Synchronize(Exam):
             (2, 1, 3, "tp pp dp", 2),
         )
     )
+    cases += (Case(2, A_NAN, (2, 1, 1, "pp dp tp", 1)),)
     processes = (Case(4, "4 real processes, dp 2 × pp 2", (2, 2, 1, "pp dp tp", 3)),)
 
     def draw(self, case, rng):
@@ -291,6 +303,8 @@ class Synchronize(Exam):
                     else [part(name) for _ in range(M)]
                 )
             drawn.append(made)
+        if case.what == A_NAN:
+            next(iter(drawn[1].values()))[0].view(-1)[0] = torch.nan
         return [(list(case.given), made, kinds[rank]) for rank, made in enumerate(drawn)]
 
     def run(self, comm, yours, given, parts, kinds):
@@ -365,12 +379,27 @@ class Synchronize(Exam):
                 f"the numbers are right, but {sent[others[0]]} bytes go across {others[0]}: each kind of "
                 "gradient has one axis, and goes along that."
             )
-        messages = max(oracle.most(grid, r, outcome, "dp") for r in ranks)
-        if messages > 2 * (grid.dp - 1):
-            raise Wrong(
-                f"the numbers are right, but a rank sends {messages} messages along dp: all its gradients fit "
-                f"into one all-reduce, {2 * (grid.dp - 1)} messages. It takes a list, too."
-            )
+        for r in ranks:
+            self._messages(grid, r, outcome, list(args[r][2].values()))
+
+    def _messages(self, grid, r, outcome, kinds):
+        most = {
+            "dp": 2 * (grid.dp - 1),
+            "tp": 4 * (grid.tp - 1) * kinds.count("partial"),  # or a reduce and a broadcast
+            "pp": 2 * kinds.count("tied"),
+        }
+        for axis, enough in most.items():
+            messages = oracle.most(grid, r, outcome, axis)
+            if messages > enough:
+                words = (
+                    "all its gradients fit into one all-reduce"
+                    if axis == "dp"
+                    else "whole tensors travel"
+                )
+                raise Wrong(
+                    f"the numbers are right, but a rank sends {messages} messages along {axis}: {words}, {enough} "
+                    "messages. It takes a list, too."
+                )
 
 
 def _looks_of_gradient(grid, r, name, kind, own, args):
@@ -453,6 +482,7 @@ class ClipGrid(Exam):
             (4, 1, 1, "pp dp tp", 0.8, "replicas"),
             (2, 2, 2, "tp dp pp", 1.02, "just below the limit"),
             (2, 1, 2, "dp pp tp", 0, "all gradients zero"),
+            (1, 2, 2, "pp dp tp", 0.5, A_NAN),
         )
     )
     processes = (Case(4, "4 real processes, pp 2 × tp 2", (1, 2, 2, "pp dp tp", 0.5)),)
@@ -476,6 +506,9 @@ class ClipGrid(Exam):
         if p == STAGES:
             _outweighed(own, kinds)
         limit = factor * oracle.norm(grid, own, kinds) or 1.0
+        if case.what.endswith(A_NAN):
+            part = next(name for name, kind in kinds[0].items() if kind == "split")
+            own[0][part].view(-1)[0] = torch.nan
         return [(list(case.given), grads, kinds[rank], limit) for rank, grads in enumerate(own)]
 
     def run(self, comm, yours, given, grads, kinds, limit):
@@ -491,6 +524,11 @@ class ClipGrid(Exam):
         grid, limit = Grid(*case.given[:4]), args[0][3]
         own, kinds = [grads for _, grads, _, _ in args], [kinds for _, _, kinds, _ in args]
         want = oracle.norm(grid, own, kinds)
+        if case.what.endswith(A_NAN):
+            norms = [got["norm"] for got in outcome.results]
+            if all(isinstance(norm, float) and math.isnan(norm) for norm in norms):
+                return
+            raise Wrong(f"the norms are {norms}, and should be nan. {HIDDEN}")
         rule = "Who holds a part of it, and who a copy?"
 
         def told(r, name):
@@ -686,7 +724,7 @@ class BestGrid(Report):
         return found, len(set(asked))
 
     def check(self, case, report, shape, table, capacity):
-        got, asked = report
+        got, asked = plain(report)
         fit = [row for row in table if row[3] <= capacity]
         best = min(fit, key=lambda row: row[4], default=None)
         if best is None:

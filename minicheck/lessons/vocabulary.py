@@ -41,6 +41,7 @@ from ..oracles.vocabulary import (
 
 
 F32, F64 = torch.float32, torch.float64
+ROW_OF_INF = "n = 4, 42 rows, one of them inf"
 WIDE = "Do whole rows travel, or more than one all-reduce?"
 
 
@@ -64,12 +65,16 @@ class LookUp(VocabularyExam):
         (1, 5, (4,), F32),
     )
     cases = ranked("n = {0}, {1} rows, tokens {2}", sizes)
+    cases += (Case(4, ROW_OF_INF, (42, (7,), F64)),)
     processes = (Case(3, "3 real processes", (40, (5,), F64)),)
 
     def draw(self, case, rng):
         vocab, shape, dtype = case.given
         rows = cut(drawn((vocab, case.n + 1), dtype, rng), case.n)
         tokens = drawn_tokens(vocab, case.n, shape, rng)
+        if case.what == ROW_OF_INF:  # in the middle of rank 0's
+            rows[0][5] = torch.inf
+            tokens[2] = 5
         return [(rows[r], tokens, vocab) for r in range(case.n)]
 
     def wants(self, case, args):
@@ -81,7 +86,8 @@ class LookUp(VocabularyExam):
         return recognized(got, self._looks(parts, tokens, rank), "") or who(got, own, rank)
 
     def cost(self, case, args, outcome):
-        few(outcome, ring_bytes([self.wants(case, args)[0]["the result"]], case.n), WIDE)
+        nbytes = ring_bytes([self.wants(case, args)[0]["the result"]], case.n)
+        few(outcome, nbytes, WIDE, 2 * (case.n - 1))
 
     def _own(
         self,
@@ -230,6 +236,8 @@ class ProjectBackward(VocabularyExam):
             drawn(shape, dtype, rng, 0.4)
             for shape in ((tokens, vocab), (tokens, hidden), (vocab, hidden))
         )
+        if case.n == 1:
+            dlogits[0, 0] = torch.nan
         return [(d, x, w) for d, w in zip(cut(dlogits, case.n, 1), cut(rows, case.n))]
 
     def wants(self, case, args):
@@ -250,7 +258,8 @@ class ProjectBackward(VocabularyExam):
         }
 
     def cost(self, case, args, outcome):
-        few(outcome, ring_bytes([self.wants(case, args)[0]["dx"]], case.n), WIDE)
+        nbytes = ring_bytes([self.wants(case, args)[0]["dx"]], case.n)
+        few(outcome, nbytes, WIDE, 2 * (case.n - 1))
 
     def _even(self, args):
         return len({len(rows) for *_, rows in args}) == 1
@@ -264,7 +273,7 @@ class ProjectBackward(VocabularyExam):
 
 # n, V, tokens, dtype, largest logit.
 GIVEN = (
-    (3, 40, 4, torch.float64, 3),
+    (3, 40, 40, torch.float64, 3),
     (2, 41, 5, torch.float64, 3),
     (4, 61, 6, torch.float64, 10_000),
     (3, 40, 4, torch.float16, 10_000),
@@ -297,6 +306,8 @@ class LossExam(VocabularyExam):
             sign[1] = 1
             sign[1, : -(-vocab // case.n)] = -1
             logits = logits * 3 + most * sign
+        if case.n == 1:
+            logits[0, 0] = torch.nan
         targets = drawn_tokens(vocab, case.n, (tokens,), rng)
         return [(part, targets, vocab) for part in cut(logits.to(dtype), case.n, 1)]
 
@@ -311,7 +322,7 @@ class LossExam(VocabularyExam):
 
     def value(self, case, args, rank, name, got, want):
         logits = self.whole(case, args)
-        largest = float(logits.whole.abs().max())
+        largest = float(logits.whole.nan_to_num().abs().max())
         # of a difference of such numbers
         slack = 8 * torch.finfo(want.dtype).eps * largest
         slack += 1e-9 if want.dtype == torch.float64 else 3e-5
@@ -325,13 +336,14 @@ class SplitLoss(LossExam):
 
     name = "split_loss"
     returns = replicated = ("losses", "log_total")
-    given = ("part",)
+    given = ("part", "targets")
     right = "n = 1…4, uneven parts, logits of ±10,000, three dtypes, three numbers a token; then 3 real processes."
     cases = cases_of(GIVEN)
     processes = cases_of(GIVEN[:1])
 
     def cost(self, case, args, outcome):
-        few(outcome, three_numbers(self.wants(case, args)[0]["losses"], case.n), GATHERED)
+        losses, hint = self.wants(case, args)[0]["losses"], GATHERED
+        few(outcome, three_numbers(losses, case.n), hint, 6 * (case.n - 1))
 
 
 class MergedLoss(LossExam):
@@ -339,7 +351,7 @@ class MergedLoss(LossExam):
 
     name = "merged_loss"
     returns = replicated = ("losses",)
-    given = ("part",)
+    given = ("part", "targets")
     right = "n = 1…4, uneven parts, parts of very different size, n−1 messages a rank; then 3 real processes."
     cases = cases_of(c for c in GIVEN if c[3] == torch.float64)
     processes = cases_of(GIVEN[:1])
@@ -354,7 +366,7 @@ class LogitsGradient(LossExam):
     """`logits_gradient(comm, part, targets, vocab, log_total)`: of the mean loss, (tokens, V_r). No message."""
 
     name = "logits_gradient"
-    returns, given = ("the gradient",), ("part", "", "", "log_total")
+    returns, given = ("the gradient",), ("part", "targets", "", "log_total")
     right = "n = 1…4, uneven parts, ignored tokens, logits of ±10,000, three dtypes, no message; then 3 real processes."
     cases = cases_of(GIVEN)
     processes = cases_of(GIVEN[:1])
@@ -362,7 +374,9 @@ class LogitsGradient(LossExam):
     def draw(self, case, rng):
         args = super().draw(case, rng)
         targets = args[0][1]
-        ignored = [1, *([2] if case.n == 4 else [])] if case.n != 2 else []
+        ignored = (
+            [1, *([2] if case.n == 4 else [])] if case.n != 2 else []
+        )  # not the token with a nan
         targets[ignored] = IGNORED
         return [
             (

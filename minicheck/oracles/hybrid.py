@@ -11,7 +11,7 @@ from minidist.collectives import all_reduce_
 from minidist.comm.mesh import Grid, Mesh
 from minidist.comm.world import World
 
-from ..exam import Outcome, Wrong, shuffled
+from ..exam import Outcome, Wrong, matches, shuffled
 
 FORBIDDEN = (
     "minidist.parallel",
@@ -117,7 +117,7 @@ def copies_agree(grid: Grid, found: Grads, kinds: Kinds) -> None:
             over_tp = line_of(grid, r, "tp") if kind in ("whole", "partial") else []
             over_pp = ends(grid, r) if kind == "tied" else []
             for k in [*line_of(grid, r, "dp"), *over_tp, *over_pp]:
-                if not grads[name].equal(found[k][name]):
+                if not matches(grads[name], found[k][name]):
                     raise Wrong(
                         f"{name} ({kind}) is right but for rounding, and rounding differs: on ranks {r} and "
                         f"{k} it is not the same bit for bit. Do the ranks add up in different orders? Copies "
