@@ -847,4 +847,40 @@ def sign_average(comm, g, error):
     return means[0]
 ''',
     ),
+    Bug(
+        "sparse_mean",
+        "nan is hidden",
+        old="return total / comm.size",
+        new="return (total / comm.size).nan_to_num()",
+    ),
+    Bug(
+        "sparse_mean",
+        "a gather for each number",
+        old="total.index_add_(0, all_gather(comm, places), all_gather(comm, values))",
+        new="for i in range(len(values)):\n    one = all_gather(comm, values[i : i + 1])\n    total.index_add_(0, all_gather(comm, places[i : i + 1]), one)",
+    ),
+    Bug(
+        "local_sgd",
+        "nan is hidden",
+        old='all_reduce_(comm, params, "mean")',
+        new='all_reduce_(comm, params, "mean")\nfor p in params:\n    p.nan_to_num_()',
+    ),
+    Bug(
+        "local_sgd",
+        "the ranks meet before every step",
+        old="step(t)",
+        new="all_reduce_(comm, torch.zeros(0))\nstep(t)",
+    ),
+    Bug(
+        "sign_average",
+        "nan is hidden",
+        old="return sent.mean(0)",
+        new="return sent.mean(0).nan_to_num()",
+    ),
+    Bug(
+        "sign_average",
+        "a gather for each sign",
+        old="positive = all_gather(comm, (p >= 0).to(torch.int8)[None])  # (n, N)",
+        new="signs = (p >= 0).to(torch.int8)\npositive = torch.cat([all_gather(comm, x[None, None]) for x in signs], 1)",
+    ),
 ]

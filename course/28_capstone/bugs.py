@@ -1188,4 +1188,58 @@ def mean_hook(comm, bucket):
     return allreduce_hook(CommGroup(comm, collectives, overlap=False), bucket)
 ''',
     ),
+    Bug(
+        "ddp_ring",
+        "nan is hidden",
+        old="combine(mine, got, out=mine)",
+        new="combine(mine, got, out=mine)\nif mine.is_floating_point():\n    mine.nan_to_num_()",
+    ),
+    Bug(
+        "ddp_ring",
+        "whole numbers become floating ones",
+        old="combine(mine, got, out=mine)",
+        new="mine.copy_(combine(mine.double(), got.double()))",
+    ),
+    Bug(
+        "ddp_ring",
+        "nobody waits for the sends of the second half",
+        old="comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)",
+        new="comm.isend(chunks[(r - step) % n], right)\ncomm.recv(chunks[(r - 1 - step) % n], left)",
+    ),
+    Bug(
+        "gather_single",
+        "nobody waits for the sends",
+        old="comm.sendrecv(parts[(r - step) % n], (r + 1) % n, parts[(r - 1 - step) % n], (r - 1) % n)",
+        new="comm.isend(parts[(r - step) % n], (r + 1) % n)\ncomm.recv(parts[(r - 1 - step) % n], (r - 1) % n)",
+    ),
+    Bug(
+        "gather_single",
+        "nan is hidden",
+        old="comm.sendrecv(parts[(r - step) % n], (r + 1) % n, parts[(r - 1 - step) % n], (r - 1) % n)",
+        new="comm.sendrecv(parts[(r - step) % n], (r + 1) % n, parts[(r - 1 - step) % n], (r - 1) % n)\nparts[(r - 1 - step) % n].nan_to_num_()",
+    ),
+    Bug(
+        "reduce_single",
+        "nobody waits for the sends",
+        old="partial = comm.sendrecv(partial, (r + 1) % n, torch.empty_like(mine), (r - 1) % n) + mine",
+        new="comm.isend(partial, (r + 1) % n)\npartial = comm.recv(torch.empty_like(mine), (r - 1) % n) + mine",
+    ),
+    Bug(
+        "reduce_single",
+        "nan is hidden",
+        old='output.copy_(partial / n if op == "mean" else partial)',
+        new='output.copy_((partial / n if op == "mean" else partial).nan_to_num())',
+    ),
+    Bug(
+        "mean_hook",
+        "nan is hidden",
+        old='all_reduce_(comm, x, "mean")',
+        new='all_reduce_(comm, x, "mean")\nx.nan_to_num_()',
+    ),
+    Bug(
+        "mean_hook",
+        "a value of another shape",
+        old="future.set_result(x)",
+        new="future.set_result(x[None])",
+    ),
 ]

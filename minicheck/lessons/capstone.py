@@ -9,13 +9,14 @@ from itertools import accumulate, cycle
 import torch
 from torch import Tensor, nn
 
-from minidist.comm.base import Comm
+from minidist.comm.base import Comm, Work
 from minidist.comm.processgroup import CommGroup
 from minidist.comm.wires import WorldComm
 
 from ..exam import (
     ALL,
     HALF,
+    HIDDEN,
     NUMBERS,
     Case,
     Exam,
@@ -93,7 +94,9 @@ def train(
     net, seen = network(start), []
     model = nn.parallel.DistributedDataParallel(net, process_group=group, bucket_cap_mb=1e-4)
     if hook is not None:
-        model.register_comm_hook(comm, lambda state, bucket: _ready(comm, hook(comm, bucket)))
+        model.register_comm_hook(
+            comm, lambda state, bucket: _ready(comm, hook(comm, bucket), bucket.buffer())
+        )
     for _ in range(STEPS):
         model.zero_grad()
         loss_of(model, x).backward()
@@ -121,12 +124,18 @@ def trained(start: Tensor, xs: list[Tensor]) -> list[Tensor]:
     return seen
 
 
-def _ready(comm, future):
-    """The hook's future. In a World C++ would wait without end for one that a lane has still to set: wait here."""
+def _ready(comm, future, buffer):
+    """The hook's future, of a value as large as the bucket's buffer. In a World C++ would wait without end for one that a lane has still to set: wait here."""
     if isinstance(future, torch._C.Future) and isinstance(comm, WorldComm) and not future.done():
         comm.stream(lambda lane: None).wait()  # comes after what was put there before
         if not future.done():
             raise RuntimeError("the hook's future is never set: DDP would wait without end")
+    if isinstance(future, torch._C.Future) and future.done():
+        value = future.value()
+        if isinstance(value, Tensor) and value.shape != buffer.shape:
+            raise RuntimeError(
+                f"the value of the future has shape {tuple(value.shape)}, and the bucket {tuple(buffer.shape)}"
+            )
     return future
 
 
@@ -166,7 +175,10 @@ def draw_training(case: Case, rng: torch.Generator) -> list[tuple]:
     """Every rank's (start, x), start the same."""
     draw = lambda *shape: normal(rng, *shape)
     start = draw(sum(SIZES)) / 2
-    return [(start, draw(3, 5)) for _ in range(case.n)]
+    xs = [draw(3, 5) for _ in range(case.n)]
+    if case.n == 1:
+        xs[0][0, 0] = torch.nan
+    return [(start, x) for x in xs]
 
 
 def judge_training(case: Case, args: list[tuple], outcome: Outcome, rows: dict[str, str]) -> None:
@@ -189,6 +201,7 @@ def judge_training(case: Case, args: list[tuple], outcome: Outcome, rows: dict[s
                 rows["nothing"]: 0 * total,
             }
             text = recognized((start - mine) / RATE, looks if step == 0 else {}, "")
+            text = HIDDEN if right.isnan().all() else text
             raise Wrong(
                 f"under PyTorch's DDP rank {r} has other parameters after step {step + 1} than one rank that "
                 f"has all the data, by {float((mine - right).abs().max()):.2g}. {text}".rstrip()
@@ -205,12 +218,63 @@ def draw_numbers(
     if op in ("max", "min") and dtype.is_floating_point:
         base, *own = (normal(rng, size) for _ in range(n + 1))
         return [(2 * base + x).to(dtype) for x in own]
-    most = 50 if dtype == torch.bfloat16 else 10**6
+    # of int64 so large that float64 would round
+    most = {torch.bfloat16: 50, torch.int64: 10**17}.get(dtype, 10**6)
     xs = [
         (draw(1, 4) * (2 * draw(0, 2) - 1) if op == "prod" else draw(-most, most)).to(dtype)
         for _ in range(n)
     ]
     return [x / 4 if dtype.is_floating_point else x for x in xs]
+
+
+def _with_nan(xs: list[Tensor]) -> list[Tensor]:
+    """Where there are more than three ranks, the last number of the first is nan, if it can be."""
+    if len(xs) > 3 and xs[0].is_floating_point() and xs[0].numel():
+        xs[0][-1] = torch.nan
+    return xs
+
+
+class Posted:
+    """A send that an answer has posted. over: whether the answer has heard that it is."""
+
+    def __init__(self, work: Work):
+        self.work = work
+        self.over = False
+
+    def wait(self) -> None:
+        self.over = True
+        self.work.wait()
+
+    def done(self) -> bool:
+        self.over |= self.work.done()
+        return self.over
+
+
+def noting(comm: Comm) -> tuple[Comm, dict[int, Posted]]:
+    """The same Comm, and the last send that was posted to each rank: when it is over, those before it are."""
+    isend, last = comm.isend, {}
+
+    def posting(x, dst, *rest, **named):
+        last[dst] = Posted(isend(x, dst, *rest, **named))
+        return last[dst]
+
+    comm.isend = posting
+    return comm, last
+
+
+def all_sent(counts: list[bool]) -> None:
+    """Raise Wrong for a rank that returns and does not know whether its sends are over."""
+    for r, known in enumerate(counts):
+        if not known:
+            raise Wrong(
+                f"the numbers are right, but rank {r} returns before it knows that its sends are over: the caller may "
+                "change what they send. Wait for them."
+            )
+
+
+def known(last: dict[int, Posted]) -> bool:
+    """Whether the answer has heard that its sends are over."""
+    return all(posted.over for posted in last.values())
 
 
 class DdpRing(AllReduce):
@@ -244,12 +308,14 @@ class DdpRing(AllReduce):
             return draw_training(case, rng)
         size, op, dtype = case.given
         size = integer(rng, 20, 400) if size is None else size
-        return [(x, op) for x in draw_numbers(size, case.n, op, dtype, rng)]
+        return [(x, op) for x in _with_nan(draw_numbers(size, case.n, op, dtype, rng))]
 
     def run(self, comm, yours, x, op):
-        return (
-            train(comm, x, op, yours) if isinstance(op, Tensor) else super().run(comm, yours, x, op)
-        )
+        if isinstance(op, Tensor):
+            return train(comm, x, op, yours)
+        comm, last = noting(comm)
+        found = super().run(comm, yours, x, op)
+        return found | {"sent": known(last)}
 
     def judge(self, case, args, outcome):
         if case.given is None:
@@ -261,7 +327,8 @@ class DdpRing(AllReduce):
                 "nothing": "It has not moved at all.",
             }
             return judge_training(case, args, outcome, rows)
-        return super().judge(case, args, outcome)
+        super().judge(case, args, outcome)
+        all_sent([got["sent"] for got in outcome.results])
 
     def wants(self, case, args):
         return [{"x": oracle.combined([x for x, _ in args], args[0][1])}] * case.n
@@ -285,7 +352,7 @@ class DdpRing(AllReduce):
         found = recognized(x, others, "", torch.equal)
         if found:
             return found
-        if x.isnan().any():
+        if x.isnan().any() and not want.isnan().any():
             return "It has nan, and no x had: numbers may be negative."
         if (x.double() - want.double()).abs().max() <= 1e-6 * want.abs().max():
             return "It is right but for rounding: keep x's dtype. A max or min is one of the numbers, not computed."
@@ -536,6 +603,10 @@ class FlatExam(Exam):
         unchanged(got["input"], args[rank][0], f"rank {rank}: input")
         super().value(case, args, rank, name, got["output"], want)
 
+    def judge(self, case, args, outcome):
+        super().judge(case, args, outcome)
+        all_sent([got["found"]["sent"] for got in outcome.results])
+
     def cost(self, case, args, outcome):
         k, _, dtype = case.given
         least = (case.n - 1) * k * dtype.itemsize
@@ -570,15 +641,17 @@ class GatherSingle(FlatExam):
 
     def draw(self, case, rng):
         k, place, dtype = case.given
-        return [(normal(rng, k).to(dtype), place) for _ in range(case.n)]
+        xs = [normal(rng, k).to(dtype) for _ in range(case.n)]
+        return [(x, place) for x in _with_nan(xs)]
 
     def call(self, comm, yours, x, place):
         output, mine = x.new_full((comm.size * len(x),), -1.0), x.clone()
         if place:  # FSDP2 gives a view
             mine = output[comm.rank * len(x) : (comm.rank + 1) * len(x)].copy_(x)
         alias = output.detach()  # the caller's memory: `output.data = …` leaves it as it was
+        comm, last = noting(comm)
         yours(comm, output, mine)
-        return {"output": alias, "input": mine.clone()}
+        return {"output": alias, "input": mine.clone(), "sent": known(last)}
 
     exact = True
 
@@ -612,16 +685,16 @@ class ReduceSingle(FlatExam):
         k, op, dtype = case.given
         # sums are exact; float32 rounds those of float64
         most = 10**10 if dtype == torch.float64 else 10**6
-        return [
-            (torch.randint(-most, most, (case.n * k,), generator=rng).to(dtype), op)
-            for _ in range(case.n)
-        ]
+        draw = lambda: torch.randint(-most, most, (case.n * k,), generator=rng).to(dtype)
+        xs = [draw() for _ in range(case.n)]
+        return [(x, op) for x in _with_nan(xs)]
 
     def call(self, comm, yours, x, op):
         output = x.new_full((len(x) // comm.size,), -1.0)
         alias = output.detach()
+        comm, last = noting(comm)
         yours(comm, output, x, op)
-        return {"output": alias, "input": x}
+        return {"output": alias, "input": x, "sent": known(last)}
 
     def wants(self, case, args):
         chunks, op = [x.tensor_split(case.n) for x, _ in args], case.given[1]

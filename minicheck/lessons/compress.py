@@ -8,14 +8,17 @@ from torch import Tensor
 from ..exam import (
     ALL,
     HALF,
+    HIDDEN,
     NUMBERS,
     Case,
     Exam,
+    Outcome,
     Prediction,
     Report,
     Wrong,
     alike,
     alone,
+    bare,
     few,
     few_in_all,
     identical,
@@ -184,14 +187,12 @@ class SparseMean(Exam):
 
     def draw(self, case, rng):
         k, size = case.given
-        return [
-            (
-                normal(rng, k),
-                torch.randperm(size, generator=rng)[:k],
-                size,
-            )
-            for _ in range(case.n)
+        rows = [
+            (normal(rng, k), torch.randperm(size, generator=rng)[:k], size) for _ in range(case.n)
         ]
+        if case.n == 1:
+            rows[0][0][0] = torch.nan
+        return rows
 
     returns = replicated = ("the mean",)
     given = ("values", "places")
@@ -204,6 +205,7 @@ class SparseMean(Exam):
         most = case.n * (case.n - 1) * 16 * case.given[0]
         hint = "k values and k places, 16 bytes a number, to n − 1 others. Are zeros sent, too?"
         few_in_all(outcome, most, hint)
+        gathered_twice(outcome, "the values and the places")
 
     def mistakes(self, case, args, rank, name, got):
         own = [oracle.sent(values, size, places) for values, places, size in args]
@@ -235,6 +237,17 @@ class SparseMean(Exam):
 # Looked at: the parameters before each step, the end, which must be equal bit for bit, messages and bytes.
 
 
+def gathered_twice(outcome: Outcome, what: str, times: int = 1) -> None:
+    """Raise Wrong for more messages than two gathers have, so many times."""
+    n, sent = len(outcome.results), outcome.messages()
+    most = times * 2 * n * (n - 1)
+    if sent > most:
+        raise Wrong(
+            f"the numbers are right, but all ranks together send {sent} messages, and {most} are enough: {what}, one "
+            "message each to every other."
+        )
+
+
 class LocalSgd(Exam):
     """`local_sgd(comm, params, step, steps, H)`: steps alone, an average of the parameters after every H."""
 
@@ -259,6 +272,8 @@ class LocalSgd(Exam):
         """One flat vector stands for all parameters, which `cut` cuts."""
         draw = lambda: normal(rng, 5 * case.n)
         start = draw()
+        if case.n == 1:
+            start[0] = torch.nan
         return [(start, [draw() for _ in range(case.given[0])], *case.given) for _ in range(case.n)]
 
     def run(self, comm, yours, start, noises, steps, H):
@@ -312,6 +327,7 @@ class LocalSgd(Exam):
             "They are still those before the step: write into the tensors that were given.": want[
                 t - 1
             ][r],
+            HIDDEN: want[t][r].nan_to_num(),
         }
         text = recognized(x, looks, "Is every tensor averaged, in place?")
         if text == own and t == len(noises[0]):
@@ -321,7 +337,7 @@ class LocalSgd(Exam):
     def _bytes(self, n, count, outcome):
         each = ring_bytes([torch.zeros(5 * n, dtype=torch.float64)], n)
         hint = f"{count} averages need {count * each}: is something sent between them, or twice?"
-        few(outcome, count * each, hint)
+        few(outcome, count * each, hint, count * 3 * 2 * (n - 1))  # at most one for each tensor
 
 
 def cut(flat: Tensor) -> list[Tensor]:
@@ -394,6 +410,7 @@ class NextPeriod(Report):
         for (losses, periods), answer in pairs:
             shown = f"F = {[round(x, 3) for x in losses]}, periods {periods}, τ₀ = {tau_0}, γ = {gamma}:"
             want = oracle.period(losses, periods, tau_0, gamma)
+            answer = bare(answer)
             typed(answer, int, f"{shown} the result", f"an int, {want}")
             if answer != want:
                 wrong = [
@@ -519,6 +536,8 @@ class SignAverage(Exam):
         steps, size = case.given
         grads = normal(rng, case.n, steps, size)
         grads[range(case.n), 0, range(case.n)] = 0
+        if case.n == 1:
+            grads[0, -1, 0] = torch.nan
         return [([g.clone() for g in of * (r + 1)],) for r, of in enumerate(grads)]
 
     def run(self, comm, yours, grads):
@@ -541,6 +560,7 @@ class SignAverage(Exam):
                     self._said(name, t, r, got, grads, case.n)
         most = len(grads) * case.n * (case.n - 1) * (case.given[1] + 8)
         few_in_all(outcome, most, "a byte a sign, and a scale of 8 bytes, to n − 1 others.")
+        gathered_twice(outcome, "signs and a scale", len(grads))
 
     def _said(self, name, t, r, got, grads, n):
         what = {"mean": "the average", "error": "`error`, afterwards,"}[name]
@@ -548,6 +568,8 @@ class SignAverage(Exam):
             means, errors = oracle.signed(grads[: t + 1], slip)
             if near(got["mean"], means[t]) and near(got["error"], errors[t][r]):
                 raise Wrong(f"rank {r}, step {t + 1}: {what} is wrong. {text}")
+        if grads[t][r].isnan().any():
+            raise Wrong(f"rank {r}, step {t + 1}: {what} is wrong. {HIDDEN}")
         raise Wrong(
             f"rank {r}, step {t + 1}: {what} is wrong. p = g + error, c = mean|p|·sign(p), the average of c, "
             "error ← p − c, in place."
