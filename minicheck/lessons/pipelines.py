@@ -640,10 +640,9 @@ class RunStage(Exam):
 
     def _memory(self, stage, got, order, in_world):
         peak = in_flight(parse(" ".join(order)))
-        if (
-            got["kept"] and in_world
-        ):  # in real processes a send holds its tensor until it is waited for
-            m = got["kept"]
+        m = got["kept"]
+        # in real processes a send holds its tensor until it is waited for
+        if m and in_world:
             raise Wrong(
                 f"stage {stage}: the gradients are right, but after B{m} what F{m} was sent, or what it made of it, is "
                 "still in memory. Nothing should hold it then: pop it where it was kept."
