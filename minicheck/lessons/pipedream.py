@@ -378,7 +378,9 @@ def watched(
 
     holds: whether somebody holds what a forward got until its backward, as autograd does.
     """
-    seen, counts, held = [], [], {}
+    seen = []
+    counts = []
+    held = {}
     with Made(weight.numel()) as made:
         actions = walk(yours(weight), row, grads, rate)
         for word in row:
