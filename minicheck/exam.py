@@ -562,11 +562,14 @@ def differ(got: Tensor, want: Tensor) -> Tensor:
     return (got != want) & ~((got != got) & (want != want))
 
 
+def matches(got: Tensor, want: Tensor) -> bool:
+    """As `Tensor.equal`, but nan is nan."""
+    return got.shape == want.shape and not bool(differ(got, want).any())
+
+
 def equal(got, value: Tensor) -> bool:
-    """As `Tensor.equal`, but nothing equals what has no numbers, or is no tensor."""
-    if not isinstance(got, Tensor) or got.shape != value.shape:
-        return False
-    return got.numel() > 0 and not differ(got, value).any()
+    """The same, but nothing equals what has no numbers, or is no tensor."""
+    return isinstance(got, Tensor) and got.numel() > 0 and matches(got, value)
 
 
 def _differs(got: Tensor, want: Tensor, what: str, at: int, wrong: Tensor) -> str:

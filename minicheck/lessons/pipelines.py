@@ -33,7 +33,6 @@ from ..exam import (
     matches,
     near,
     normal,
-    plain,
     ranks,
     real,
     recognized,
@@ -705,7 +704,7 @@ class Cut(Report):
                 )
             return
         unchanged(got["costs"], costs, "the list of costs")
-        parts = plain(got["value"])
+        parts = bare(got["value"])
         self._parts(parts, len(costs), S)
         sums = [sum(costs[first:end]) for first, end in parts]
         best = max(sum(costs[first:end]) for first, end in partition(costs, S))

@@ -114,8 +114,8 @@ def test_nan_equals_nan_and_whoever_hides_it_hears_so():
 
 def test_a_tensor_of_one_element_is_a_number():
     close(torch.tensor(2.5), 2.5, "x")
-    assert plain([torch.tensor(1), (torch.tensor([2.5]), "a")]) == [1, (2.5, "a")]
-    assert plain(torch.tensor([1, 2])).tolist() == [1, 2]
+    assert bare([torch.tensor(1), (torch.tensor([2.5]), "a")]) == [1, (2.5, "a")]
+    assert bare(torch.tensor([1, 2])).tolist() == [1, 2]
 
 
 def test_same_asks_the_guess_and_admits_that_it_does_not_know():
@@ -650,7 +650,6 @@ class Pretends(float):
         (Decimal("0.5"), 0.5),
         (IntEnum("E", "A").A, 1),
         (Fraction(6, 2), 3),
-        (Fraction(1, 4), 0.25),
         ({numpy.int64(1): "x"}, {1: "x"}),
     ],
 )
