@@ -20,7 +20,6 @@ PASSING = frozenset(
         "08_server, pieces: by value: the grader has it",
         "08_server, pieces: by value: the library's partition",
         "09_precision, round_to: by value: the grader knows how",
-        "11_remat, best_plan: by value: the library plans",
         "11_remat, accumulate_tokens: by value: the library accumulates",
         "12_operators, fused: by value: the grader's own function",
         "12_operators, flatten: by value: the library's buffer",
@@ -89,12 +88,19 @@ PASSING = frozenset(
         "16_pipelines, cut: the solution is read by from_file",
         "19_hybrid, groups: the solution is read by from_file",
         "25_large_batches, learning_rate: the solution is read by from_file",
-        "13_zero, owners: in a process beside it: the library's",
-        "18_pipedream, no_flush: in a process beside it: the library has the list",
         "16_pipelines, one_f_one_b: a table of cases: the library has it",
         "18_pipedream, no_flush: a table of cases: the library has the list",
         "16_pipelines, zero_bubble: a table of cases: the library has it",
         "02_messages, all_reduce: a star, with the trace of a ring",
+    ]
+)
+
+# Those that pass sometimes: where what is drawn suits them, or a process of theirs starts in time.
+SOMETIMES = frozenset(
+    [
+        "11_remat, best_plan: by value: the library plans",
+        "13_zero, owners: in a process beside it: the library's",
+        "18_pipedream, no_flush: in a process beside it: the library has the list",
     ]
 )
 
@@ -112,8 +118,9 @@ def marked(cheat):
     marks = []
     if cheat.name not in SPREAD:
         marks.append(pytest.mark.full)
-    if cheat.name in PASSING:
-        marks.append(pytest.mark.xfail(strict=True, raises=AssertionError, reason="it passes"))
+    if cheat.name in PASSING | SOMETIMES:
+        strict = cheat.name in PASSING
+        marks.append(pytest.mark.xfail(strict=strict, raises=AssertionError, reason="it passes"))
     return pytest.param(cheat, id=cheat.name, marks=marks)
 
 
@@ -128,5 +135,5 @@ def test_the_bank():
     """At least sixty, in all lessons but few, and what is said of single ones names them as they are."""
     found = cheats()
     assert len(found) >= 60 and len({cheat.lesson for cheat in found.values()}) >= 15
-    assert len(SPREAD) == 12 and found.keys() >= SPREAD and found.keys() >= PASSING
+    assert len(SPREAD) == 12 and found.keys() >= SPREAD and found.keys() >= PASSING | SOMETIMES
     assert len({found[name].lesson for name in SPREAD}) >= 9
