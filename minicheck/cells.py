@@ -49,7 +49,7 @@ def serve(
     signal.signal(signal.SIGALRM, lambda *_: _too_long(seconds))
     for number, cell in enumerate(cells):
         error = _run_cell(cell["source"], f"<ipython cell {number}>", names, seconds)
-        answers = {name: _packed(name, names) for name in cell["wanted"]}
+        answers = {name: _packed(name, names, seconds) for name in cell["wanted"]}
         tried = ["tried the network"] if odd else []
         line.send(encode({"answers": answers, "error": error, "odd": tried}), HOUR)
         odd.clear()
@@ -106,16 +106,19 @@ def described(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _packed(name: str, names: dict) -> dict | None:
+def _packed(name: str, names: dict, seconds: int) -> dict | None:
     """An answer as `Packed` has it; None if there is no such name."""
     if name not in names:
         return None
+    signal.alarm(seconds)
     try:
         packed = pack(name, names[name])
     except Wrong as error:
         return {"error": str(error)}
     except BaseException as error:
         return {"error": f"{name}: the answer cannot be sent: {described(error)}"}
+    finally:
+        signal.alarm(0)
     data, number = (
         torch.frombuffer(bytearray(x), dtype=torch.uint8) for x in (packed.data, packed.number)
     )

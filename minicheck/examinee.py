@@ -97,7 +97,7 @@ def explain(name: str, what: str, error: dict) -> str:
     kind = error["kind"]
     if kind == "unwritten":
         return f"{name} is not written yet."
-    head, place = f"{name}: {what}: ", _place(error.get("frame"))
+    head, place = f"{name}: {what}: ", str(error.get("place") or "")[:500]
     if kind == "deadlock":
         return f"{head}a deadlock. {_hint(error['text'])}\n{error['text']}"
     if kind == "silent":
@@ -267,7 +267,9 @@ class Examinee:
         try:
             report = decode(self.pipe.receive(seconds))
         except Silent:
-            return {"error": {"kind": "silent", "text": f"{given:g}", "frame": self._where()}}
+            return {
+                "error": {"kind": "silent", "text": f"{given:g}", "place": _place(self._where())}
+            }
         except EOFError:
             return {"error": {"kind": "dead"}}
         except ValueError:
@@ -450,7 +452,8 @@ def _report(pipe: Pipe, act: Callable[[], dict]) -> None:
 
 
 def _failure(error: BaseException) -> dict:
-    """What a message needs to know of an exception. `frame`: the answer's innermost own line."""
+    """What a message needs to know of an exception. `place`: the answer's innermost own line, in words: a file that an
+    answer names is opened here, if anywhere, and not where it is judged."""
     rank = getattr(error, "rank", None)
     error = error.__cause__ if isinstance(error.__cause__, SystemExit) else error
     frames = [
@@ -463,7 +466,7 @@ def _failure(error: BaseException) -> dict:
         "kind": kind,
         "type": type(error).__name__,
         "text": _words(error)[:2000],
-        "frame": own_line(frames[::-1]),
+        "place": _place(own_line(frames[::-1])),
         "rank": rank,
     }
 

@@ -195,6 +195,9 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
+                env={
+                    "PATH": os.environ.get("PATH", os.defpath)
+                },  # all that can be read of bwrap itself
             )
         os.close(asked)
         os.close(tell)
