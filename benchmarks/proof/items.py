@@ -444,6 +444,34 @@ UNIFY = {
     ),
 }
 
+GRADING = {
+    "1 hostile submissions": (
+        "each gets a right mark in bounded time, no file is changed, nothing is left; as root and as another user",
+        "tests/hostile/test_hostile.py",
+        "tests/minicheck/test_sandbox.py",
+    ),
+    "2 cheats": (
+        "against the examination in a sandbox all are refused",
+        "tests/hostile/test_cheats.py",
+    ),
+    "3 wrong answers": (
+        "planted, each with words that help; right ones in other styles are accepted",
+        "tests/bank",
+        "tests/minicheck/lessons",
+    ),
+    "4 notebooks as they come": (
+        "repaired, unreadable, of nbgrader's folder or a platform's zip; a class of eight by nbgrader",
+        "tests/repository/test_nbgrader.py",
+        "tests/minicheck/test_submission.py",
+        "tests/minicheck/test_uploads.py",
+        "tests/minicheck/test_grade.py",
+    ),
+    "5 release": (
+        "for students, without solutions: exercises are checked in it",
+        "tests/repository/test_release.py",
+    ),
+}
+
 PROOFS = {
     "foundation": FOUNDATION,
     "world": WORLD,
@@ -455,4 +483,5 @@ PROOFS = {
     "nccl": NCCL,
     "house": HOUSE,
     "unify": UNIFY,
+    "grading": GRADING,
 }

@@ -1,11 +1,24 @@
 """Cheats against the examination: each is refused, in words that begin with its exercise's name."""
 
+import json
+
 import pytest
 
 from minicheck import Wrong
+from minicheck.notebook import examine
+from minicheck.sandbox import engine
 from tests.bank.bank import ROOT, assignment, run
 from tests.bank.judge import examined, graders_kept
 from tests.hostile.cheats import SPREAD, cheats
+from tests.sandboxed import BWRAP
+
+# One of each kind that passes where there is no sandbox.
+BOXED = (
+    "08_server, pieces: by value: the grader has it",
+    "02_messages, predict: right numbers are looked up in the frames of its opener",
+    "14_tensor, my_heads: a silent trace: the parts are gathered, and one's own taken out",
+    "19_hybrid, groups: the solution is read by from_file",
+)
 
 # Those that still get the mark. Who mends one takes it out: the test of one that is refused, and stands here, fails.
 PASSING = frozenset(
@@ -131,9 +144,39 @@ def test_a_cheat_is_refused(cheat):
     assert wrong is not None and str(wrong).startswith(f"{cheat.exercise}: ")
 
 
+def graded(cheat, sandbox):
+    """What a teacher's grading says of it: its cell runs in a sandbox, and its answer in another."""
+    path = ROOT / "solutions" / cheat.lesson / f"{cheat.lesson}.ipynb"
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    asked, answered = [], []
+    for cell in notebook["cells"]:
+        mark = cell["metadata"].get("nbgrader", {})
+        if cell["cell_type"] == "code" and mark:
+            if not mark["grade"] or mark["grade_id"] == f"{cheat.exercise}_test":
+                asked.append(cell)
+                own = {"source": cheat.cell} if mark["grade_id"] == cheat.exercise else {}
+                answered.append(cell | own)
+    found = examine(notebook | {"cells": answered}, notebook | {"cells": asked}, sandbox)
+    [said] = found.marks
+    return said.wrong
+
+
+@BWRAP
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        pytest.param(cheat, id=name, marks=[] if name in BOXED else pytest.mark.full)
+        for name, cheat in cheats().items()
+    ],
+)
+def test_a_cheat_earns_nothing_in_a_class(cheat):
+    """Not one of them: what it wants to call is not there, nor the right numbers, nor the meter."""
+    assert graded(cheat, engine())
+
+
 def test_the_bank():
     """At least sixty, in all lessons but few, and what is said of single ones names them as they are."""
     found = cheats()
     assert len(found) >= 60 and len({cheat.lesson for cheat in found.values()}) >= 15
     assert len(SPREAD) == 12 and found.keys() >= SPREAD and found.keys() >= PASSING | SOMETIMES
-    assert len({found[name].lesson for name in SPREAD}) >= 9
+    assert len({found[name].lesson for name in SPREAD}) >= 9 and found.keys() >= {*BOXED}

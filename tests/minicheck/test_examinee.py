@@ -40,7 +40,13 @@ def test_a_circle():
 
 
 def test_an_exception_names_rank_and_line():
-    error = {"kind": "error", "type": "KeyError", "text": "7", "rank": 2, "place": "\n  in g, a.py:3"}
+    error = {
+        "kind": "error",
+        "type": "KeyError",
+        "text": "7",
+        "rank": 2,
+        "place": "\n  in g, a.py:3",
+    }
     assert explain("f", "n = 3", error) == "f: n = 3: rank 2 raised KeyError: 7\n  in g, a.py:3"
 
 
