@@ -144,7 +144,7 @@ study.holdings(
 # | | |
 # |---|---|
 # | call | `average_gradients(comm, module)` |
-# | `module` | with `p.grad` of this rank's samples in its parameters |
+# | `module` | with `p.grad` of this rank's samples in its parameters, contiguous or not |
 # | afterwards | `p.grad` is the mean over all ranks, bit for bit the same everywhere; weights and buffers untouched |
 # | returns | nothing |
 # | cost | 2(n−1)/n·N bytes a rank, N bytes in all gradients; nothing for what is frozen |

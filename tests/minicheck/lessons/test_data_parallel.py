@@ -60,12 +60,13 @@ def by_hand(comm, module):
     """A ring of two halves, from messages alone."""
     n, r = comm.size, comm.rank
     for p in filled(module):
-        chunks = p.grad.view(-1).tensor_split(n)
+        whole = p.grad.reshape(-1)
+        chunks = whole.tensor_split(n)
         for step in range(2 * (n - 1)):
             mine, out = chunks[(r - 2 - step) % n], chunks[(r - 1 - step) % n]
             got = comm.sendrecv(out.clone(), (r + 1) % n, torch.empty_like(mine), (r - 1) % n)
             mine.copy_(mine + got if step < n - 1 else got)
-        p.grad /= n
+        p.grad = whole.view_as(p) / n
 
 
 def test_other_ways_to_average(capsys):

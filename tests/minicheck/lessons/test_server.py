@@ -145,14 +145,14 @@ def on_two_channels(comm, w, gradient, steps, rate, bound=math.inf):
     clock = [0] * n
     has = [0] * n
     waiting = list(range(n))
-    log = []
+    log, leaving = [], []
     g = torch.empty_like(w)
     for version in range(sum(steps) + 1):
         least = min((c for c, most in zip(clock, steps, strict=True) if c < most), default=math.inf)
         for k in [k for k in waiting if clock[k] == steps[k] or clock[k] - least <= bound]:
             waiting.remove(k)
             has[k] = version
-            answers.isend(w.clone(), k + 1)
+            leaving.append(answers.isend(w.clone(), k + 1))
         if version < sum(steps):
             push = pushes.irecv(g, ANY)
             push.wait()
@@ -161,6 +161,8 @@ def on_two_channels(comm, w, gradient, steps, rate, bound=math.inf):
             log.append((k + 1, version - has[k]))
             clock[k] += 1
             waiting.append(k)
+    for work in leaving:
+        work.wait()
     return log
 
 
