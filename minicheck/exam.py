@@ -887,6 +887,17 @@ def _told_norm(outcome: Outcome, where) -> None:
             )
 
 
+def finished(comm: Comm) -> None:
+    """Raise RuntimeError where an answer that has returned on this rank has sends, or receives, that nobody met yet. Only
+    a World tells."""
+    left = sum(work.parts > 0 for work in getattr(comm, "_open", ()))
+    if left:
+        raise RuntimeError(
+            f"it has returned, and {left} of its sends or receives {'is' if left == 1 else 'are'} not over: wait for what "
+            "isend and irecv give. Until then the tensor belongs to the message"
+        )
+
+
 def outside_tensors() -> int:
     """Bytes that Python holds outside of tensors now, for all ranks of a World: lists, numbers, bytes, NumPy's arrays.
 

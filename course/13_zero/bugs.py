@@ -1188,4 +1188,17 @@ square = sum((g.double() ** 2).nan_to_num(0.0).sum() for g in grads)
 square = square + torch.zeros((), dtype=torch.float64)
 """,
     ),
+    Bug(
+        "sharded",
+        "the step ends before its sends",
+        old="all_gather_(comm, list(flat.split(lengths)))",
+        new="""
+parts = flat.split(lengths)
+others = [r for r in range(comm.size) if r != comm.rank]
+for r in others:
+    comm.isend(parts[comm.rank], r)
+for r in others:
+    comm.recv(parts[r], r)
+""",
+    ),
 ]

@@ -975,4 +975,16 @@ if t < warm:
         old="square = torch.zeros((), dtype=torch.float64)",
         new="square = torch.zeros_like(grads[0].sum())",
     ),
+    Bug(
+        "lamb_step",
+        "it returns before its sends are over",
+        old="all_reduce_(comm, sums)",
+        new="""
+own, others = sums.clone(), [r for r in range(comm.size) if r != comm.rank]
+for r in others:
+    comm.isend(own, r)
+for r in others:
+    sums += comm.recv(torch.zeros_like(sums), r)
+""",
+    ),
 ]

@@ -1218,4 +1218,10 @@ files.clear()
 return found
 """,
     ),
+    Bug(
+        "save_parts",
+        "rank 0 returns before the others have heard",
+        old="comm.send(done, r)",
+        new="comm.isend(done, r)",
+    ),
 ]

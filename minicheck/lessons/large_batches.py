@@ -23,6 +23,7 @@ from ..exam import (
     close,
     few,
     few_in_all,
+    finished,
     integer,
     normal,
     number,
@@ -269,6 +270,7 @@ class LambStep(Exam):
             yours(
                 comm, mine, given, mine_m, mine_v, list(plain), k + 1, lr, tuple(betas), eps, decay
             )
+            finished(comm)
             after = {
                 name: [x.clone() for x in some] for name, some in zip(LISTS, kept, strict=True)
             }
@@ -357,6 +359,7 @@ class NoiseScale(Exam):
         mine = grad.clone()
         # of the same memory: `grad.data = …` does not write into it
         found = yours(comm, mine.detach(), b)
+        finished(comm)
         found = list(found) if isinstance(found, Tensor) and found.dim() == 1 else found
         return {"found": bare(found), "grad": mine}
 
@@ -578,6 +581,7 @@ class ClipCopies(Exam):
     def run(self, comm, yours, grads, copied, limit):
         mine = [g.clone() for g in grads]
         found = yours(comm, [g.detach() for g in mine], list(copied), limit)  # of the same memory
+        finished(comm)
         return {"norm": bare(found), "grads": dict(enumerate(mine))}
 
     def judge(self, case, args, outcome):

@@ -29,6 +29,7 @@ from ..exam import (
     close,
     encode,
     few,
+    finished,
     holds,
     integer,
     integers,
@@ -825,6 +826,7 @@ class ShardedStep(Exam):
         # of the same memory: `w.data = …` does not write into it
         mine, given = [w.detach() for w in weights], [g.clone() for g in grads]
         told = yours(comm, list(mine), given, scale, lr)
+        finished(comm)
         after = [
             w if (w.shape, w.dtype) == (m.shape, m.dtype) else m
             for w, m in zip(weights, mine, strict=True)

@@ -26,6 +26,7 @@ from ..exam import (
     clipped,
     close,
     few_in_all,
+    finished,
     identical,
     integer,
     integers,
@@ -320,6 +321,7 @@ class Sharded(Exam):
             for p, g in zip(params, mine, strict=True):
                 p.grad = g.clone()
             step()
+            finished(comm)
         for p in params:
             p.grad = None
         after = now()
@@ -464,6 +466,7 @@ class ToOwners(Exam):
             loss = model.loss(params, x, [0])
             held, start = now(), changes()
             loss.backward()
+            finished(comm)
             del loss
             before = sum(held.values())
             left = sum(now().values()) - before
@@ -613,6 +616,7 @@ class ShardedLinear(Exam):
         if not y.requires_grad:
             return {"y": y, "cut": True}
         y.backward(dy)
+        finished(comm)
         base = sum(held.values())
         after = sum(now().values())
         return {
@@ -855,6 +859,7 @@ class Clip(Exam):
         # the optimizer's memory: `g.data = …` leaves it as it was
         aliases = [g.detach() for g in mine]
         found = yours(comm, mine, limit)
+        finished(comm)
         return {"norm": bare(found), "grads": dict(enumerate(aliases))}
 
     def judge(self, case, args, outcome):
