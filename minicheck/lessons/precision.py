@@ -291,7 +291,8 @@ class Scaler(Exam):
         saved.update(True)  # what was saved stays as it is
         other.update(False)  # and of what was before nothing is left
         other.load(state)
-        fresh, mine, grads = yours(*how), [loss.clone(), half.clone()], []
+        fresh, mine = yours(*how), [loss.clone(), half.clone()]
+        grads = []
         for leaf in [x.clone().requires_grad_() for x in mine]:
             back = fresh.scaled(leaf)
             if isinstance(back, Tensor) and back.requires_grad:

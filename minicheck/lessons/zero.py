@@ -308,7 +308,8 @@ class Sharded(Exam):
 
     def run(self, comm, yours, values, owner, grads, rate, wide):
         params = [v.clone().requires_grad_() for v in values]
-        before, made, unseen = now(), [], Unseen(wide)
+        before, unseen = now(), Unseen(wide)
+        made = []
 
         def optimizer(some):
             made.append(Adam(some, rate))
@@ -456,7 +457,8 @@ class ToOwners(Exam):
         return world_of(n)
 
     def run(self, comm, yours, values, depth, owner, xs, wide):
-        model, found, unseen = Network(values, depth), [], Unseen(wide)
+        model, unseen = Network(values, depth), Unseen(wide)
+        found = []
         # the meter knows a Parameter's gradient
         params, peaks = [nn.Parameter(p.detach()) for p in model.params()], []
         yours(comm, list(params), list(owner))
@@ -612,7 +614,8 @@ class ShardedLinear(Exam):
             y = yours(comm, y, shard, torch.Size(shape))
             if not isinstance(y, Tensor):
                 return {"y": y}
-        kept, peak, more = now(), most(None, start), unseen.more()
+        kept, peak = now(), most(None, start)
+        more = unseen.more()
         if not y.requires_grad:
             return {"y": y, "cut": True}
         y.backward(dy)
