@@ -215,6 +215,15 @@ def above_the_empty_one(nb):
     nb["cells"].insert(at(nb, "ten"), cell(TEN))
 
 
+def above_one_that_is_half_empty(nb):
+    """As releases have it: what is called is there, and uses a class that is not written yet."""
+    above_the_empty_one(nb)
+    nb["cells"][at(nb, "ten")]["source"] = (
+        "class Ten:\n    def of(self):\n        raise NotImplementedError\n\n"
+        "def ten():\n    return Ten().of()"
+    )
+
+
 def used_again_below(nb):
     nb["cells"].insert(at(nb, "numbers_test") + 1, cell("small = 'for something else'"))
 
@@ -292,6 +301,7 @@ REPAIRS = [
     (in_the_test_cell, "`ten_test` was changed"),
     (in_the_locked_cell, "`broken_broken` was changed"),
     (above_the_empty_one, "`ten` was found in a cell without its mark"),
+    (above_one_that_is_half_empty, "`ten` was found in a cell without its mark"),
     (used_again_below, "Below the test cell `numbers_test` stands another `small`"),
     (as_text, "`ten` was not a cell of code"),
     (as_raw_without_mark, "`ten` was not a cell of code"),
