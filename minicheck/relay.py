@@ -37,10 +37,11 @@ class Relay:
             rings.inherit(rank in (None, r))
 
     def forget(self, rank: int) -> None:
-        """In the rank: its rings are all that it knows."""
+        """In the rank: its rings are all that it knows. The others' memory is not there, and never unmapped: something
+        else may lie at that address by now."""
         for r, rings in enumerate(self.rings):
             if r != rank:
-                vars(rings).clear()
+                rings.bells, rings.items, rings.spaces, rings.address = [], {}, {}, {}
 
     def serve(self, line: Pipe) -> NoReturn:
         """Pass on whatever comes, and say on `line`, whenever it is asked, what has been sent."""
