@@ -322,11 +322,6 @@ def bare(x):
     return x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
 
 
-def plain(value):
-    """The same value, where in lists and tuples too a tensor of one element has become a number."""
-    return type(value)(map(plain, value)) if isinstance(value, list | tuple) else bare(value)
-
-
 def real(x: float | Fraction | Decimal) -> float:
     """A number as a float, also one that no float holds."""
     try:
@@ -360,7 +355,7 @@ def _to_json(value, blobs: list[bytes]):
         return {"tuple": [_to_json(v, blobs) for v in value]}
     if isinstance(value, dict):
         return {"dict": [[_to_json(k, blobs), _to_json(v, blobs)] for k, v in value.items()]}
-    return {"other": type(value).__name__}
+    return {"other": kind_of(value)}  # a report is passed on by whoever has read it
 
 
 def _tensor_to_json(x: Tensor, blobs: list[bytes]):

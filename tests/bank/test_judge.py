@@ -252,8 +252,8 @@ def test_what_graders_ask_is_asked_in_one_launch(monkeypatch):
 
 
 def test_a_cheat_that_silences_a_grader_silences_no_other():
-    before = vars(Prediction)["judge"]
+    before = vars(Prediction)["compare"]
     with graders_kept():
-        Prediction.judge = lambda *args: None
+        Prediction.compare = lambda *args: None
         Prediction.added = 1
-    assert vars(Prediction)["judge"] is before and not hasattr(Prediction, "added")
+    assert vars(Prediction)["compare"] is before and not hasattr(Prediction, "added")
