@@ -27,7 +27,6 @@ from ..exam import (
     integer,
     normal,
     number,
-    plain,
     real,
     recognized,
     shaped,
@@ -87,7 +86,7 @@ class Groups(Report):
             self._axis(axis, got[axis], groups, sizes)
 
     def _axis(self, axis, got, want, sizes):
-        got = plain(got)
+        got = bare(got)
         shaped(got, [[int]], f"{axis}: the result", "a list of groups, lists of integers")
         found = [list(group) for group in got]
         if sorted(found) == want:
@@ -724,7 +723,7 @@ class BestGrid(Report):
         return found, len(set(asked))
 
     def check(self, case, report, shape, table, capacity):
-        got, asked = plain(report)
+        got, asked = bare(report)
         fit = [row for row in table if row[3] <= capacity]
         best = min(fit, key=lambda row: row[4], default=None)
         if best is None:

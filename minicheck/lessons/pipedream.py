@@ -19,12 +19,12 @@ from ..exam import (
     Prediction,
     Report,
     Wrong,
+    bare,
     close,
     holds,
     integer,
     near,
     normal,
-    plain,
     recognized,
     shaped,
     shuffled,
@@ -175,7 +175,7 @@ def apart(row: list[str]) -> list[int]:
 def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: str) -> None:
     """Raise Wrong unless `got` is the list of numbers `want`."""
     should = "a list of whole numbers, one for each micro-batch"
-    got = got.tolist() if isinstance(got, Tensor) else plain(got)
+    got = got.tolist() if isinstance(got, Tensor) else bare(got)
     shaped(got, [int], f"{whose}: the result", should)
     if list(got) != want:
         hint = recognized(list(got), looks, "", eq)
