@@ -20,7 +20,8 @@ BOXED = (
     "19_hybrid, groups: the solution is read by from_file",
 )
 
-# Those that still get the mark. Who mends one takes it out: the test of one that is refused, and stands here, fails.
+# Those that get the mark on a student's own machine, where the answer's process has files, and the notebook the library:
+# there a mark is feedback. Who mends one takes it out: the test of one that is refused, and stands here, fails.
 PASSING = frozenset(
     [
         "01_walls, activation_bytes: by value: the grader's own function",
