@@ -20,7 +20,7 @@ import torch
 
 from . import refuse
 from .exam import Wrong, decode, encode, pack
-from .examinee import Pipe
+from .pipe import Pipe
 
 HOUR = 3600.0  # who asks has the watch
 READY = "ready"

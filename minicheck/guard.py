@@ -29,7 +29,8 @@ from minidist.comm.launch import launch
 
 from . import examinee
 from .exam import Case, Exam, Outcome, Prediction, Wrong, decode, encode, pack
-from .examinee import Pipe, explain
+from .examinee import explain
+from .pipe import Pipe
 
 
 def examine(

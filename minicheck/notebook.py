@@ -36,8 +36,8 @@ from torch import Tensor
 
 from .cells import READY
 from .exam import Exam, Packed, Prediction, Wrong, decode, encode, formed
-from .examinee import Pipe, Silent
 from .guard import Nursery, examined
+from .pipe import Pipe, Silent
 from .sandbox import Child, Inside, Sandbox
 from .submission import Row, Unreadable, read, repaired
 

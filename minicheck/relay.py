@@ -13,14 +13,12 @@ import ctypes
 import itertools
 import marshal
 import select
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from minidist.comm.message import HEADER, Incoming, Outgoing, Rings
 
 from .exam import encode
-
-if TYPE_CHECKING:
-    from .examinee import Pipe
+from .pipe import Pipe
 
 IDLE = 0.0003  # seconds between two looks at rings in which nothing has come
 
@@ -41,7 +39,10 @@ class Relay:
         else may lie at that address by now."""
         for r, rings in enumerate(self.rings):
             if r != rank:
-                rings.bells, rings.items, rings.spaces, rings.address = [], {}, {}, {}
+                rings.bells.clear()
+                rings.items.clear()
+                rings.spaces.clear()
+                rings.address.clear()
 
     def serve(self, line: Pipe) -> NoReturn:
         """Pass on whatever comes, and say on `line`, whenever it is asked, what has been sent."""
@@ -52,14 +53,16 @@ class Relay:
         ]
         told = [0] * n
         while True:
+            # before the messages are looked at: a rank has sent them when it says that it has returned
+            flags = [self.rings[rank].flags[rank] for rank in range(n)]
             moved = [link.move() for link in links]
-            for rank in range(n):
-                flag = self.rings[rank].flags[rank]
-                if flag != told[rank] and not any(moved):
-                    told[rank] = flag
-                    for rings in self.rings:
-                        rings.flag(rank, flag)
             if not any(moved):
+                waits = {link.pair[0] for link in links if link.held}
+                for rank in range(n):
+                    if flags[rank] != told[rank] and rank not in waits:
+                        told[rank] = flags[rank]
+                        for rings in self.rings:
+                            rings.flag(rank, flags[rank])
                 if select.select([line.reads], [], [], IDLE)[0]:
                     line.receive(1.0)
                     line.send(encode(sent), 60.0)
@@ -71,29 +74,31 @@ class Link:
     def __init__(self, rings: list[Rings], src: int, dst: int, sent: list[tuple[int, int, int]]):
         self._from = Incoming(rings[src], src, dst)
         self._to = Outgoing(rings[dst], src, dst)
-        self._pair = (src, dst)
+        self.pair = (src, dst)
         self._sent = sent
-        self._held = False  # a filled slot that has not been passed on
+        self.held = False  # a filled slot that has not been passed on
         self._left = 0  # bytes of the message that is under way
 
     def move(self) -> bool:
         """Pass on a slot, if one is filled here and one free there."""
-        self._held = self._held or self._from.items.acquire(False)
-        if not self._held or not self._to.spaces.acquire(False):
+        self.held = self.held or self._from.items.acquire(False)
+        if not self.held or not self._to.spaces.acquire(False):
             return False
         here, there = self._from._place(), self._to._place()
         head = 0
         if not self._left:
             head = HEADER
             nbytes = marshal.loads(ctypes.string_at(here, HEADER))[1]
-            self._sent.append((*self._pair, nbytes))
+            self._sent.append((*self.pair, nbytes))
             self._left = nbytes
         size = min(self._from.slot - head, self._left)
         ctypes.memmove(there, here, head + size)
         self._left -= size
-        self._held = False
-        for end, filled in ((self._to, self._to.items), (self._from, self._from.spaces)):
-            end.count += 1
-            filled.release()
-            end.bell.release()
+        self.held = False
+        self._to.count += 1
+        self._to.items.release()
+        self._to.bell.release()
+        self._from.count += 1
+        self._from.spaces.release()
+        self._from.bell.release()
         return True

@@ -32,7 +32,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from .examinee import Pipe
+from .pipe import Pipe
 
 # ------------------------------------------------------------
 # Calls that the kernel refuses, as a program of classic BPF. Numbers by architecture: asm/unistd.h.
@@ -82,10 +82,20 @@ SOCKET = (41, 198)
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 NAMESPACES = 0x7E020000  # CLONE_NEW…
 AF_UNIX = 1
-ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
-EPERM, ENOSYS = 1, 38
-LOAD, EQUAL, ABOVE, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-NUMBER, ARCHITECTURE, ARGUMENT = 0, 4, 16  # where they lie in seccomp_data
+ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
+REFUSE = 0x00050000  # SECCOMP_RET_ERRNO
+EPERM = 1
+ENOSYS = 38
+# BPF's instructions: of the number that is loaded
+LOAD = 0x20
+EQUAL = 0x15
+ABOVE = 0x35
+ANY_BIT = 0x45
+RETURN = 0x06
+# where they lie in seccomp_data
+NUMBER = 0
+ARCHITECTURE = 4
+ARGUMENT = 16
 
 
 def call_filter(machine: str) -> bytes:
@@ -222,15 +232,15 @@ class Sandbox:
         words = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
         words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]
         words += ["--cap-drop", "ALL", "--hostname", "sandbox", "--seccomp", str(fd)]
-        for path in readable():
+        words += ["--proc", "/proc", "--dev", "/dev"]
+        for path in ("/dev/shm", "/tmp"):
+            words += ["--perms", "1777", "--size", work, "--tmpfs", path]
+        for path in readable():  # also where that is in /tmp
             words += bound(path)
         for path in hidden():
             words += ["--tmpfs", path]
         for path in data():
             words += bound(path)
-        words += ["--proc", "/proc", "--dev", "/dev"]
-        for path in ("/dev/shm", "/tmp"):
-            words += ["--perms", "1777", "--size", work, "--tmpfs", path]
         for name, value in ENVIRONMENT.items():
             words += ["--setenv", name, value]
         words += ["--chdir", "/tmp"]
