@@ -114,6 +114,7 @@ def test_the_trial_sees_what_has_changed(tmp_path):
         one.path.write_text("[]")
         one.shared.write_text("")
         os.kill(one.victim.pid, signal.SIGSTOP)
+        os.waitpid(one.victim.pid, os.WUNTRACED)
         for address in (("127.0.0.1", one.port), one.abstract, f"{one.folder}/talk"):
             family = socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX
             with socket.socket(family) as visitor:
