@@ -181,7 +181,10 @@ class Nursery:
                 reports[one] = one.report(seconds if heard else 0.0, seconds)
                 if reports[one].get("error"):
                     return {"error": reports[one]["error"]}
-        sent = self.relay.sent() if self.relay is not None else []
+        try:
+            sent = self.relay.sent() if self.relay is not None else []
+        except (OSError, EOFError, ValueError):  # without a count nothing is few
+            return {"error": {"kind": "dead"}}
         return {"reports": [reports[one] for one in self.ones], "sent": sent}
 
     def leave(self) -> None:
@@ -261,12 +264,9 @@ class Counted:
         self.pipe = Pipe(told, ask)
 
     def sent(self) -> list:
-        """(src, dst, bytes) of each message; none where an answer has ended it."""
-        try:
-            self.pipe.send(b"", 1.0)
-            return decode(self.pipe.receive(10.0))
-        except (OSError, EOFError, ValueError):
-            return []
+        """(src, dst, bytes) of each message. OSError or EOFError where an answer has ended it."""
+        self.pipe.send(b"", 1.0)
+        return decode(self.pipe.receive(10.0))
 
     def end(self) -> None:
         os.kill(self.pid, signal.SIGKILL)

@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from .notebook import Mark
+from .notebook import Mark, Marked
 from .tables import Graded, earned, line
 from .uploads import Submission, Unreadable
 
@@ -160,17 +160,6 @@ def _points_by_exercise(record: dict) -> dict[str, float]:
 
 # ------------------------------------------------------------
 # The run.
-
-
-class Marked(Protocol):
-    """What `notebook.mark` says of a submission."""
-
-    @property
-    def marks(self) -> list[Mark]: ...
-    @property
-    def notes(self) -> list[str]: ...
-    @property
-    def odd(self) -> list[str]: ...
 
 
 Marker = Callable[[Path, dict, Any], Marked]

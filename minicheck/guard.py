@@ -116,8 +116,12 @@ class Nursery:
 
     def leave(self) -> None:
         """End the nursery that a zygote has forked; Wrong if it had been ended before."""
-        self._line.send(pickle.dumps(("leave",)), MARGIN)
-        if decode(self._line.receive(MARGIN)) != examinee.OVER:
+        try:
+            self._line.send(pickle.dumps(("leave",)), MARGIN)
+            over = decode(self._line.receive(MARGIN)) == examinee.OVER
+        except (EOFError, OSError, ValueError):
+            over = False
+        if not over:
             raise Wrong(f"{self._name}: the examination was ended from outside")
 
     @contextlib.contextmanager
@@ -127,9 +131,8 @@ class Nursery:
         try:
             yield
         finally:
-            with contextlib.suppress(
-                Wrong
-            ):  # what has ended the nursery is heard at the next question
+            # what has ended the nursery is heard at the next question
+            with contextlib.suppress(Wrong):
                 self.ask("end")
 
     def reports(

@@ -205,9 +205,8 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
-                env={
-                    "PATH": os.environ.get("PATH", os.defpath)
-                },  # all that can be read of bwrap itself
+                # all that can be read of bwrap itself
+                env={"PATH": os.environ.get("PATH", os.defpath)},
             )
         os.close(asked)
         os.close(tell)

@@ -250,6 +250,19 @@ def test_answers_without_a_parent_are_wrong():
     assert launch(orphaned, 1, packed)[0] == ["double: the examination was ended from outside"] * 4
 
 
+def test_messages_that_nobody_has_counted_are_not_few():
+    """An answer that ends the process which counts them has no right numbers to show."""
+
+    def ended():
+        raise EOFError
+
+    nursery = examinee.Nursery(Double())
+    nursery.relay = SimpleNamespace(sent=list)
+    assert nursery.ask([], 0.1) == {"reports": [], "sent": []}
+    nursery.relay = SimpleNamespace(sent=ended)
+    assert nursery.ask([], 0.1) == {"error": {"kind": "dead"}}
+
+
 def test_draws_are_secret():
     """No two are alike, nor do they follow the seed of the process."""
 
