@@ -22,8 +22,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from .grade import Change, Run, Stopped, adopt_orphans, descendants, end_processes, questions
+from .grade import Change, Run, Stopped, adopt_orphans, end_processes, questions
 from .notebook import marks
+from .sandbox import descendants
 from .tables import Graded, earned, line, write_all
 from .uploads import submissions
 
@@ -72,7 +73,7 @@ def show(text: str, out: TextIO, end: str = "\n") -> None:
 def grade_class(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     start = time.monotonic()
-    others = descendants()
+    others = descendants(os.getpid())
     adopt_orphans()
     handlers = {
         number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)

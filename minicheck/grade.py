@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .notebook import Mark, Marked
+from .sandbox import descendants
 from .tables import Graded, earned, line
 from .uploads import Submission, Unreadable
 
@@ -205,7 +206,7 @@ class Run:
 
     def grade(self, submissions: Sequence[Submission]) -> tuple[list[Graded], list[Change]]:
         """The marks in the order of the submissions, and which of them changed."""
-        others = descendants()
+        others = descendants(os.getpid())
         pool = ThreadPoolExecutor(self._jobs, "grade")
         futures = {pool.submit(self._one, one): one for one in submissions}
         done = 0
@@ -314,27 +315,10 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
-def descendants() -> set[int]:
-    """The processes that this one has started, and those that they have, as far as /proc tells; no zombies."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, parent = path.read_bytes().rpartition(b")")[2].split()[:2]
-            if state != b"Z":
-                children.setdefault(int(parent), []).append(int(path.parent.name))
-    found: set[int] = set()
-    waiting = [os.getpid()]
-    while waiting:
-        new = children.get(waiting.pop(), [])
-        found.update(new)
-        waiting += new
-    return found
-
-
 def end_processes(others: set[int]) -> None:
     """End all descendants but `others`."""
     for _ in range(500):
-        left = descendants() - others
+        left = descendants(os.getpid()) - others
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

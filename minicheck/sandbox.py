@@ -359,8 +359,8 @@ class Inside(Child):
         super().close()
 
     def _kill(self) -> None:
-        # bwrap's own child is the first process of the sandbox: with it the kernel ends all others
-        for pid in [*children(self.process.pid), self.process.pid]:
+        # among them is the first process of the sandbox: with it the kernel ends all others
+        for pid in [*descendants(self.process.pid), self.process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -379,20 +379,21 @@ class Inside(Child):
             return
 
 
-def children(pid: int) -> list[int]:
-    try:
-        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    todo = [pid]
-    while todo:
-        for child in children(todo.pop()):
-            found.append(child)
-            todo.append(child)
+def descendants(pid: int) -> set[int]:
+    """The processes that one has started, by whichever of its threads, and those that they have, as far as /proc tells;
+    no zombies."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = path.read_bytes().rpartition(b")")[2].split()[:2]
+            if state != b"Z":
+                children.setdefault(int(parent), []).append(int(path.parent.name))
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        new = children.get(waiting.pop(), [])
+        found.update(new)
+        waiting += new
     return found
 
 

@@ -135,11 +135,12 @@ while True:
 def test_memory_in_all():
     small = Sandbox(Limits(memory=1 << 30))
     greedy = """
-import os, time
-for _ in range(4):
-    if os.fork() == 0:
-        kept = b"x" * (500 << 20)
-        time.sleep(60)
+import subprocess, sys, threading, time
+def start():
+    for _ in range(4):
+        subprocess.Popen([sys.executable, "-c", "x = b'x' * (500 << 20); input()"], stdin=subprocess.PIPE)
+    time.sleep(60)
+threading.Thread(target=start, daemon=True).start()
 time.sleep(60)
 """
     said, odd, _ = told(small, greedy, "said = 3")
