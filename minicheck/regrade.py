@@ -3,7 +3,8 @@
 `c.Autograde.exporter_class = "minicheck.regrade.Repair"` stands where nbgrader opens a notebook, before any step
 that trusts its marks: a cell that lost them, or that is there twice, would stop the whole class with an error
 that speaks of old metadata. The student reads at the top of the feedback what was repaired. A notebook that
-cannot be read is graded as the release, which is empty.
+cannot be read is graded as the release, which is empty. A link beside a notebook is left out: nbgrader would copy what
+it names.
 
 "minicheck.regrade.Regrade" stands in the place of Execute in `c.Autograde.autograde_preprocessors`. nbgrader's own
 would run a stranger's cells in a kernel, as the teacher, and believe what that shows: there `check.f = lambda
@@ -13,7 +14,9 @@ nbgrader has put the original test cells back.
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 from pathlib import Path
 
 import nbformat
@@ -28,6 +31,13 @@ from .submission import Unreadable, read, restored
 
 class Repair(NotebookExporter):
     """Opens what a student handed in; what nbgrader wrote itself is opened as ever."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        place = self.parent.coursedir
+        folders = place.format_path(place.submitted_directory, "*", place.assignment_id)
+        left_out = [glob.escape(path) for path in glob.glob(folders) for path in no_files(path)]
+        place.ignore = [*dict.fromkeys([*place.ignore, *left_out])]
 
     def from_filename(self, filename, resources=None, **kw):
         place = self.parent.coursedir
@@ -50,6 +60,18 @@ class Repair(NotebookExporter):
             text = "**Before it was graded:**\n\n" + "\n".join(f"- {note}" for note in notes)
             notebook["cells"].insert(0, _markdown(notebook, text))
         return self.from_notebook_node(nbformat.from_dict(notebook), resources, **kw)
+
+
+def no_files(folder: str) -> list[str]:
+    """Itself and what lies in it, as far as that is a link or a pipe, and no file or folder."""
+    paths = [folder]
+    for above, _, names in os.walk(folder):
+        paths += [os.path.join(above, name) for name in names]
+    return [
+        path
+        for path in paths
+        if os.path.islink(path) or not (os.path.isfile(path) or os.path.isdir(path))
+    ]
 
 
 def _markdown(notebook, text):

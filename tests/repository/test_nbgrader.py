@@ -102,6 +102,8 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
         student: (0 if student in NOTHING else 9, 9) for student in words
     }
     assert (root / exercise).read_bytes() == ours
+    kept = [path for path in (root / "autograded").rglob("*") if path.is_file()]
+    assert {path.name for path in kept} == {f"{NAME}.ipynb", "own.txt"}
     for student, said in {"cheat": "`double_test` was changed", **words}.items():
         feedback = (root / "feedback" / student / NAME / f"{NAME}.html").read_text()
         text = feedback.replace("<code>", "`").replace("</code>", "`")
@@ -109,7 +111,7 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
 
 
 # Who hands in what is no notebook; all others have nine points.
-NOTHING = {"broken", "linked"}
+NOTHING = {"broken", "linked", "away"}
 
 
 def hand_in_badly(root):
@@ -126,6 +128,8 @@ def hand_in_badly(root):
             "reordered",
             "broken",
             "linked",
+            "beside",
+            "away",
         )
     }
     cells = json.loads(paths["right"].read_text())["cells"]
@@ -146,6 +150,7 @@ def hand_in_badly(root):
     paths["broken"].write_text(paths["broken"].read_text()[:-9])
     paths["linked"].unlink()
     paths["linked"].symlink_to(root / "solutions" / NAME / f"{NAME}.ipynb")
+    put_links(root, paths["beside"].parent, paths["away"].parent)
     return {
         "right": "",
         "split": "2 cells had the mark `add`",
@@ -155,7 +160,24 @@ def hand_in_badly(root):
         "reordered": "another order",
         "broken": "There is nothing to grade",
         "linked": "is a symbolic link",
+        "beside": "",
+        "away": "is a symbolic link",
     }
+
+
+def put_links(root, beside, away):
+    """Links, and a pipe, that nbgrader would read through: beside a notebook, and in the place of its folder."""
+    secret = root / "secret.txt"
+    secret.write_text("of the teacher's")
+    (beside / "data [1]").mkdir()
+    (beside / "data [1]" / "own.txt").write_text("of the student's")
+    (beside / "data [1]" / "link.txt").symlink_to(secret)
+    (beside / "link [1].txt").symlink_to(secret)
+    (beside / "lost.txt").symlink_to(root / "nowhere")
+    os.mkfifo(beside / "pipe")
+    away.rename(root / "elsewhere")
+    (root / "elsewhere" / "other.txt").write_text("of the teacher's")
+    away.symlink_to(root / "elsewhere")
 
 
 def hand_in(root, name, student, answers):
