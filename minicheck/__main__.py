@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import os
 import signal
 import sys
@@ -23,8 +22,9 @@ from pathlib import Path
 from typing import TextIO
 
 from .grade import Change, Run, Stopped, adopt_orphans, end_processes, questions
-from .notebook import marks
+from .notebook import examine
 from .sandbox import descendants
+from .submission import read
 from .tables import Graded, earned, line, write_all
 from .uploads import submissions
 
@@ -47,16 +47,22 @@ def check_notebook(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
     try:
+        answered = read(args.notebook.resolve())
         asked = questions(args.notebook.stem, args.against)
-        found = marks(json.loads(args.notebook.read_text(encoding="utf-8")), asked)
-    except (OSError, ValueError, KeyError) as error:
-        print(f"{args.notebook} cannot be checked: {error}", file=sys.stderr)
+        found, notes, _ = examine(answered, asked, None)
+    except Exception as error:
+        why = str(error) if isinstance(error, OSError | ValueError) else repr(error)
+        show(f"{args.notebook} cannot be checked: {why}", sys.stderr)
         return 2
     width = max((len(m.exercise) for m in found), default=0)
     for m in found:
         show(f"{m.exercise:<{width}}  {earned(m):g}/{m.points:g}  {m.wrong or 'right'}", sys.stdout)
     got, of = sum(map(earned, found)), sum(m.points for m in found)
     show(f"{'all':<{width}}  {got:g}/{of:g}", sys.stdout)
+    if notes:
+        show("\nRepaired before it was checked, in a copy:", sys.stdout)
+    for note in notes:
+        show(f"- {note}", sys.stdout)
     return int(got < of or not found)
 
 

@@ -38,6 +38,7 @@ import json
 import linecache
 import math
 import re
+import traceback
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from itertools import product
+from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -210,6 +212,20 @@ class Exam:
 
     def cost(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
         """Raise Wrong if the right numbers came with too many messages or bytes."""
+
+
+FAILED = "the grader itself failed"
+
+
+def failure(exam: Exam, error: Exception) -> str:
+    """What is said of an answer where a grader raises what is not Wrong: whose failure it is, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if Path(f.filename).is_relative_to(Path(__file__).parent)]
+    place = f"{Path(own[-1].filename).name}, line {own[-1].lineno}"
+    return (
+        f"{exam.name}: {FAILED}, and cannot say whether this is right: {type(error).__name__}: {error}, in {place}. "
+        "That is no fault of yours: please report it."
+    )
 
 
 class Solo(Exam):
@@ -462,7 +478,6 @@ def normal(rng: torch.Generator, *shape, dtype: torch.dtype = torch.float64) -> 
 
 
 UNKNOWN = "It looks like no usual mistake."
-HIDDEN = "Here nan or inf went in, and must come out where they belong: whoever hides them hides the worst mistakes."
 ROUNDED = "Its first digits are right: is something computed in float32, or rounded, on the way?"
 HIDDEN = "A nan or inf that comes in is no longer there: it tells that something has gone wrong. Is it replaced, or left out?"
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 1e-4}

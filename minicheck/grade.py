@@ -26,6 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .exam import FAILED
 from .notebook import Mark, Marked
 from .sandbox import descendants
 from .tables import Graded, earned, line
@@ -282,7 +283,10 @@ class Run:
             marks = [list(mark) for mark in marked.marks]
             if [(mark[0], mark[1]) for mark in marks] != list(self._tests.items()):
                 raise ValueError("not every exercise was marked")
-            return _told(marks, marked.notes, marked.odd)
+            failed = [
+                f"look at {m.exercise}: {FAILED}" for m in marked.marks if FAILED in (m.wrong or "")
+            ]
+            return _told(marks, marked.notes, [*marked.odd, *failed])
         except BaseException as error:  # whatever happens here, the others get their marks
             why = f"the marking failed: look at it by hand. {type(error).__name__}: {error}"
             return _told([[*test, "not graded"] for test in self._tests.items()], [], [why], True)

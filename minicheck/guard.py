@@ -28,7 +28,7 @@ from minidist.comm.base import PeerLost
 from minidist.comm.launch import launch
 
 from . import examinee
-from .exam import Case, Exam, Outcome, Prediction, Wrong, decode, encode, pack
+from .exam import Case, Exam, Outcome, Prediction, Wrong, decode, encode, failure, pack
 from .examinee import explain
 from .pipe import Pipe
 
@@ -54,6 +54,8 @@ def examined(
             _processes(exam, nursery, packed, case)
     except Wrong as wrong:
         return str(wrong)
+    except Exception as error:
+        return failure(exam, error)
     return None
 
 

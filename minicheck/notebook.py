@@ -168,11 +168,6 @@ class Marked(NamedTuple):
     odd: list[str]
 
 
-def marks(answered: dict, asked: dict) -> list[Mark]:
-    """The same for two notebooks as JSON."""
-    return _marked(answered, asked, at_home, minicheck(), math.inf).marks
-
-
 def mark(submission: Path, questions: dict, sandbox: Sandbox | None) -> Marked:
     """What somebody has handed in: whatever it does, each exercise gets its mark and words, within the sandbox's time.
 

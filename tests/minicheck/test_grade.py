@@ -21,6 +21,7 @@ import yaml
 
 import minicheck
 from minicheck import __main__, grade, notebook
+from minicheck.exam import FAILED
 from minicheck.grade import Journal, Run, digest_of_grading, questions, test_cells
 from minicheck.notebook import ROOT, Mark
 from minicheck.tables import Graded
@@ -106,6 +107,20 @@ def test_a_marking_that_fails_is_no_zero(folder, how):
     assert points == {"ann": 2, "bad": None, "cyd": 3}
     record = Journal(root / "graded/journal.jsonl").latest["bad"]
     assert "look at it by hand" in record["odd"][0]
+
+
+def test_a_grader_that_failed_is_odd(folder):
+    """The exercise has its words, and the others their points; the teacher hears of it."""
+
+    def fails(path, asked, sandbox):
+        marked = mark_all_right(asked)
+        marked.marks[0] = marked.marks[0]._replace(wrong=f"add: {FAILED}.")
+        return marked
+
+    root = folder(ann="add")
+    assert run(root, mark=fails)[0] == {"ann": 3}
+    record = Journal(root / "graded/journal.jsonl").latest["ann"]
+    assert record["odd"] == ["look at add: the grader itself failed"]
 
 
 def test_a_marking_that_failed_is_tried_again(folder):

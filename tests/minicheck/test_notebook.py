@@ -1,6 +1,7 @@
 """A notebook checked without nbgrader: by what its cells define, not by what they claim."""
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -8,9 +9,12 @@ import sys
 import nbformat
 import pytest
 
+import minicheck as check
+from minicheck import __main__
 from minicheck.__main__ import main
-from minicheck.notebook import ROOT, marks
+from minicheck.notebook import ROOT, examine
 from minicheck.regrade import Regrade
+from minicheck.sandbox import choose
 from tests.sandboxed import BWRAP
 
 SHIFT = """
@@ -61,7 +65,7 @@ def notebook(shift=SHIFT, numbers=NUMBERS):
 
 
 def results(answered):
-    return {m.grade_id: m.wrong for m in marks(answered, notebook())}
+    return {m.grade_id: m.wrong for m in examine(answered, notebook(), None).marks}
 
 
 PATCH = """
@@ -110,7 +114,7 @@ def test_command_line(tmp_path, capsys):
     assert tampered["cells"].pop()["metadata"]["nbgrader"]["grade_id"] == "numbers_test"
     half.write_text(json.dumps(tampered))
     assert main([str(half), "--against", str(asked)]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert lines[0] == "shift    2/2  right" and "0/3  predict" in lines[-2]
     assert "0/2  " in lines[1] and r"rank 0 raised ValueError: \ud800" in lines[1]
     assert lines[-1] == "all      2/7" and lines[1].startswith("turn ")
@@ -120,8 +124,77 @@ def test_command_line(tmp_path, capsys):
         "numbers  3/3  right",
         "all      5/5",
     ]
-    assert main([str(tmp_path / "none.ipynb"), "--against", str(asked)]) == 2
-    assert "cannot be checked" in capsys.readouterr().err
+
+
+def test_the_command_says_what_it_has_repaired(tmp_path, capsys):
+    """A test cell that is gone, one that is there twice, an answer without its mark; the file stays as it is."""
+    asked, path = tmp_path / "asked.ipynb", tmp_path / "answered.ipynb"
+    asked.write_text(json.dumps(notebook()))
+    answered = notebook()
+    answered["cells"][3:3] = [answered["cells"][2]]
+    answered["cells"][1]["metadata"] = {}
+    del answered["cells"][-1]
+    text = json.dumps(answered)
+    path.write_text(text)
+    (tmp_path / "link.ipynb").symlink_to(path)
+    assert main([str(tmp_path / "link.ipynb"), "--against", str(asked)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "all      5/5" and path.read_text() == text
+    assert lines[4:] == [
+        "Repaired before it was checked, in a copy:",
+        "- The answer `shift` was found in a cell without its mark.",
+        "- The test cell `shift_test` was there 2 times; it is there once.",
+        "- The test cell `numbers_test` was missing; it is there again.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "none.ipynb cannot be opened: No such file or directory"),
+        (b"", "it is empty"),
+        (b"\xff\xfe", "is not a notebook, which is JSON"),
+        (b"[" * 100_000, "is not a notebook, which is JSON"),
+        (b"[1]", "it has no list of cells"),
+        (b'{"cells": []}', "no assignment is named none"),
+    ],
+)
+def test_what_cannot_be_checked_is_told_in_a_sentence(tmp_path, capsys, data, words):
+    path = tmp_path / "none.ipynb"
+    if data is not None:
+        path.write_bytes(data)
+    assert main([str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{path} cannot be checked: ") and words in said
+    assert said.count("\n") == 1
+
+
+def test_a_process_that_does_not_start_is_told_in_a_sentence(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "02_messages.ipynb"
+    path.write_text('{"cells": []}')
+    monkeypatch.setattr(__main__, "examine", lambda *_: {}["no"])
+    assert main([str(path)]) == 2 and "KeyError('no')" in capsys.readouterr().err
+
+
+@BWRAP
+def test_a_grader_that_fails_says_so_and_costs_no_other_exercise(monkeypatch):
+    """Its first judgement fails, in the middle of an examination; the second is as ever."""
+    kind = type(check.shift.exam)
+    right, calls = kind.judge, []
+
+    def judge(*given):
+        calls.append(given)
+        return right(*given) if len(calls) > 1 else {}["no"]
+
+    monkeypatch.setattr(kind, "judge", judge)
+    nb = notebook()
+    nb["cells"] += [code(SHIFT.replace("shift", "turn")), code("check.shift(turn)", "turn_test", 2)]
+    first, _, last = examine(nb, nb, choose("bwrap", None)).marks
+    assert last.wrong is None
+    assert re.fullmatch(
+        r"shift: the grader itself failed, .*: KeyError: 'no', in \w+\.py, line \d+\. .*",
+        first.wrong,
+    )
 
 
 def test_as_a_module(monkeypatch, capsys):
