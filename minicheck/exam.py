@@ -18,9 +18,10 @@
         def cost(self, case, args, outcome):                    # messages and bytes
             few(outcome, 0, "Nothing need be sent.")
 
-Cases of one kind are a `table`, or `ranked`. An exercise on one rank is a `Solo`; where `run` reports more than a result,
-it is a `Report`, whose `check` looks at that. An exercise of another kind writes `run` and `judge` itself: `run` is called
-on each rank, beside the answer, and `judge` in the guard, which the answer never enters.
+Costs that `promises` names are worth a part of the points. Cases of one kind are a `table`, or `ranked`. An exercise on
+one rank is a `Solo`; where `run` reports more than a result, it is a `Report`, whose `check` looks at that. An exercise of
+another kind writes `run` and `judge` itself: `run` is called on each rank, beside the answer, and `judge` in the guard,
+which the answer never enters.
 
 `draw` draws from a secret seed, after the processes were forked: no rank has another's numbers. `run` gets
 what was drawn and returns plain values (`encode`): also the arguments as they are afterwards, where they
@@ -40,7 +41,7 @@ import math
 import re
 import traceback
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -67,10 +68,21 @@ from . import refuse
 
 
 class Wrong(AssertionError):
-    """An answer is wrong; the message says how, in words that teach. A notebook shows the message alone."""
+    """An answer is wrong; the message says how, in words that teach. A notebook shows the message alone.
+
+    share: of the exercise's points, what the answer earns all the same.
+    """
+
+    def __init__(self, words: str, share: float = 0.0):
+        super().__init__(words)
+        self.share = share
 
     def _render_traceback_(self) -> list[str]:
         return [f"Wrong: {self}"]
+
+
+class Costly(Wrong):
+    """What it gives is right, but it takes more than it may: bytes, messages, memory or time."""
 
 
 # ------------------------------------------------------------
@@ -136,6 +148,8 @@ class Exam:
     returns: names of what an answer returns.  given: of its arguments that must not change, in order ("": this one may).
     replicated: names of results that must be the same on all ranks, bit for bit.
     exact: whether every number must be equal, not only but for rounding.
+    promises: what an answer promises besides a right result, {the method that judges it, as `judge` does: its share of the
+        points}. Who breaks one (`Costly`) keeps the others' points and those of the result.
     functions: whether the answers are functions.  forbidden: modules whose functions are refused,
         beside torch's collectives.
     step: seconds that one case may take.  load: seconds that the answer may take to be loaded.
@@ -148,6 +162,7 @@ class Exam:
     returns: tuple[str, ...] = ("the result",)
     given: tuple[str, ...] = ()
     replicated: tuple[str, ...] = ()
+    promises: dict[str, float] = {}
     exact = False
     functions = True
     forbidden: tuple[str, ...] = ("minidist.collectives", "minidist.parallel")
@@ -191,7 +206,8 @@ class Exam:
         for name in self.replicated:
             identical([unpacked(got["found"], self.returns)[name] for got in outcome.results], name)
         waited(outcome)
-        self.cost(case, args, outcome)
+        if "cost" not in self.promises:
+            self.cost(case, args, outcome)
 
     def where(self, rank: int) -> str:
         """How a message about one rank begins."""
@@ -211,7 +227,33 @@ class Exam:
         return None
 
     def cost(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
-        """Raise Wrong if the right numbers came with too many messages or bytes."""
+        """Raise Costly if the right numbers came with too many messages or bytes."""
+
+
+def look(exam: Exam, outcomes: Iterable[tuple[Case, list[tuple], Outcome]]) -> None:
+    """Raise Wrong unless every case is right, and every promise is kept; each is looked at until it is broken."""
+    broken: dict[str, str] = {}
+    for case, args, outcome in outcomes:
+        try:
+            exam.judge(case, args, outcome)
+            for promise in exam.promises:
+                broken[promise] = broken.get(promise) or _cost(exam, promise, case, args, outcome)
+        except Wrong as wrong:
+            raise Wrong(f"{exam.name}: {case.what}: {wrong}") from None
+    words = [said for said in broken.values() if said]
+    if words:
+        share = 1.0 - sum(exam.promises[promise] for promise, said in broken.items() if said)
+        words.append(f"All else is right: {share:.0%} of the points.")
+        raise Costly(f"{exam.name}: " + "\n".join(words), share)
+
+
+def _cost(exam: Exam, promise: str, case: Case, args: list[tuple], outcome: Outcome) -> str:
+    """What to say of a promise that is not kept in a case, or ""."""
+    try:
+        getattr(exam, promise)(case, args, outcome)
+    except Costly as costly:
+        return f"{case.what}: {costly}"
+    return ""
 
 
 FAILED = "the grader itself failed"
@@ -930,7 +972,7 @@ ELSEWHERE = "is the work done elsewhere, or the clock set?"
 def on_time(
     outcome: Outcome, least: float, most: float, enough: float, right: str, hint: str, why=ELSEWHERE
 ) -> None:
-    """Raise Wrong where a World's clock shows less than the `least` that can be, or more than `most`.
+    """Raise Wrong where a World's clock shows less than the `least` that can be, and Costly where more than `most`.
 
     right: what is, all the same.  hint: for what is late.  why: for what is early.
     """
@@ -940,30 +982,30 @@ def on_time(
             f"the World's clock shows {1e3 * took:.3g} ms, and {1e3 * least:.3g} ms are the least that it takes: {why}"
         )
     if took is not None and took > most:
-        raise Wrong(
+        raise Costly(
             f"{right} right, but on the World's clock it takes {1e3 * took:.3g} ms, and {1e3 * enough:.3g} ms are enough. "
             f"{hint}"
         )
 
 
 def few_in_all(outcome: Outcome, nbytes: int, hint: str) -> None:
-    """Raise Wrong if all ranks together send more than so many bytes."""
+    """Raise Costly if all ranks together send more than so many bytes."""
     sent = outcome.nbytes()
     if sent > nbytes:
-        raise Wrong(
+        raise Costly(
             f"the numbers are right, but all ranks together send {sent:,} bytes, and {nbytes:,} are enough: {hint}"
         )
 
 
 def few(outcome: Outcome, nbytes: float, hint: str, messages: float = math.inf) -> None:
-    """Raise Wrong if a rank sends more than so many bytes, or messages."""
+    """Raise Costly if a rank sends more than so many bytes, or messages."""
     for r in range(len(outcome.results)):
         for sent, most, units in (
             (outcome.nbytes(r), nbytes, "bytes"),
             (outcome.messages(r), messages, "messages"),
         ):
             if sent > most:
-                raise Wrong(
+                raise Costly(
                     f"the numbers are right, but rank {r} sends {sent} {units}, and {most} are enough. {hint}"
                 )
 

@@ -18,7 +18,7 @@ import contextlib
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import ModuleType
 
 import cloudpickle
@@ -28,14 +28,14 @@ from minidist.comm.base import PeerLost
 from minidist.comm.launch import launch
 
 from . import examinee
-from .exam import Case, Exam, Outcome, Prediction, Wrong, decode, encode, failure, pack
+from .exam import Case, Exam, Outcome, Prediction, Wrong, decode, encode, failure, look, pack
 from .examinee import explain
 from .pipe import Pipe
 
 
 def examine(
     comm, exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]]
-) -> list[str | None]:
+) -> list[Wrong | None]:
     """What is wrong with each answer, given as (packed, sources); None if it is right. The program of a `launch` of
     one rank."""
     exam = pickle.loads(exam)
@@ -45,17 +45,16 @@ def examine(
 
 def examined(
     exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]]
-) -> str | None:
+) -> Wrong | None:
     """What is wrong with an answer, whose processes the nursery forks; None if it is right."""
     try:
         nursery.ask("show", {file: (0, None, lines, file) for file, lines in sources.items()})
-        _worlds(exam, nursery, packed)
-        for case in exam.processes:
-            _processes(exam, nursery, packed, case)
+        with contextlib.closing(_outcomes(exam, nursery, packed)) as outcomes:
+            look(exam, outcomes)
     except Wrong as wrong:
-        return str(wrong)
+        return wrong
     except Exception as error:
-        return failure(exam, error)
+        return Wrong(failure(exam, error))
     return None
 
 
@@ -65,14 +64,10 @@ def draw(exam: Exam, case: Case) -> list[tuple]:
     return exam.draw(case, torch.Generator().manual_seed(secret))
 
 
-def _judge(exam: Exam, case: Case, args: list[tuple], outcome: Outcome) -> None:
-    try:
-        exam.judge(case, args, outcome)
-    except Wrong as wrong:
-        raise Wrong(f"{exam.name}: {case.what}: {wrong}") from None
-
-
-def _worlds(exam: Exam, nursery: Nursery, packed: list[bytes]) -> None:
+def _outcomes(
+    exam: Exam, nursery: Nursery, packed: list[bytes]
+) -> Generator[tuple[Case, list[tuple], Outcome]]:
+    """What each case gave, and what was drawn for it."""
     with nursery.answer(packed):
         if exam.cases:
             nursery.reports(Case(1, "when it is loaded"), [None], exam.load)
@@ -80,16 +75,13 @@ def _worlds(exam: Exam, nursery: Nursery, packed: list[bytes]) -> None:
             args = draw(exam, case)
             given = [encode({"n": case.n, "args": args})]
             [report], _ = nursery.reports(case, given, exam.step)
-            _judge(exam, case, args, Outcome(report["results"], report["sent"], report["time"]))
-
-
-def _processes(exam: Exam, nursery: Nursery, packed: list[bytes], case: Case) -> None:
-    with nursery.answer(packed, case.n):
-        nursery.reports(case, [None] * case.n, exam.load)
-        args = draw(exam, case)
-        reports, sent = nursery.reports(case, [encode(own) for own in args], exam.step)
-    results = [value for report in reports for value in report["results"]]
-    _judge(exam, case, args, Outcome(results, sent))
+            yield case, args, Outcome(report["results"], report["sent"], report["time"])
+    for case in exam.processes:
+        with nursery.answer(packed, case.n):
+            nursery.reports(case, [None] * case.n, exam.load)
+            args = draw(exam, case)
+            reports, sent = nursery.reports(case, [encode(own) for own in args], exam.step)
+        yield case, args, Outcome([value for r in reports for value in r["results"]], sent)
 
 
 MARGIN = 30.0  # seconds that a nursery may take besides what an answer may take
@@ -195,7 +187,7 @@ def ask(exam: Exam, *answers) -> None:
                 f"{exam.name}: the examination was ended from outside: {lost.why}"
             ) from None
         if wrong is not None:
-            raise Wrong(wrong)
+            raise wrong
     print(f"{exam.name}: right. {exam.right}")
 
 
@@ -223,6 +215,6 @@ def graders(lesson: ModuleType) -> dict[str, Callable[..., None]]:
 
 def examinations(
     exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]]
-) -> list[str | None]:
+) -> list[Wrong | None]:
     """What is wrong with each of several answers (see `examine`), none of which hears of the others."""
     return launch(examine, 1, exam, answers)[0]

@@ -147,11 +147,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Mark(NamedTuple):
-    """An exercise: its test cell's name, what it is worth, the message of a wrong answer (None: it is right)."""
+    """An exercise: its test cell's name, what it is worth, the message of a wrong answer (None: it is right), and the share
+    of the points that the answer earns all the same."""
 
     grade_id: str
     points: float
     wrong: str | None
+    share: float = 0.0
 
     @property
     def exercise(self) -> str:
@@ -241,12 +243,14 @@ def _marked(
     found = run_cells(rows, start, CELL_SECONDS, until)
     said = []
     for grade_id, cell in _tests(asked).items():
+        wrong: Wrong | str | None
         if time.monotonic() > until:
             wrong = "it was not examined: the notebook has taken all the time that it may take"
         else:
             wrong = _wrong(_source(cell), found.answers.get(grade_id), found.errors, check)
             wrong = wrong or found.failed[grade_id]
-        said.append(Mark(grade_id, _points(cell), wrong))
+        share = getattr(wrong, "share", 0.0)
+        said.append(Mark(grade_id, _points(cell), wrong and str(wrong), share))
     odd = [*found.odd, *getattr(check, "odd", [])]
     return Marked(said, notes, list(dict.fromkeys(odd)))
 
@@ -290,7 +294,7 @@ def asks(source: str) -> bool:
     return any(isinstance(n, ast.Name) and n.id == "check" for n in ast.walk(ast.parse(source)))
 
 
-def _wrong(source: str, answers: dict | None, errors: list[str], check) -> str | None:
+def _wrong(source: str, answers: dict | None, errors: list[str], check) -> Wrong | str | None:
     """What is wrong with the answers to one test cell."""
     if answers is None:
         return "a cell before it ended the whole process, or took too long"
@@ -308,7 +312,7 @@ def _wrong(source: str, answers: dict | None, errors: list[str], check) -> str |
         try:
             exec(compile(source, "<test>", "exec"), {**answers, "check": check})
         except Wrong as wrong:
-            return str(wrong)
+            return wrong
         except Exception as error:
             return f"{type(error).__name__}: {error}"
     return None
@@ -376,7 +380,7 @@ class Examiner:
             self._leave()
             raise
         if wrong is not None:
-            raise Wrong(wrong)
+            raise wrong
 
     def _leave(self) -> None:
         if self._inside is not None:

@@ -27,6 +27,7 @@ from traitlets import Bool, Unicode
 from .notebook import examine
 from .sandbox import choose
 from .submission import Unreadable, read, restored
+from .tables import earned
 
 
 class Repair(NotebookExporter):
@@ -94,19 +95,21 @@ class Regrade(Preprocessor):
         marked = examine(notebook, notebook, sandbox)
         if marked.odd:
             self.log.warning("Odd: %s", "; ".join(marked.odd))
-        said = {mark.grade_id: mark.wrong for mark in marked.marks}
+        said = {mark.grade_id: mark for mark in marked.marks}
         for cell in nb.cells:
             if cell.cell_type == "code":
                 cell.outputs = []
                 name = cell.metadata.get("nbgrader", {}).get("grade_id")
                 if name in said:
-                    cell.outputs = [_output(said[name])]
+                    cell.outputs = _outputs(said[name])
         return nb, resources
 
 
-def _output(wrong):
-    if wrong is None:
-        return nbformat.v4.new_output("stream", text="right\n")
-    return nbformat.v4.new_output(
-        "error", ename="Wrong", evalue=wrong, traceback=[f"Wrong: {wrong}"]
-    )
+def _outputs(mark):
+    """What nbgrader takes for the mark: an error for nothing, a number for some of the points, anything else for all."""
+    make, words = nbformat.v4.new_output, mark.wrong
+    if words and not mark.share:
+        return [make("error", ename="Wrong", evalue=words, traceback=[f"Wrong: {words}"])]
+    stream = make("stream", text=f"{words or 'right'}\n")
+    part = make("execute_result", {"text/plain": f"{earned(mark):g}"})
+    return [stream, part] if words else [stream]

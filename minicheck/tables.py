@@ -45,7 +45,7 @@ class Graded(NamedTuple):
 
 
 def earned(mark: Mark) -> float:
-    return 0.0 if mark.wrong else mark.points
+    return mark.points * (mark.share if mark.wrong else 1.0)
 
 
 def plain(text: str) -> str:

@@ -15,6 +15,7 @@ from ..exam import (
     HALF,
     HIDDEN,
     Case,
+    Costly,
     Exam,
     Prediction,
     Solo,
@@ -42,6 +43,7 @@ from ..oracles.server import as_they_come, in_step, owners
 
 
 FORBIDDEN = ("minidist.parallel", "minidist.study", "minicheck.oracles.server")
+PROMISES = {"traffic": 0.25, "speed": 0.25}
 ALPHA, FLOPS = 1e-5, 1e8
 
 
@@ -392,6 +394,7 @@ class Synchronous(Exam):
         "1 to 4 workers, 1 to 4 servers: the serial program's weights in every step, bytes shared out, as fast as "
         "the wires allow; then real processes."
     )
+    promises = PROMISES
     forbidden = FORBIDDEN
     # workers, servers, numbers, steps
     cases = tuple(
@@ -452,8 +455,6 @@ class Synchronous(Exam):
             looks = partial(self._looks, args=args, server=r, want=want)
             close(got, want[-1], f"rank {r}: the server's part", looks, rule)
         waited(outcome)
-        self._bytes(case, args, outcome)
-        self._time(args, outcome)
 
     def _looks(self, got, args, server, want):
         part = lambda slip: trajectory(args, slip)[-1].tensor_split(args[0][0])[server]
@@ -480,7 +481,7 @@ class Synchronous(Exam):
             )
             close(got, want, what, looks, rule)
 
-    def _bytes(self, case, args, outcome):
+    def traffic(self, case, args, outcome):
         n, s, _, steps = case.given
         parts = [part.nbytes for part in args[0][1].tensor_split(s)]
         for r, part in enumerate(parts):
@@ -492,12 +493,12 @@ class Synchronous(Exam):
                         f"{steps} steps are {n * steps * part}: it answers and hears every worker itself."
                     )
                 if count > n * (steps + 1) * part + 64 * n * (steps + 1):
-                    raise Wrong(
+                    raise Costly(
                         f"the weights are right, but server {r} {way} {count} bytes: {steps} steps of its part "
                         f"with {n} workers are {n * steps * part}. Is there what others own?"
                     )
 
-    def _time(self, args, outcome):
+    def speed(self, case, args, outcome):
         best = self.seconds(args, in_step)
         on_time(outcome, 0.5 * best, ROUNDS_SLACK * best, best, "the weights are", BATCH)
 
@@ -534,6 +535,7 @@ class Asynchronous(Exam):
         "1 to 5 workers, even, slow and uneven: every push a step of its own, answered at once, staleness as it "
         "is, nobody waits; then real processes."
     )
+    promises = PROMISES
     forbidden = FORBIDDEN
     cases = tuple(
         Case(len(steps) + 1, what, (kind, steps, math.inf))
@@ -580,21 +582,20 @@ class Asynchronous(Exam):
         _, steps, bound = case.given
         replayed(args, outcome.results, list(steps), bound, args[0][3])
         waited(outcome)
-        self._messages(list(steps), args[0][0].nbytes, outcome)
-        self._time(case, args, outcome)
 
-    def _messages(self, steps, nbytes, outcome):
+    def traffic(self, case, args, outcome):
+        (_, steps, _), nbytes = case.given, args[0][0].nbytes
         for k, most in enumerate(steps):
             pushed = sum(b for src, dst, b in outcome.sent if (src, dst) == (k + 1, 0))
             pulled = sum(b for src, dst, b in outcome.sent if (src, dst) == (0, k + 1))
             for what, count, upto in (("pushes", pushed, most), ("pulls", pulled, most + 1)):
                 if count < most * nbytes or count > upto * nbytes + 32 * (most + 1):
-                    raise Wrong(
+                    raise (Wrong if count < most * nbytes else Costly)(
                         f"the weights are right, but rank {k + 1} {what} {count} bytes: {most} steps of "
                         f"{SIZE} numbers are {most * nbytes}."
                     )
 
-    def _time(self, case, args, outcome):
+    def speed(self, case, args, outcome):
         _, steps, bound = case.given
         # one worker alone; a product has a whole length
         least = 0.99 * max(sum(seconds) for _, (_, _, seconds), *_ in args[1:])

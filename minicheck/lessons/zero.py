@@ -830,6 +830,7 @@ class Clip(Exam):
 
     name = "clip"
     right = "n = 1…5, norms above and below the limit, and 0, a rank without gradients: one norm; 3 processes."
+    promises = {"cost": 0.25}
     forbidden = FORBIDDEN
     cases = tuple(
         Case(n, f"n = {n}, {words}", (count, factor))
@@ -866,7 +867,7 @@ class Clip(Exam):
         return {"norm": bare(found), "grads": dict(enumerate(aliases))}
 
     def judge(self, case, args, outcome):
-        limit, n = args[0][1], case.n
+        limit = args[0][1]
         want = oracle.norm(g for some, _ in args for g in some)
         each = [oracle.norm(some) for some, _ in args]
         own = [dict(enumerate(some)) for some, _ in args]
@@ -881,8 +882,10 @@ class Clip(Exam):
 
         looks = lambda r: self._looks(r, want, each, limit)
         clipped(outcome, own, limit, want, "rank {}: ".format, looks, rule, told)
+
+    def cost(self, case, args, outcome):
         hint = "one number of 8 bytes from each rank to each other."
-        few_in_all(outcome, max(2, n) * (n - 1) * 8, hint)
+        few_in_all(outcome, max(2, case.n) * (case.n - 1) * 8, hint)
 
     def _looks(self, r, want, each, limit):
         return {

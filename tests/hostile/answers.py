@@ -44,7 +44,7 @@ import sys
 for name in list(sys.modules):
     module = sys.modules[name]
     if name.startswith(("minicheck", "tests")):
-        for key in ("ask", "judge", "examinations", "shift", "close", "same", "near", "unchanged", "_judge", "_wrong", "marks"):
+        for key in ("ask", "judge", "examinations", "shift", "close", "same", "near", "unchanged", "look", "_wrong", "examine"):
             if hasattr(module, key):
                 setattr(module, key, lambda *a, **k: None)
         for kind in list(vars(module).values()):

@@ -25,6 +25,8 @@ def said(exam, answer, case, seed=0):
     )
     try:
         exam.judge(case, args, outcome)
+        for promise in exam.promises:
+            getattr(exam, promise)(case, args, outcome)
     except Wrong as wrong:
         return str(wrong)
     return ""

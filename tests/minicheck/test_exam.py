@@ -1,6 +1,7 @@
 """What a wrong value looks like; and plain values survive the way to another process."""
 
 import math
+import pickle
 import re
 import tracemalloc
 from collections import Counter, defaultdict, deque
@@ -13,11 +14,13 @@ import numpy
 import pytest
 import torch
 
+import minicheck
 from minicheck.exam import (
     DTYPES,
     HIDDEN,
     UNKNOWN,
     Case,
+    Costly,
     Exam,
     Other,
     Outcome,
@@ -36,6 +39,7 @@ from minicheck.exam import (
     holds,
     identical,
     left_open,
+    look,
     near,
     norm_is,
     on_time,
@@ -83,6 +87,57 @@ def test_which_ranks_went_into_it(got, rank, says):
 @pytest.mark.parametrize("got", [A - B, A + 1, torch.full((5,), float("nan")), A[:0]])
 def test_what_fits_nothing(got):
     assert who(got, [A, B, C] if len(got) else [A[:0]] * 3, 0) is None
+
+
+class Dear(Exam):
+    """Judged by what an outcome has for results: what each of judge, bytes and time raise, if anything."""
+
+    name, right = "dear", ""
+    promises = {"bytes": 0.5, "time": 0.25}
+
+    def judge(self, case, args, outcome, which=0):
+        raised = outcome.results[which]
+        if raised:
+            raise raised(f"of {('judge', 'bytes', 'time')[which]}")
+
+    def bytes(self, *one):
+        self.judge(*one, which=1)
+
+    def time(self, *one):
+        self.judge(*one, which=2)
+
+
+@pytest.mark.parametrize(
+    ("cases", "share", "says"),
+    [
+        ([(None, Costly, None)], 0.5, "dear: 1: of bytes\nAll else is right: 50% of the points."),
+        ([(None, None, None), (None, None, Costly)], 0.75, "dear: 2: of time\nAll else is right: 75% of the points."),
+        ([(None, Costly, None), (None, Costly, Costly)], 0.25, "dear: 1: of bytes\n2: of time\nAll else is right: 25% of the points."),
+        ([(None, Costly, None), (Wrong, None, None)], 0.0, "dear: 2: of judge"),
+        ([(None, Wrong, None)], 0.0, "dear: 1: of bytes"),
+        ([(Costly, None, None)], 0.0, "dear: 1: of judge"),
+    ],
+)  # fmt: skip
+def test_a_promise_is_worth_its_share(cases, share, says):
+    outcomes = [(Case(1, str(i)), [()], Outcome(list(of), [])) for i, of in enumerate(cases, 1)]
+    with pytest.raises(Wrong) as caught:
+        look(Dear(), outcomes)
+    assert caught.value.share == pickle.loads(pickle.dumps(caught.value)).share == share
+    assert str(caught.value) == says
+    look(Dear(), [(Case(1, "1"), [()], Outcome([None] * 3, []))])
+
+
+def test_promises_are_there_and_leave_points_for_the_result():
+    exams = [
+        g.exam
+        for g in vars(minicheck).values()
+        if hasattr(g, "exam") and hasattr(g.exam, "promises")
+    ]
+    assert any(exam.promises for exam in exams)
+    for exam in exams:
+        assert sum(exam.promises.values()) < 1 and all(
+            hasattr(exam, name) for name in exam.promises
+        )
 
 
 def test_same_says_where():

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from minicheck import Wrong, ask, examinee, guard
-from minicheck.exam import Case, Exam, decode, pack
+from minicheck.exam import Case, Exam, decode, few, on_time, pack
 from minicheck.examinee import explain
 from minidist.comm import launch
 from tests.minicheck.answers import Double, double
@@ -242,7 +242,44 @@ def orphaned(comm, packed):
 
             nursery.ask = killed
             said += [guard.examined(Double(), nursery, packed, {}) for _ in range(2)]
-    return said
+    return list(map(str, said))
+
+
+class Silent(Double):
+    """It promises to send nothing, and not to be asked for long."""
+
+    promises = {"cost": 0.25, "speed": 0.25}
+
+    def cost(self, case, args, outcome):
+        few(outcome, 0, "Nothing need be sent.")
+
+    def speed(self, case, args, outcome):
+        on_time(outcome, 0.0, 1.0, 1.0, "it is", "It is early.")
+
+
+def talks(comm, x):
+    if comm.size > 1:
+        comm.sendrecv(x, 1 - comm.rank, torch.empty_like(x), 1 - comm.rank)
+    return 2 * x
+
+
+def talks_and_errs(comm, x):
+    return talks(comm, x) + (comm.size == 1)
+
+
+def test_a_right_answer_that_sends_too_much_earns_the_rest():
+    """In a World and in processes; one that is wrong in a later case earns nothing."""
+    ask(Silent(), lambda comm, x: 2 * x)
+    with pytest.raises(Wrong) as caught:
+        ask(Silent(), talks)
+    assert caught.value.share == 0.75
+    assert str(caught.value).splitlines() == [
+        "double: n = 2: the numbers are right, but rank 0 sends 32 bytes, and 0 are enough. Nothing need be sent.",
+        "All else is right: 75% of the points.",
+    ]
+    with pytest.raises(Wrong, match="n = 1: rank 0 has another number") as caught:
+        ask(Silent(), talks_and_errs)
+    assert caught.value.share == 0.0
 
 
 def test_answers_without_a_parent_are_wrong():

@@ -8,12 +8,13 @@ import sys
 
 import nbformat
 import pytest
+from nbgrader.utils import determine_grade
 
 import minicheck as check
 from minicheck import __main__
 from minicheck.__main__ import main
-from minicheck.notebook import ROOT, examine
-from minicheck.regrade import Regrade
+from minicheck.notebook import ROOT, Mark, examine
+from minicheck.regrade import Regrade, _outputs
 from minicheck.sandbox import choose
 from tests.sandboxed import BWRAP
 
@@ -215,6 +216,15 @@ def test_the_readmes_command():
     assert run.returncode == 1 and len(exercises) > 3, run.stderr
     assert all("is not written yet" in line or "  0/" in line for line in exercises)
     assert last.split()[0] == "all" and last.split()[1].startswith("0/")
+
+
+def test_nbgrader_takes_a_number_for_some_of_the_points():
+    """The last output decides: an error, a number, or none."""
+    for wrong, share, points in ((None, 0.0, 3), ("no", 0.0, 0), ("dear", 0.75, 2.25)):
+        cell = nbformat.from_dict(code("check.shift(shift)", "shift_test", 3))
+        cell.outputs = _outputs(Mark("shift_test", 3, wrong, share))
+        assert determine_grade(cell) == (points, 3)
+        nbformat.validate(cell.outputs[-1], ref="output", version=4)
 
 
 @BWRAP

@@ -68,6 +68,16 @@ def test_moodle(tables):
     assert "\x1b" not in "".join(cyd) and "\u202e" not in "".join(cyd)
 
 
+def test_a_part_of_the_points(tmp_path):
+    """What is right but dear: the same number everywhere, and the words why."""
+    marks = [Mark("add_test", 2, "add: too many bytes", 0.75), Mark("half_test", 3.5, None)]
+    one = Graded(Owner("eve"), marks, [], [], False, 1.0)
+    write_all(tmp_path, "06_buckets", "Buckets (99)", [one])
+    assert rows(tmp_path / "grades.csv")[1] == ["eve", "add", "1.5", "2", "add: too many bytes", ""]
+    assert rows(tmp_path / "canvas.csv")[-1][-1] == rows(tmp_path / "moodle.csv")[-1][3] == "5"
+    assert "## add: 1.5 of 2\n\n    add: too many bytes\n" in feedback("06_buckets", one)
+
+
 def test_every_student_has_a_page(tables):
     assert len(list((tables / "feedback").iterdir())) == len(CLASS)
     page = (tables / "feedback" / "Bob Kim_7.md").read_text()

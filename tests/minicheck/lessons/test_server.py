@@ -12,7 +12,7 @@ import torch
 
 import minicheck as check
 from minicheck import Wrong
-from minicheck.exam import Case, Outcome
+from minicheck.exam import Case, Outcome, look
 from minicheck.lessons import server
 from minicheck.lessons.server import (
     Asynchronous,
@@ -203,12 +203,16 @@ def outcomes(exam, case, answer):
     return args, Outcome(list(results), [(m.src, m.dst, m.nbytes) for m in world.trace], world.time)
 
 
+def judged(exam, *one):
+    look(exam, [one])
+
+
 def test_nothing_reported_is_believed():
     """Another order, staleness, weights or number of bytes than follow from each other."""
     exam = Bounded()
     case = exam.cases[2]
     args, outcome = outcomes(exam, case, solved("08_server")["bounded"])
-    exam.judge(case, args, outcome)
+    judged(exam, case, args, outcome)
     first, good = outcome.results[0], list(outcome.results[0]["log"])
     swapped = [good[i + (i == 4) - (i == 5)] for i in range(len(good))]
     for bad, says in (
@@ -222,27 +226,38 @@ def test_nothing_reported_is_believed():
         ({"seen": [1]}, "is the server"),
     ):
         with pytest.raises(Wrong, match=says):
-            exam.judge(
-                case, args, Outcome([first | bad, *outcome.results[1:]], outcome.sent, outcome.time)
+            judged(
+                exam,
+                case,
+                args,
+                Outcome([first | bad, *outcome.results[1:]], outcome.sent, outcome.time),
             )
     with pytest.raises(Wrong, match="pushes 0 bytes"):
-        exam.judge(case, args, Outcome(outcome.results, [], outcome.time))
+        judged(exam, case, args, Outcome(outcome.results, [], outcome.time))
     for factor, says in ((2, "are enough"), (0.5, "one worker alone computes")):
         with pytest.raises(Wrong, match=says):
-            exam.judge(case, args, Outcome(outcome.results, outcome.sent, factor * outcome.time))
+            judged(exam, case, args, Outcome(outcome.results, outcome.sent, factor * outcome.time))
 
 
 def test_time_and_bytes_of_steps():
     exam = Synchronous()
     case = exam.cases[3]
     args, outcome = outcomes(exam, case, in_step)
-    exam.judge(case, args, outcome)
-    for time, says in ((1.2 * outcome.time, "are enough"), (0.1 * outcome.time, "clock set")):
-        with pytest.raises(Wrong, match=says):
-            exam.judge(case, args, Outcome(outcome.results, outcome.sent, time))
-    for sent, says in (([], "sends 0 bytes"), (outcome.sent * 2, "what others own")):
-        with pytest.raises(Wrong, match=says):
-            exam.judge(case, args, Outcome(outcome.results, sent, outcome.time))
+    judged(exam, case, args, outcome)
+    for time, says, share in (
+        (1.2 * outcome.time, "are enough", 0.75),
+        (0.1 * outcome.time, "clock set", 0.0),
+    ):
+        with pytest.raises(Wrong, match=says) as wrong:
+            judged(exam, case, args, Outcome(outcome.results, outcome.sent, time))
+        assert wrong.value.share == share
+    for sent, says, share in (
+        ([], "sends 0 bytes", 0.0),
+        (outcome.sent * 2, "what others own", 0.75),
+    ):
+        with pytest.raises(Wrong, match=says) as wrong:
+            judged(exam, case, args, Outcome(outcome.results, sent, outcome.time))
+        assert wrong.value.share == share
     assert len(trajectory(args)) == 4 and not trajectory(args, "sum")[1].equal(trajectory(args)[1])
 
 
