@@ -35,6 +35,7 @@ After it: what passes between a grader and an answer's process, and how a wrong 
 
 from __future__ import annotations
 
+import io
 import json
 import linecache
 import math
@@ -117,16 +118,15 @@ def ranked(what, rows) -> tuple[Case, ...]:
     )
 
 
-class Outcome:
+class Outcome(NamedTuple):
     """What a case gave: `results[r]` of each rank, and each message that was sent, as (src, dst, bytes).
 
     time: seconds that the case took on the clock of its World; None in real processes.
     """
 
-    def __init__(self, results: list, sent: list[tuple[int, int, int]], time: float | None = None):
-        self.results = results
-        self.sent = sent
-        self.time = time
+    results: list
+    sent: list[tuple[int, int, int]]
+    time: float | None = None
 
     def messages(self, rank: int | None = None) -> int:
         """Messages that `rank` sent, or all did."""
@@ -358,13 +358,9 @@ class Other:
 
 def kind_of(value) -> str:
     """The name of a value's type, as where it came from."""
-    return (
-        value.kind
-        if isinstance(value, Other)
-        else "None"
-        if value is None
-        else type(value).__name__
-    )
+    if isinstance(value, Other):
+        return value.kind
+    return "None" if value is None else type(value).__name__
 
 
 def shown(value) -> str:
@@ -426,47 +422,37 @@ def _tensor_to_json(x: Tensor, blobs: list[bytes]):
 
 
 def decode(data: bytes):
-    """The value of `encode`; ValueError for bytes that are no such value."""
-    size = int.from_bytes(data[:8], "little")
+    """The value of `encode`; ValueError for bytes that are no such value, whatever they are."""
+    stream = io.BytesIO(data)
     try:
-        value, rest = _from_json(json.loads(data[8 : 8 + size]), memoryview(data)[8 + size :])
-    except (KeyError, TypeError, RecursionError, UnicodeDecodeError) as error:
+        size = int.from_bytes(stream.read(8), "little")
+        value = _from_json(json.loads(stream.read(size)), stream)
+    except Exception as error:
         raise ValueError(f"not a plain value: {error}") from None
-    if rest.nbytes:
-        raise ValueError(f"{rest.nbytes} bytes are left over")
+    if stream.read(1):
+        raise ValueError("bytes are left over")
     return value
 
 
-def _from_json(value, rest: memoryview):
+def _from_json(value, blobs: io.BytesIO):
     if isinstance(value, list):
-        return _items(value, rest)
+        return [_from_json(v, blobs) for v in value]
     if not isinstance(value, dict):
-        return value, rest
+        return value
     [(kind, held)] = value.items()
     if kind == "other":
-        return Other(str(held)), rest
+        return Other(str(held))
     if kind == "tensor":
-        return _tensor(held[0], [int(s) for s in held[1]], rest)
-    items, rest = _items(held, rest)
-    return {"tuple": tuple, "dict": dict}[kind](items), rest
+        return _tensor(*held, blobs)
+    return {"tuple": tuple, "dict": dict}[kind](_from_json(held, blobs))
 
 
-def _items(values: list, rest: memoryview) -> tuple[list, memoryview]:
-    items = []
-    for v in values:
-        item, rest = _from_json(v, rest)
-        items.append(item)
-    return items, rest
-
-
-def _tensor(name: str, shape: list[int], rest: memoryview) -> tuple[Tensor, memoryview]:
+def _tensor(name: str, shape: list[int], blobs: io.BytesIO) -> Tensor:
     dtype = DTYPES[name]
     size = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or size > rest.nbytes:
-        raise ValueError(f"a tensor of {size} bytes, and {rest.nbytes} bytes of data")
     if not size:
-        return torch.empty(shape, dtype=dtype), rest
-    return torch.frombuffer(bytearray(rest[:size]), dtype=dtype).reshape(shape), rest[size:]
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(blobs.read(size)), dtype=dtype).reshape(shape)
 
 
 # ------------------------------------------------------------
@@ -561,44 +547,44 @@ def close(got, want, what: str, mistakes=None, otherwise: str = UNKNOWN, slack=N
         if not near(got, want, slack):
             if otherwise == UNKNOWN and near(got, want, 2e-4):
                 otherwise = ROUNDED
-            said = recognized(got, mistakes, otherwise, lambda a, b: near(a, b, slack))
+            said = recognized(got, mistakes, otherwise, partial(near, slack=slack))
             raise Wrong(f"{what} is {written(got)}, and should be {written(want)}. {said}")
         return
     alike(got, want, what)
-    if near(got, want, slack):
-        return
-    said = _hidden(got, want) or _rounded(got, want) or recognized(got, mistakes, "")
-    said = said or (ROUNDED if near(got, want, 1e-3) else _in_general(got, want, otherwise))
-    off = (got.double() - want.double()).abs().nan_to_num(torch.inf)
-    off = torch.where(differ(got, want), off, 0.0).reshape(-1)
-    raise Wrong(f"{_differs(got, want, what, int(off.argmax()), off > 0)} {said}")
+    if not near(got, want, slack):
+        looks = recognized(got, mistakes, ROUNDED if near(got, want, 1e-3) else "")
+        raise _differs(got, want, what, looks, otherwise)
 
 
 def same(got, want: Tensor, what: str, mistakes=None, otherwise: str = UNKNOWN) -> None:
     """Raise Wrong unless `got` equals `want` in type, shape, dtype and every number."""
     alike(got, want, what)
+    if differ(got, want).any():
+        raise _differs(got, want, what, recognized(got, mistakes, "", equal), otherwise)
+
+
+def _differs(got: Tensor, want: Tensor, what: str, looks: str, otherwise: str) -> Wrong:
+    """Where `got` differs most from `want`, by what, and what it looks like; `looks`: the words of a usual mistake."""
     wrong = differ(got, want).reshape(-1)
-    if not wrong.any():
-        return
-    said = _hidden(got, want) or _rounded(got, want) or recognized(got, mistakes, "", equal)
-    said = said or _in_general(got, want, otherwise)
-    raise Wrong(f"{_differs(got, want, what, int(wrong.double().argmax()), wrong)} {said}")
-
-
-def _hidden(got: Tensor, want: Tensor) -> str:
+    off = (got.double() - want.double()).abs().nan_to_num(torch.inf).reshape(-1)
+    at = int(torch.where(wrong, 1 + off, 0.0).argmax())
+    found, right = (written(x.reshape(-1)[at].item()) for x in (got, want))
+    where, colon, name = what.rpartition(": ")
+    indexed = got.dim() == 1 and " " not in name
+    place = f"{name}[{at}]" if indexed else f"number {at} of {name}" if got.dim() else name
+    count = "" if got.numel() == 1 else f" ({int(wrong.sum())} of {got.numel()} numbers are wrong)"
     there = want.isfinite()
-    right = near(got[there], want[there]) and not there.all()
-    return HIDDEN if right and got[~there].isfinite().any() else ""
-
-
-def _rounded(got: Tensor, want: Tensor) -> str:
-    return ROUNDED if want.element_size() > 4 and near(got, want, 1e-5) else ""
+    if not there.all() and near(got[there], want[there]) and got[~there].isfinite().any():
+        looks = HIDDEN
+    elif want.element_size() > 4 and near(got, want, 1e-5):
+        looks = ROUNDED
+    looks = looks or _in_general(got[there], want[there], otherwise)
+    return Wrong(f"{where}{colon}{place} is {found}, and should be {right}{count}. {looks}")
 
 
 def _in_general(got: Tensor, want: Tensor, otherwise: str) -> str:
-    """What can be said of any wrong tensor: it is not finite, or a multiple of the right one."""
-    there = want.isfinite()
-    got, want = got[there].double(), want[there].double()
+    """What can be said of any wrong numbers: they are not finite, or a multiple of the right ones."""
+    got, want = got.double(), want.double()
     times = float((got * want).sum() / (want * want).sum())
     if not math.isfinite(times):
         general = "There is inf or nan in it."
@@ -622,16 +608,6 @@ def matches(got: Tensor, want: Tensor) -> bool:
 def equal(got, value: Tensor) -> bool:
     """The same, but nothing equals what has no numbers, or is no tensor."""
     return isinstance(got, Tensor) and got.numel() > 0 and matches(got, value)
-
-
-def _differs(got: Tensor, want: Tensor, what: str, at: int, wrong: Tensor) -> str:
-    """Where `got` differs from `want`, and by what."""
-    where, colon, name = what.rpartition(": ")
-    indexed = got.dim() == 1 and " " not in name
-    place = f"{name}[{at}]" if indexed else f"number {at} of {name}" if got.dim() else name
-    found, right = (written(x.reshape(-1)[at].item()) for x in (got, want))
-    count = "" if got.numel() == 1 else f" ({int(wrong.sum())} of {got.numel()} numbers are wrong)"
-    return f"{where}{colon}{place} is {found}, and should be {right}{count}."
 
 
 def first_near(got, slips: dict[float, str], slack: float, otherwise: str = "") -> str:
@@ -728,9 +704,16 @@ def alike(got, want: Tensor, what: str) -> None:
             raise Wrong(f"{what} has {name} {is_}, and should have {should}.")
 
 
-def left_open(comm: Comm) -> int:
-    """How many sends, receives and jobs of a stream a rank has posted and not waited for."""
-    return len(comm.endpoint.open if isinstance(comm, ShmComm) else comm._open)
+def left_open(comm: Comm, unmet: bool = False) -> int:
+    """How many sends, receives and jobs of a stream a rank has posted and not waited for.
+
+    unmet: of these, which nobody has met yet; only a World tells.
+    """
+    works = comm.endpoint.open if isinstance(comm, ShmComm) else comm._open
+    return sum(getattr(work, "parts", 0) > 0 for work in works) if unmet else len(works)
+
+
+WAIT = "Keep what isend, irecv, batch and stream return, and wait() for each."
 
 
 def waited(outcome: Outcome) -> None:
@@ -740,8 +723,18 @@ def waited(outcome: Outcome) -> None:
             raise Wrong(
                 f"the numbers are right, but rank {r} returns without waiting for all that it has posted "
                 f"({got['open']}): it may still be under way, and who writes into a tensor that is being sent changes "
-                "what arrives. Keep what isend, irecv, batch and stream return, and wait() for each."
+                f"what arrives. {WAIT}"
             )
+
+
+def finished(comm: Comm) -> None:
+    """Raise RuntimeError where an answer has returned while others have not met what it has posted: the tensors belong to
+    the messages. As `waited`, on the rank itself, for an answer that goes on after other steps."""
+    left = left_open(comm, unmet=True)
+    if left:
+        raise RuntimeError(
+            f"it has returned, and nobody has met {left} of its sends and receives. {WAIT}"
+        )
 
 
 def unchanged(after, before, what: str) -> None:
@@ -937,17 +930,6 @@ def _told_norm(outcome: Outcome, where) -> None:
                 f"{where(r)}a gradient is inf or nan, and the norm is {got['norm']:g}: it should be inf or nan, on all "
                 "ranks, so that whoever reads it sees it."
             )
-
-
-def finished(comm: Comm) -> None:
-    """Raise RuntimeError where an answer that has returned on this rank has sends, or receives, that nobody met yet. Only
-    a World tells."""
-    left = sum(work.parts > 0 for work in getattr(comm, "_open", ()))
-    if left:
-        raise RuntimeError(
-            f"it has returned, and {left} of its sends or receives {'is' if left == 1 else 'are'} not over: wait for what "
-            "isend and irecv give. Until then the tensor belongs to the message"
-        )
 
 
 def outside_tensors() -> int:

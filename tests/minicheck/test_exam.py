@@ -35,6 +35,7 @@ from minicheck.exam import (
     encode,
     entries,
     few,
+    finished,
     formed,
     holds,
     identical,
@@ -540,6 +541,20 @@ def test_what_nobody_waits_for_is_told():
         waited(Outcome(list(World(2).run(run, False)), []))
 
 
+def test_who_returns_before_its_sends_are_met_is_told():
+    def run(comm, early):
+        work = comm.isend(torch.ones(2), 1 - comm.rank)
+        if early:
+            finished(comm)
+        comm.recv(torch.empty(2), 1 - comm.rank)
+        work.wait()
+        finished(comm)
+
+    World(2).run(run, False)
+    with pytest.raises(RuntimeError, match="nobody has met 1 of its sends"):
+        World(2).run(run, True)
+
+
 def test_a_refusal_is_caught_where_it_is_due():
     def refuses(x):
         raise ValueError("odd")
@@ -714,6 +729,11 @@ def test_a_subclass_becomes_the_plain_one(value, plain):
     assert not isinstance(back, tuple)
 
 
+def plain(text, blobs=b""):
+    """As `encode` would write it."""
+    return len(text).to_bytes(8, "little") + text.encode() + blobs
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -723,6 +743,13 @@ def test_a_subclass_becomes_the_plain_one(value, plain):
         b"\xff" * 8,
         encode(torch.ones(4))[:-1],
         encode({"a": 1}).replace(b"dict", b"dirt"),
+        plain('{"tensor": []}'),
+        plain('{"tensor": ["float32", [Infinity]]}'),
+        plain('{"tensor": ["float32", [1e30]]}'),
+        plain('{"tensor": ["float32", [-1]]}'),
+        plain('{"tensor": ["float32", [9]]}'),
+        plain('{"dict": [[[], 1]]}'),
+        plain("[" * 100_000),
     ],
 )
 def test_nonsense_is_a_value_error(data):
