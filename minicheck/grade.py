@@ -29,8 +29,9 @@ from typing import Any, NamedTuple
 from .exam import FAILED
 from .notebook import Mark, Marked
 from .sandbox import descendants
+from .submission import Unreadable
 from .tables import Graded, earned, line
-from .uploads import Submission, Unreadable
+from .uploads import Submission
 
 PACKAGE = Path(__file__).resolve().parent
 

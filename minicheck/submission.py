@@ -28,7 +28,7 @@ import stat
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 # ------------------------------------------------------------
 # The file.
@@ -38,27 +38,12 @@ class Unreadable(ValueError):
     """A submission that is no notebook; the message tells the student why."""
 
 
-def read(path: Path, most: int = 20 << 20, within: Path | None = None) -> dict:
-    """The notebook at `path`, of at most `most` bytes; no folder below `within` (its own) may be a symbolic link."""
-    within = within or path.parent
-    folder = os.open(within, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for part in path.relative_to(within).parts[:-1]:
-            below = _opened(part, folder, os.O_DIRECTORY)
-            os.close(folder)
-            folder = below
-        file = _opened(path.name, folder, os.O_NONBLOCK)  # a pipe would wait for its writer
-    finally:
-        os.close(folder)
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise Unreadable(f"{path.name} is not a regular file")
-        with open(file, "rb", closefd=False) as stream:
-            data = stream.read(most + 1)
-    finally:
-        os.close(file)
-    if len(data) > most:
-        raise Unreadable(f"{path.name} has more than {most >> 20} MiB: clear its outputs")
+MOST_BYTES = 20_000_000
+
+
+def read(path: Path, within: Path | None = None) -> dict:
+    """The notebook at `path`, of `contents`."""
+    data = contents(path, within)
     try:
         notebook = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -68,13 +53,39 @@ def read(path: Path, most: int = 20 << 20, within: Path | None = None) -> dict:
     return notebook
 
 
+def contents(path: Path, within: Path | None = None) -> bytes:
+    """What a plain file has; neither it nor a folder below `within` (its own) may be a symbolic link."""
+    within = within or path.parent
+    *above, name = path.relative_to(within).parts
+    with contextlib.ExitStack() as opened:
+        place = os.open(within, os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, place)
+        for part in above:
+            place = _opened(part, place, os.O_DIRECTORY)
+            opened.callback(os.close, place)
+        file = _opened(name, place, os.O_NONBLOCK)  # a pipe would wait for its writer
+        opened.callback(os.close, file)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise Unreadable(f"{name} is not a regular file")
+        return taken(open(file, "rb", closefd=False), name)
+
+
+def taken(stream: IO[bytes], name: str) -> bytes:
+    """All that is in a stream, which is closed."""
+    with stream:
+        data = stream.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise Unreadable(f"{name} has more than {MOST_BYTES:,} bytes: clear its outputs")
+    return data
+
+
 def _opened(name: str, folder: int, flags: int) -> int:
     try:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | flags, dir_fd=folder)
     except OSError as error:
         with contextlib.suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise Unreadable(f"{name} is a symbolic link: hand in the file itself") from None
+                raise Unreadable(f"{name} is a link, and links are not followed") from None
         raise Unreadable(f"{name} cannot be opened: {error.strerror}") from None
 
 

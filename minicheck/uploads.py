@@ -6,7 +6,7 @@
     lastnamefirstname_[LATE_]ID_FILEID_anything.ipynb           Canvas
     Full Name_ID_assignsubmission_file_/anything.ipynb          Moodle, also without folders
 
-Invariant: nothing is written, no link is followed, and no more than MOST_BYTES of a file is read. A zip is never
+Invariant: nothing is written, no link is followed, and no more of a file is read than a notebook may have. A zip is never
 unpacked: its files are read where they lie. Whose file it is, is told by what a student cannot choose.
 """
 
@@ -22,17 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-MOST_BYTES = 20_000_000
+from .submission import Unreadable, contents, taken
+
 MOST_FILES = 20_000
 MOST_IN_ALL = 4_000_000_000
 MOST_RATIO = 100
 
 CANVAS = re.compile(r"(?P<name>.+?)_(?P<late>LATE_)?(?P<number>\d+)_\d+_(?P<file>.+)")
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_file(?:_(?P<file>.*))?")
-
-
-class Unreadable(Exception):
-    """Why a file that was handed in is not read, in words for its author."""
 
 
 class File(NamedTuple):
@@ -151,35 +148,16 @@ def _files_of_folder(
             parts = (*above, entry.name)
             if _hidden(entry.name):
                 continue
-            if entry.is_symlink():
-                refuse = partial(_refuse, "it is a link, and links are not followed")
-                yield parts, File(entry.name, refuse, link=True)
-            elif not entry.is_dir(follow_symlinks=False):
-                yield parts, File(entry.name, partial(_read, Path(entry.path)))
+            if not entry.is_dir(follow_symlinks=False):
+                path = Path(entry.path)
+                read = partial(contents, path, path.parents[len(above)])
+                yield parts, File(entry.name, read, entry.is_symlink())
             elif len(parts) < 4:
                 yield from _files_of_folder(Path(entry.path), parts)
 
 
 def _refuse(why: str) -> bytes:
     raise Unreadable(why)
-
-
-def _read(path: Path) -> bytes:
-    """A plain file: not what a link names, and no pipe that never ends."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        raise Unreadable(f"it cannot be opened: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Unreadable("it is not a plain file")
-        return _limited(file.read(MOST_BYTES + 1))
-
-
-def _limited(content: bytes) -> bytes:
-    if len(content) > MOST_BYTES:
-        raise Unreadable(f"it is larger than {MOST_BYTES // 1_000_000} MB")
-    return content
 
 
 def _files_of_zip(source: Path) -> list[tuple[tuple[str, ...], File]]:
@@ -207,7 +185,8 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     if entry.file_size > max(1_000_000, MOST_RATIO * entry.compress_size):
         raise Unreadable(f"it is packed to less than a {MOST_RATIO}th of its size")
     try:
-        with archive.open(entry) as file:
-            return _limited(file.read(MOST_BYTES + 1))
+        return taken(archive.open(entry), "it")
+    except Unreadable:
+        raise
     except (OSError, EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise Unreadable(f"it cannot be unpacked: {error}") from None

@@ -143,7 +143,7 @@ def test_what_cannot_be_read_is_a_zero_with_words(folder):
     assert run(root)[0] == {"ann": 2, "eve": 0}
     record = Journal(root / "graded/journal.jsonl").latest["eve"]
     assert record["marks"][0][2] == record["odd"][0]
-    assert "could not be read: it is a link" in record["odd"][0]
+    assert "could not be read: eve.ipynb is a link" in record["odd"][0]
 
 
 def test_only_what_changed_is_graded_again(folder):

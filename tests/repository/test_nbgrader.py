@@ -159,9 +159,9 @@ def hand_in_badly(root):
         "stripped": "No cell had",
         "reordered": "another order",
         "broken": "There is nothing to grade",
-        "linked": "is a symbolic link",
+        "linked": "is a link, and links are not followed",
         "beside": "",
-        "away": "is a symbolic link",
+        "away": "is a link, and links are not followed",
     }
 
 
