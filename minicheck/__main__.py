@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from .grade import Change, Run, Stopped, adopt_orphans, end_processes, questions
+from .grade import Run, Stopped, adopt_orphans, end_processes, questions
 from .notebook import examine
 from .sandbox import descendants
 from .submission import read
@@ -195,7 +195,7 @@ def duration(seconds: float) -> str:
 def summary(
     assignment: str,
     graded: Sequence[Graded],
-    changes: Sequence[Change],
+    changes: Sequence[str],
     kept: int,
     seconds: float,
 ) -> Iterator[str]:

@@ -23,8 +23,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .exam import FAILED
 from .notebook import Mark, Marked
@@ -119,23 +120,8 @@ class Journal:
         self._file.close()
 
 
-class Change(NamedTuple):
-    """A mark that is another than when a run last came to its end."""
-
-    student: str
-    old: float | None
-    new: float | None
-    exercises: list[str]
-    why: str
-
-    def __str__(self) -> str:
-        old, new = ("none" if p is None else f"{p:g}" for p in (self.old, self.new))
-        of_what = f" ({', '.join(self.exercises)})" if self.exercises else ""
-        return f"{line(self.student)}: {old} → {new}{of_what}, because {self.why}"
-
-
-def change(before: dict | None, now: dict) -> Change | None:
-    """What differs between two lines of the journal; None if no mark does."""
+def change(before: dict | None, now: dict) -> str | None:
+    """What differs between the marks in two lines of a student's in the journal, in words; None if nothing does."""
     if before is None:
         return None
     old, new = (_points_by_exercise(record) for record in (before, now))
@@ -151,21 +137,19 @@ def change(before: dict | None, now: dict) -> Change | None:
         why = f"it could not be graded {'before' if before['failed'] else 'now'}"
     elif before["submission"] != now["submission"]:
         why = "it was handed in anew"
-    sums = [None if r["failed"] else sum(p.values()) for r, p in ((before, old), (now, new))]
-    return Change(now["student"], sums[0], sums[1], exercises, why)
+    was, is_ = (f"{sum(points.values()):g}" if points else "none" for points in (old, new))
+    of_what = f" ({', '.join(exercises)})" if exercises else ""
+    return f"{line(now['student'])}: {was} → {is_}{of_what}, because {why}"
 
 
 def _points_by_exercise(record: dict) -> dict[str, float]:
-    if record["failed"]:
-        return {}
-    return {m.exercise: earned(m) for m in (Mark(*mark) for mark in record["marks"])}
+    """Without any where the marking has failed."""
+    marks = [] if record["failed"] else [Mark(*mark) for mark in record["marks"]]
+    return {mark.exercise: earned(mark) for mark in marks}
 
 
 # ------------------------------------------------------------
 # The run.
-
-
-Marker = Callable[[Path, dict, Any], Marked]
 
 
 class Stopped(Exception):
@@ -177,6 +161,7 @@ class Stopped(Exception):
         self.stuck = stuck
 
 
+@dataclass
 class Run:
     """One run over the submissions of a class.
 
@@ -184,32 +169,25 @@ class Run:
     say: told a line for each submission. On KeyboardInterrupt all processes that the run has started are ended.
     """
 
-    def __init__(
-        self,
-        asked: dict,
-        out: Path,
-        mark: Marker,
-        sandbox: Any = None,
-        jobs: int = 1,
-        again: Sequence[str] = (),
-        say: Callable[[int, Graded], None] = lambda done, graded: None,
-    ):
-        self._asked = asked
-        self._tests = test_cells(asked)
-        self._grading = digest_of_grading(asked)
-        self._mark = mark
-        self._sandbox = sandbox
-        self._jobs = jobs
-        self._again = set(again)
-        self._say = say
-        self._stop = threading.Event()
-        self._journal = Journal(out / "journal.jsonl")
-        self.kept = 0
+    asked: dict
+    out: Path
+    mark: Callable[[Path, dict, Any], Marked]
+    sandbox: Any = None
+    jobs: int = 1
+    again: Sequence[str] = ()
+    say: Callable[[int, Graded], None] = lambda done, graded: None
+    kept: int = 0
 
-    def grade(self, submissions: Sequence[Submission]) -> tuple[list[Graded], list[Change]]:
+    def __post_init__(self) -> None:
+        self._tests = test_cells(self.asked)
+        self._grading = digest_of_grading(self.asked)
+        self._stop = threading.Event()
+        self._journal = Journal(self.out / "journal.jsonl")
+
+    def grade(self, submissions: Sequence[Submission]) -> tuple[list[Graded], list[str]]:
         """The marks in the order of the submissions, and which of them changed."""
         others = descendants(os.getpid())
-        pool = ThreadPoolExecutor(self._jobs, "grade")
+        pool = ThreadPoolExecutor(self.jobs, "grade")
         futures = {pool.submit(self._one, one): one for one in submissions}
         done = 0
         try:
@@ -218,7 +196,7 @@ class Run:
                 done += 1
                 self.kept += not fresh
                 if fresh:
-                    self._say(done, graded)
+                    self.say(done, graded)
         except KeyboardInterrupt:
             stuck = self._end(pool, list(futures), others)
             raise Stopped(done, stuck) from None
@@ -271,7 +249,7 @@ class Run:
     def _holds(self, known: dict, record: dict) -> bool:
         """Whether a mark of the journal is still this notebook's."""
         same = all(known[key] == record[key] for key in record)
-        return same and not known["failed"] and known["student"] not in self._again
+        return same and not known["failed"] and known["student"] not in self.again
 
     def _marked(self, content: bytes) -> dict:
         try:
@@ -280,7 +258,7 @@ class Run:
             ) as folder:
                 path = Path(folder) / "submission.ipynb"
                 path.write_bytes(content)
-                marked = self._mark(path, self._asked, self._sandbox)
+                marked = self.mark(path, self.asked, self.sandbox)
             marks = [list(mark) for mark in marked.marks]
             if [(mark[0], mark[1]) for mark in marks] != list(self._tests.items()):
                 raise ValueError("not every exercise was marked")
