@@ -4,7 +4,7 @@
 that trusts its marks: a cell that lost them, or that is there twice, would stop the whole class with an error
 that speaks of old metadata. The student reads at the top of the feedback what was repaired. A notebook that
 cannot be read is graded as the release, which is empty. A link beside a notebook is left out: nbgrader would copy what
-it names.
+it names. So is a file timestamp.txt that tells no time: nbgrader would give no mark, or wait for ever.
 
 "minicheck.regrade.Regrade" stands in the place of Execute in `c.Autograde.autograde_preprocessors`. nbgrader's own
 would run a stranger's cells in a kernel, as the teacher, and believe what that shows: there `check.f = lambda
@@ -17,6 +17,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -26,7 +27,7 @@ from traitlets import Bool, Unicode
 
 from .notebook import examine
 from .sandbox import choose
-from .submission import Unreadable, read, restored
+from .submission import Unreadable, contents, read, restored
 from .tables import earned
 
 
@@ -39,6 +40,7 @@ class Repair(NotebookExporter):
         folders = place.format_path(place.submitted_directory, "*", place.assignment_id)
         left_out = [glob.escape(path) for path in glob.glob(folders) for path in no_files(path)]
         place.ignore = [*dict.fromkeys([*place.ignore, *left_out])]
+        place.get_existing_timestamp = partial(timestamp, place)
 
     def from_filename(self, filename, resources=None, **kw):
         place = self.parent.coursedir
@@ -73,6 +75,15 @@ def no_files(folder: str) -> list[str]:
         for path in paths
         if os.path.islink(path) or not (os.path.isfile(path) or os.path.isdir(path))
     ]
+
+
+def timestamp(place, folder):
+    """When something was handed in, as nbgrader reads it; None where the file is none, or tells no time."""
+    try:
+        contents(Path(folder) / "timestamp.txt")
+        return type(place).get_existing_timestamp(place, folder)
+    except Exception:  # of a time that nobody can read nbgrader makes an error, and no mark
+        return None
 
 
 def _markdown(notebook, text):

@@ -102,8 +102,9 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
         student: (0 if student in NOTHING else 9, 9) for student in words
     }
     assert (root / exercise).read_bytes() == ours
+    assert (root / "grades.csv").read_text().count("2024-02-03 04:05:06") == 1
     kept = [path for path in (root / "autograded").rglob("*") if path.is_file()]
-    assert {path.name for path in kept} == {f"{NAME}.ipynb", "own.txt"}
+    assert {path.name for path in kept} == {f"{NAME}.ipynb", "own.txt", "timestamp.txt"}
     for student, said in {"cheat": "`double_test` was changed", **words}.items():
         feedback = (root / "feedback" / student / NAME / f"{NAME}.html").read_text()
         text = feedback.replace("<code>", "`").replace("</code>", "`")
@@ -151,6 +152,8 @@ def hand_in_badly(root):
     paths["linked"].unlink()
     paths["linked"].symlink_to(root / "solutions" / NAME / f"{NAME}.ipynb")
     put_links(root, paths["beside"].parent, paths["away"].parent)
+    (paths["twice"].parent / "timestamp.txt").write_text("early")
+    (paths["split"].parent / "timestamp.txt").write_text("2024-02-03 04:05:06 UTC")
     return {
         "right": "",
         "split": "2 cells had the mark `add`",
@@ -174,7 +177,7 @@ def put_links(root, beside, away):
     (beside / "data [1]" / "link.txt").symlink_to(secret)
     (beside / "link [1].txt").symlink_to(secret)
     (beside / "lost.txt").symlink_to(root / "nowhere")
-    os.mkfifo(beside / "pipe")
+    os.mkfifo(beside / "timestamp.txt")
     away.rename(root / "elsewhere")
     (root / "elsewhere" / "other.txt").write_text("of the teacher's")
     away.symlink_to(root / "elsewhere")
