@@ -205,7 +205,6 @@ class Exam:
                 self.value(case, args, r, name, value, wants[r][name])
         for name in self.replicated:
             identical([unpacked(got["found"], self.returns)[name] for got in outcome.results], name)
-        waited(outcome)
         if "cost" not in self.promises:
             self.cost(case, args, outcome)
 
@@ -236,6 +235,7 @@ def look(exam: Exam, outcomes: Iterable[tuple[Case, list[tuple], Outcome]]) -> N
     for case, args, outcome in outcomes:
         try:
             exam.judge(case, args, outcome)
+            waited(outcome)
             for promise in exam.promises:
                 broken[promise] = broken.get(promise) or _cost(exam, promise, case, args, outcome)
         except Wrong as wrong:
@@ -719,7 +719,7 @@ WAIT = "Keep what isend, irecv, batch and stream return, and wait() for each."
 def waited(outcome: Outcome) -> None:
     """Raise Wrong if an answer has returned while what it posted may be under way; of runs that report what is `open`."""
     for r, got in enumerate(outcome.results):
-        if got.get("open"):
+        if isinstance(got, dict) and got.get("open"):
             raise Wrong(
                 f"the numbers are right, but rank {r} returns without waiting for all that it has posted "
                 f"({got['open']}): it may still be under way, and who writes into a tensor that is being sent changes "

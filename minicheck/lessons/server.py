@@ -31,7 +31,6 @@ from ..exam import (
     shaped,
     timed,
     uniform,
-    waited,
 )
 from ..oracles.server import as_they_come, in_step, owners
 
@@ -454,7 +453,6 @@ class Synchronous(Exam):
             rule = "Does every gradient meet its own part, and is it added up anew in every step?"
             looks = partial(self._looks, args=args, server=r, want=want)
             close(got, want[-1], f"rank {r}: the server's part", looks, rule)
-        waited(outcome)
 
     def _looks(self, got, args, server, want):
         part = lambda slip: trajectory(args, slip)[-1].tensor_split(args[0][0])[server]
@@ -581,7 +579,6 @@ class Asynchronous(Exam):
     def judge(self, case, args, outcome):
         _, steps, bound = case.given
         replayed(args, outcome.results, list(steps), bound, args[0][3])
-        waited(outcome)
 
     def traffic(self, case, args, outcome):
         (_, steps, _), nbytes = case.given, args[0][0].nbytes

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from minicheck import Wrong
-from minicheck.exam import Exam, Outcome, decode, encode
+from minicheck.exam import Exam, Outcome, decode, encode, waited
 from tests.bank.bank import ROOT, Bug, assignment, run
 from tests.bank.judge import examined, together
 
@@ -25,6 +25,7 @@ def said(exam, answer, case, seed=0):
     )
     try:
         exam.judge(case, args, outcome)
+        waited(outcome)
         for promise in exam.promises:
             getattr(exam, promise)(case, args, outcome)
     except Wrong as wrong:

@@ -539,6 +539,8 @@ def test_what_nobody_waits_for_is_told():
     waited(Outcome(list(World(2).run(run, True)), []))
     with pytest.raises(Wrong, match="rank 0 returns without waiting for all that it has posted"):
         waited(Outcome(list(World(2).run(run, False)), []))
+    with pytest.raises(Wrong, match="dear: 1: the numbers are right, but rank 1 returns without"):
+        look(Dear(), [(Case(1, "1"), [()], Outcome([None, {"open": 1}, None], []))])
 
 
 def test_who_returns_before_its_sends_are_met_is_told():
