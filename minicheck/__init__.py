@@ -6,6 +6,7 @@ waited for either.
 
     exam              how to write an examination, how a wrong answer is described, numbers that a learner predicts
     guard, examinee, refuse   an answer runs in fresh processes, where it can do no harm, and is judged outside of them
+    asking, kernel, relay     what such a process has of an examination, what it may do, what it may send
     lessons           the exercises, one file a lesson
     oracles           right answers that the answers must not reach, by lesson
     notebook, regrade a whole notebook, without nbgrader (`python -m minicheck NOTEBOOK`) and with it

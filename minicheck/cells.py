@@ -66,6 +66,8 @@ def _empty(finder, forbidden: tuple[str, ...]) -> None:
     refuse.library(forbidden)
     refuse.graders()
     finder.forget((*forbidden, "minicheck"))
+    for name in forbidden:  # also what PyTorch has and nobody has loaded
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # as Python has what cannot be imported
     sys.modules["minicheck"] = Unasked("minicheck")
 
 

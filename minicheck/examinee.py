@@ -29,7 +29,8 @@ from minidist.comm.server import warm_up
 from minidist.comm.shm import Endpoint, ShmComm
 from minidist.comm.trace import Trace
 
-from . import refuse
+from . import kernel, refuse
+from .asking import keep_asking
 from .exam import Exam, decode, encode
 from .pipe import MOST, Pipe, Silent
 from .relay import Relay
@@ -130,6 +131,7 @@ def nurse(exam: Exam, line: Pipe, finder=None) -> None:
     try:
         _keep({line.reads, line.writes})
         refuse.library((*exam.forbidden, "minicheck.oracles"))
+        keep_asking(exam)
         refuse.graders()
         if finder is not None:
             finder.forget((*exam.forbidden, "minicheck"))
@@ -279,20 +281,22 @@ def _forked(fds: list[int], serve: Callable[[Pipe], None]) -> int:
     pid = os.fork()
     if pid == 0:
         try:
+            line = Pipe(*fds[:2])
             begin(*fds)
-            serve(Pipe(*fds[:2]))
+            serve(line)
         finally:
             os._exit(0)
     return pid
 
 
 def begin(reads: int, writes: int, alive: int, stack: int) -> None:
-    """In the forked process: keep nothing of others' but the pipes."""
+    """In the forked process: keep nothing of others' but the pipes, and nothing to do but to compute."""
     _keep({reads, writes, alive, stack})
-    threading.Thread(target=_watch, args=(alive,), daemon=True).start()
-    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     for limit, most in LIMITS.items():
         resource.setrlimit(limit, (most, most))
+    kernel.keep_to_itself()
+    threading.Thread(target=_watch, args=(alive,), daemon=True).start()
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
 
 
 def _keep(kept: set[int]) -> None:
@@ -374,7 +378,8 @@ def rank(exam: Exam, packed: list[bytes], relay: Relay, r: int) -> Callable[[Pip
 
 def _as_rank(exam: Exam, answers: list, rings: Rings, r: int, args: tuple) -> dict:
     trace = Trace(rings.n)
-    endpoint = Endpoint(rings, r, exam.step, True, trace)
+    # not checked: the relay passes on no more of a message than its bytes; in Worlds all is compared
+    endpoint = Endpoint(rings, r, exam.step, False, trace)
     value = exam.run(ShmComm(endpoint, list(range(rings.n)), r), *answers, *args)
     endpoint.close()
     return {"results": [value]}

@@ -66,6 +66,10 @@ WRITTEN = (PACKAGE + os.sep, GRADERS + os.sep)
 PRESENTS = "minidist.study"
 # of the library, which an answer may not load if they are not loaded yet
 FOLDERS = ("checkpoint", "collectives", "parallel", "study", "train")
+METERS = (
+    "tracemalloc",
+    "_tracemalloc",
+)  # what counts outside of tensors; who stops it is not counted
 LIBRARYS = "this is the library's: the exercise is about building it yourself"
 
 
@@ -157,6 +161,8 @@ def outside(forbidden: tuple[str, ...] = ()) -> None:
     `forbidden` modules that have not been loaded."""
     _ = ctypes.pythonapi.PyThreadState_SetAsyncExc  # a World looks it up when it ends a rank
     sys.dont_write_bytecode = True
+    for name in METERS:
+        sys.modules.pop(name, None)
     sys.addaudithook(_hook([name for name in forbidden if name not in sys.modules]))
 
 
@@ -175,7 +181,7 @@ def _hook(absent: list[str]):
     real = os.path.realpath
     fsdecode = os.fsdecode
     string = (str, bytes)
-    librarys = LIBRARYS
+    librarys, meters = LIBRARYS, METERS
 
     def hook(event: str, args: tuple) -> None:
         if event == "open":
@@ -190,6 +196,8 @@ def _hook(absent: list[str]):
         if event == "code.__new__" and args[1].startswith(written):
             # a copy of the library's code, pickled by value, has come with the answer
             raise refused(librarys)
+        if event == "import" and args[0] in meters:
+            raise refused(f"an answer does not set the meters ({args[0]})")
         if event in exactly or event.startswith(beginnings):
             raise refused(
                 f"an answer talks to other ranks with its Comm, and to nothing else ({event})"

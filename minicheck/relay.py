@@ -4,7 +4,9 @@
     rank 1 ── its rings ──▶ relay ── its rings ──▶ rank 0
 
 Each rank has shared memory with the relay alone, a process of its own in which no answer runs. What the header of a
-message says that it has is what the relay copies, so no byte passes that is not counted but the header's own.
+message says that it has is what the relay copies. Of the header it passes on how long the message is and which Comm's, and
+not what a sender might say beside: labels, shapes and names of files reach nobody, and are compared in Worlds. Messages
+without any bytes are free until they are so many that their number, or their order, may say something.
 """
 
 from __future__ import annotations
@@ -12,15 +14,23 @@ from __future__ import annotations
 import ctypes
 import itertools
 import marshal
+import re
 import select
+import time
 from typing import NoReturn
 
-from minidist.comm.message import HEADER, Incoming, Outgoing, Rings
+from minidist.comm.message import HEADER, Incoming, Outgoing, Rings, packed
 
 from .exam import encode
 from .pipe import Pipe
 
 IDLE = 0.0003  # seconds between two looks at rings in which nothing has come
+EMPTY = (
+    64  # messages without any bytes from one rank to another, of which more count as a byte each
+)
+CHANNEL = re.compile(
+    r"main(/(\d{1,4}\.-?\d{1,4}|(lane|group) \d{1,4}))*"
+)  # of a Comm, of its groups and streams
 
 
 class Relay:
@@ -59,10 +69,10 @@ class Relay:
             if not any(moved):
                 waits = {link.pair[0] for link in links if link.held}
                 for rank in range(n):
-                    if flags[rank] != told[rank] and rank not in waits:
-                        told[rank] = flags[rank]
+                    if flags[rank] and not told[rank] and rank not in waits:
+                        told[rank] = min(flags[rank], 2)  # returned, or dead: once
                         for rings in self.rings:
-                            rings.flag(rank, flags[rank])
+                            rings.flag(rank, told[rank])
                 if select.select([line.reads], [], [], IDLE)[0]:
                     line.receive(1.0)
                     line.send(encode(sent), 60.0)
@@ -78,6 +88,7 @@ class Link:
         self._sent = sent
         self.held = False  # a filled slot that has not been passed on
         self._left = 0  # bytes of the message that is under way
+        self._empty = 0  # messages without any
 
     def move(self) -> bool:
         """Pass on a slot, if one is filled here and one free there."""
@@ -88,11 +99,9 @@ class Link:
         head = 0
         if not self._left:
             head = HEADER
-            nbytes = marshal.loads(ctypes.string_at(here, HEADER))[1]
-            self._sent.append((*self.pair, nbytes))
-            self._left = nbytes
+            self._left = self._begin(ctypes.string_at(here, HEADER), there)
         size = min(self._from.slot - head, self._left)
-        ctypes.memmove(there, here, head + size)
+        ctypes.memmove(there + head, here + head, size)
         self._left -= size
         self.held = False
         self._to.count += 1
@@ -102,3 +111,16 @@ class Link:
         self._from.spaces.release()
         self._from.bell.release()
         return True
+
+    def _begin(self, said: bytes, there: int) -> int:
+        """Count a message, and write what is to be known of it. Returns its bytes; ValueError where it has no header."""
+        channel, nbytes, *_ = marshal.loads(said)
+        if type(nbytes) is not int or nbytes < 0 or not CHANNEL.fullmatch(channel):
+            raise ValueError(f"{nbytes} bytes on {channel}")
+        header = packed(
+            (channel, nbytes, time.monotonic(), ((nbytes,), "uint8", None, None, "", 0))
+        )
+        ctypes.memmove(there, header, len(header))
+        self._empty += not nbytes
+        self._sent.append((*self.pair, nbytes or int(self._empty > EMPTY)))
+        return nbytes

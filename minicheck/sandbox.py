@@ -4,10 +4,10 @@
 
 In there: no network; another user, without capabilities; Python, its packages and the system's libraries, read-only; a
 work folder in memory; no file of the course, no gradebook, no other submission. The kernel refuses system calls that
-lead to other processes and other namespaces (`FILTER`). Limits on time, memory, processes, sizes of files and output.
+lead to other processes and other namespaces (kernel.py). Limits on time, memory, processes, sizes of files and output.
 When it is closed, everything in it ends.
 
-Source: bubblewrap's manual, https://github.com/containers/bubblewrap; seccomp(2); namespaces(7).
+Source: bubblewrap's manual, https://github.com/containers/bubblewrap; namespaces(7).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import resource
 import shutil
 import signal
 import site
-import struct
 import subprocess
 import sys
 import tempfile
@@ -32,89 +31,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from .kernel import MACHINES, sandbox_filter
 from .pipe import Pipe
-
-# ------------------------------------------------------------
-# Calls that the kernel refuses, as a program of classic BPF. Numbers by architecture: asm/unistd.h.
-
-
-CALLS = {
-    # other processes
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    # other namespaces and file systems
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsmount": (432, 432),
-    "mount_setattr": (442, 442),
-    "open_by_handle_at": (304, 265),
-    # memory that no limit counts
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "shmget": (29, 194),
-    "msgget": (68, 186),
-    "semget": (64, 190),
-    # large parts of the kernel that nothing here needs
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "personality": (135, 92),
-    "syslog": (103, 116),
-}
-CLONE = (56, 220)
-CLONE3 = 435  # its flags lie in memory, which a filter cannot read: libraries go back to clone
-SOCKET = (41, 198)
-# by machine: the audit architecture, and which of the numbers above are its own
-MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-NAMESPACES = 0x7E020000  # CLONE_NEW…
-AF_UNIX = 1
-ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
-REFUSE = 0x00050000  # SECCOMP_RET_ERRNO
-EPERM = 1
-ENOSYS = 38
-# BPF's instructions: of the number that is loaded
-LOAD = 0x20
-EQUAL = 0x15
-ABOVE = 0x35
-ANY_BIT = 0x45
-RETURN = 0x06
-# where they lie in seccomp_data
-NUMBER = 0
-ARCHITECTURE = 4
-ARGUMENT = 16
-
-
-def call_filter(machine: str) -> bytes:
-    """The program for seccomp: everything but `CALLS`, new namespaces, and sockets other than local ones."""
-    architecture, own = MACHINES[machine]
-    refused = [numbers[own] for numbers in CALLS.values()]
-    rows = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, REFUSE | EPERM)]
-    rows.append((LOAD, 0, 0, NUMBER))
-    # calls of the 32 bits with 64-bit registers have numbers of their own
-    rows += [(ABOVE, 0, 1, 0x40000000), (RETURN, 0, 0, REFUSE | EPERM)]
-    for number in refused:
-        rows += [(EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE | EPERM)]
-    rows += [(EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, REFUSE | ENOSYS)]
-    rows += [(EQUAL, 0, 3, CLONE[own]), (LOAD, 0, 0, ARGUMENT), (ANY_BIT, 0, 1, NAMESPACES)]
-    rows += [(RETURN, 0, 0, REFUSE | EPERM), (LOAD, 0, 0, NUMBER)]
-    rows += [(EQUAL, 0, 3, SOCKET[own]), (LOAD, 0, 0, ARGUMENT), (EQUAL, 1, 0, AF_UNIX)]
-    rows += [(RETURN, 0, 0, REFUSE | EPERM), (RETURN, 0, 0, ALLOW)]
-    return b"".join(struct.pack("HBBI", *row) for row in rows)
-
 
 # ------------------------------------------------------------
 # The sandbox, and a process in it.
@@ -221,7 +139,7 @@ class Sandbox:
     @contextlib.contextmanager
     def _filter(self) -> Iterator[int]:
         with tempfile.TemporaryFile() as file:
-            file.write(call_filter(platform.machine()))
+            file.write(sandbox_filter(platform.machine()))
             file.seek(0)
             yield file.fileno()
 

@@ -12,6 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from tests.bank.bank import ROOT, assignment, planted
+from tests.hostile.sideways import sideways
 
 
 class Cheat(NamedTuple):
@@ -789,7 +790,8 @@ SETS: tuple[tuple[Callable[..., Cheat], tuple], ...] = (
 def cheats() -> dict[str, Cheat]:
     """All, by name."""
     found = [make(*row) for make, rows in SETS for row in rows]
-    return {cheat.name: cheat for cheat in [*found, *by_hand()]}
+    found += [*by_hand(), *(Cheat(*row) for row in sideways())]
+    return {cheat.name: cheat for cheat in found}
 
 
 # one of each class: they run in `make test`

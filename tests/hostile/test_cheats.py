@@ -10,6 +10,7 @@ from minicheck.sandbox import engine
 from tests.bank.bank import ROOT, assignment, run
 from tests.bank.judge import examined, graders_kept
 from tests.hostile.cheats import SPREAD, cheats
+from tests.hostile.sideways import OPEN
 from tests.sandboxed import BWRAP
 
 # One of each kind that passes where there is no sandbox.
@@ -18,6 +19,8 @@ BOXED = (
     "02_messages, predict: right numbers are looked up in the frames of its opener",
     "14_tensor, my_heads: a silent trace: the parts are gathered, and one's own taken out",
     "19_hybrid, groups: the solution is read by from_file",
+    "03_topology, hierarchical: ranks talk by names of files",
+    "03_topology, bandwidth: wants() of its own examination",
 )
 
 # Those that get the mark on a student's own machine, where the answer's process has files, and the notebook the library:
@@ -75,6 +78,8 @@ PASSING = frozenset(
         "16_pipelines, one_f_one_b: a table of cases: the library has it",
         "18_pipedream, no_flush: a table of cases: the library has the list",
         "16_pipelines, zero_bubble: a table of cases: the library has it",
+        "12_operators, attention: the examination's run is replaced: the meter has seen nothing",
+        "03_topology, tree_broadcast: the clock of the World is replaced: the root sends to all",
     ]
 )
 
@@ -114,6 +119,12 @@ def test_a_cheat_is_refused(cheat):
     assert wrong is not None and str(wrong).startswith(f"{cheat.exercise}: ")
 
 
+def in_a_class(cheat):
+    if (cheat.lesson, cheat.exercise, cheat.title) in OPEN:
+        return [pytest.mark.full, pytest.mark.xfail(strict=True, reason="measured where it runs")]
+    return [] if cheat.name in BOXED else [pytest.mark.full]
+
+
 def graded(cheat, sandbox):
     """What a teacher's grading says of it: its cell runs in a sandbox, and its answer in another."""
     path = ROOT / "solutions" / cheat.lesson / f"{cheat.lesson}.ipynb"
@@ -134,13 +145,10 @@ def graded(cheat, sandbox):
 @BWRAP
 @pytest.mark.parametrize(
     "cheat",
-    [
-        pytest.param(cheat, id=name, marks=[] if name in BOXED else pytest.mark.full)
-        for name, cheat in cheats().items()
-    ],
+    [pytest.param(cheat, id=name, marks=in_a_class(cheat)) for name, cheat in cheats().items()],
 )
 def test_a_cheat_earns_nothing_in_a_class(cheat):
-    """Not one of them: what it wants to call is not there, nor the right numbers, nor the meter."""
+    """What it wants to call is not there, nor the right numbers, nor another rank; but see `OPEN`."""
     assert graded(cheat, engine())
 
 
