@@ -1109,6 +1109,21 @@ all_gather(comm, chunks)
 """,
     ),
     Bug(
+        "all_reduce",
+        "the views of the first tensor of each shape are kept, and used for all that come after",
+        cell='''
+kept = {}
+
+
+def all_reduce(comm, x):
+    """Fill every rank's x with the sum over all ranks, in place."""
+    key = comm.size, comm.rank, x.shape, x.dtype
+    chunks = kept.setdefault(key, x.view(-1).tensor_split(comm.size))
+    chunks[comm.rank].copy_(reduce_scatter(comm, chunks))
+    all_gather(comm, chunks)
+''',
+    ),
+    Bug(
         "ring_sum",
         "sends nobody waits for",
         old="received = comm.sendrecv(passing, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
@@ -1129,5 +1144,18 @@ comm.recv(received, (r - 1) % n)
         "view(-1) of a tensor that is not contiguous",
         old="received = comm.sendrecv(passing, (r + 1) % n, torch.empty_like(x), (r - 1) % n)",
         new="received = comm.sendrecv(passing.view(-1), (r + 1) % n, torch.empty(x.numel(), dtype=x.dtype), (r - 1) % n).view(x.shape)",
+    ),
+    Bug(
+        "ring_sum",
+        "torch.sum makes 64 bits of whole numbers with 32",
+        cell='''
+def ring_sum(comm, x):
+    """The sum of every rank's x, in a new tensor: n-1 steps, x untouched."""
+    n, r = comm.size, comm.rank
+    seen = [x]
+    for _ in range(n - 1):
+        seen.append(comm.sendrecv(seen[-1], (r + 1) % n, torch.empty_like(x), (r - 1) % n))
+    return torch.stack(seen).sum(0)
+''',
     ),
 ]

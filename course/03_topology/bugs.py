@@ -1816,6 +1816,12 @@ def find_slow(trace):
     ),
     Bug(
         "find_slow",
+        "the latency counts as time on the wire, so that who sends small messages looks slow",
+        old="paces.setdefault(rank, []).append((m.sent - m.start) / m.nbytes)",
+        new="paces.setdefault(rank, []).append((m.arrived - m.start) / m.nbytes)",
+    ),
+    Bug(
+        "find_slow",
         "the rank of the picture",
         cheat=True,
         cell='''
@@ -2214,6 +2220,25 @@ comm.recv(give, partner)
         "int sums as float64",
         old="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
         new="keep.copy_(keep.double() + comm.sendrecv(give, partner, torch.empty_like(keep), partner).double())",
+    ),
+    Bug(
+        "halving_doubling",
+        "the first tensor of each shape is kept, and used for all that come after",
+        edits=(
+            (
+                "def halving_doubling(comm, x):",
+                """
+kept = {}
+
+
+def halving_doubling(comm, x):
+""",
+            ),
+            (
+                "part = x.view(-1)",
+                "part = kept.setdefault((comm.size, comm.rank, x.shape, x.dtype), x.view(-1))",
+            ),
+        ),
     ),
     Bug(
         "hierarchical",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import product
 
@@ -41,7 +42,7 @@ from ..exam import (
 
 RANKS = (3, 2, 4, 1, 5)  # first the smallest ring that can be wrong, and be understood
 SHAPES = ((6,), (7,), (1,), (0,), (2,), (3,), (4,), (5,), (12,), (13,), (), (2, 3), (3, 5), (1000,))
-DTYPES = (torch.float64, torch.float32, torch.int64)
+DTYPES = (torch.float64, torch.float32, torch.int64, torch.int32)
 
 
 def words(shape: tuple[int, ...]) -> str:
@@ -57,25 +58,32 @@ def numbers(shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) ->
     """Whole numbers of both signs: sums are exact in any order. Those of 64 bits are more than float32 can hold, and
     integers more than float64."""
     x = whole(shape, torch.int64, rng)
-    for _ in range({torch.float32: 0, torch.float64: 1, torch.int64: 6}[dtype]):
+    for _ in range({torch.float64: 1, torch.int64: 6}.get(dtype, 0)):
         x = 64 * x + torch.randint(64, shape, generator=rng)
     return (x * (2 * torch.randint(2, shape, generator=rng) - 1)).to(dtype)
 
 
-def with_nan(x: torch.Tensor, there: bool, place: int = 0) -> torch.Tensor:
-    """x, with nan in that place if it is to be there."""
-    if there:
-        x[place] = torch.nan
-    return x
+def tensors(shape: tuple[int, ...], n: int, rng: torch.Generator, nan: bool) -> list[torch.Tensor]:
+    """Each rank's x, of one dtype, which is the same where n and the shape are. nan: there is one in place r on rank r."""
+    dtypes = DTYPES[:2] if nan else DTYPES
+    dtype = dtypes[(n + math.prod(shape)) % len(dtypes)]
+    xs = [numbers(shape, dtype, rng) for _ in range(n)]
+    for r, x in enumerate(xs if nan else []):
+        x[r % len(x)] = torch.nan
+    return xs
 
 
 class TensorExam(Exam):
     """Every rank has a tensor of one shape; a case's `given` is the shape, or a bound for a secret length."""
 
     exact = True
-    cases = tuple(Case(n, f"n = {n}, {words(s)}", s) for n in RANKS for s in SHAPES) + tuple(
-        Case(n, f"n = {n}, a length drawn at random, nan in place r on rank r", most)
-        for n, most in ((3, 30), (3, 3000), (5, 30), (5, 3000), (6, 30), (7, 30), (8, 30))
+    cases = (
+        *(Case(n, f"n = {n}, {words(s)}", s) for n in RANKS for s in SHAPES),
+        Case(3, "n = 3, 6 numbers, others than before", (6,)),
+        *(
+            Case(n, f"n = {n}, a length drawn at random, nan in place r on rank r", most)
+            for n, most in ((3, 30), (3, 3000), (5, 30), (5, 3000), (6, 30), (7, 30), (8, 30))
+        ),
     )
     processes = ranked(
         lambda n, s: f"{n} real processes, {words(s)}", ((3, (7,)), (2, (5,)), (4, (3, 5)))
@@ -84,8 +92,7 @@ class TensorExam(Exam):
     def draw(self, case, rng):
         secret = isinstance(case.given, int)
         shape = (integer(rng, 14, case.given),) if secret else case.given
-        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
-        return [(with_nan(numbers(shape, dtype, rng), secret, r),) for r in range(case.n)]
+        return [(x,) for x in tensors(shape, case.n, rng, secret)]
 
 
 class InPlace(TensorExam):

@@ -30,7 +30,6 @@ from ..exam import (
     integer,
     near,
     number,
-    one_of,
     ranked,
     real,
     recognized,
@@ -40,13 +39,11 @@ from ..exam import (
 )
 from .messages import (
     COPIED,
-    DTYPES,
     InPlace,
-    numbers,
     one_to_each,
     strided,
     sum_of,
-    with_nan,
+    tensors,
     words,
     wrong_part,
 )
@@ -62,6 +59,7 @@ from .messages import (
 # first what can be wrong and be drawn, then where trees go wrong
 TREE_RANKS = (4, 2, 3, 1, 5, 8, 7, 13, 16)
 TREE_SHAPES = ((4,), (), (0,), (13,), (3, 5))
+AGAIN = "a length that was there before, and other numbers"
 SET = "An answer leaves the clock alone."
 
 
@@ -95,6 +93,7 @@ class TreeBroadcast(ByteClock):
                 *((n, s, root) for s in TREE_SHAPES[1:] for n, root in ((4, 0), (5, 4), (16, 8))),
             ],
         ),
+        Case(4, f"n = 4, root 0, {AGAIN}", (TREE_SHAPES[0], 0)),
         *(
             Case(n, f"n = {n}, root, length drawn at random, nan in x", ((100, 400), None))
             for n in (6, 11, 12, 33)
@@ -110,8 +109,7 @@ class TreeBroadcast(ByteClock):
         secret = root is None
         if secret:
             shape, root = (integer(rng, *shape),), integer(rng, 1, case.n)
-        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
-        return [(with_nan(numbers(shape, dtype, rng), secret), root) for _ in range(case.n)]
+        return [(x, root) for x in tensors(shape, case.n, rng, secret)]
 
     def run(self, comm, yours, x, root):
         return super().run(comm, yours, strided(x), root)
@@ -177,6 +175,7 @@ class Pipeline(ByteClock):
             Case(n, f"n = {n}, {pieces} pieces, {size} numbers", (size, pieces))
             for n, pieces, size in ((3, 4, 7), (4, 3, 2), (2, 2, 0), (4, 6, 41))
         ),
+        Case(4, f"n = 4, 8 pieces, {AGAIN}", (16, 8)),
         *(
             Case(n, f"n = {n}, numbers and pieces drawn at random, nan in x", None)
             for n in (3, 6, 9)
@@ -190,8 +189,7 @@ class Pipeline(ByteClock):
     def draw(self, case, rng):
         secret = case.given is None
         size, pieces = case.given or [integer(rng, 1, most) for most in (100, 12)]
-        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
-        return [(with_nan(numbers((size,), dtype, rng), secret), pieces) for _ in range(case.n)]
+        return [(x, pieces) for x in tensors((size,), case.n, rng, secret)]
 
     def wants(self, case, args):
         return [{"x": args[0][0]}] * case.n
@@ -265,6 +263,7 @@ class HalvingDoubling(InPlace):
             for n in HALVING_RANKS
             for s in HALVING_SHAPES[:: 1 if n in (4, 2, 8) else 4]
         ),
+        Case(4, f"n = 4, {AGAIN}", HALVING_SHAPES[0]),
         *(Case(n, f"n = {n}, a length drawn at random, nan in x", None) for n in (4, 8, 32)),
     )
     processes = ranked(
@@ -274,9 +273,7 @@ class HalvingDoubling(InPlace):
     def draw(self, case, rng):
         secret = case.given is None
         shape = (integer(rng, 100, 3000),) if secret else case.given
-        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
-        one = one_of(case.n, rng)
-        return [(with_nan(numbers(shape, dtype, rng), secret and r == one),) for r in range(case.n)]
+        return [(x,) for x in tensors(shape, case.n, rng, secret)]
 
     def wants(self, case, args):
         return [{"x": sum_of(args)}] * case.n
@@ -572,7 +569,7 @@ class Hierarchical(InPlace):
         )
         for m, g in NODES
         for s in (*NODES_SHAPES, None)
-    )
+    ) + (Case(4, f"2 nodes of 2, {AGAIN}", (2, NODES_SHAPES[0])),)
     processes = ranked(
         lambda n, g, s: f"{n} real processes in nodes of {g}, {words(s)}",
         ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3))),
@@ -582,12 +579,7 @@ class Hierarchical(InPlace):
         per_node, shape = case.given
         secret = shape is None
         shape = (integer(rng, 100, 3000),) if secret else shape
-        dtype = DTYPES[integer(rng, 0, 2 if secret else 3)]
-        one = one_of(case.n, rng)
-        return [
-            (with_nan(numbers(shape, dtype, rng), secret and r == one), per_node)
-            for r in range(case.n)
-        ]
+        return [(x, per_node) for x in tensors(shape, case.n, rng, secret)]
 
     def wants(self, case, args):
         return [{"x": sum_of(args)}] * case.n
@@ -678,17 +670,18 @@ def pairs(comm: Comm, x) -> None:
 
 
 def busy(comm: Comm, x, two: list[int]) -> None:
-    """Two ranks exchange far more than all others: who has the most to do need not be slow."""
+    """Two ranks exchange more than all others, or smaller messages: who has the most to do, or waits for latencies, need
+    not be slow."""
     if comm.rank in two:
         other = two[comm.rank == two[0]]
         for _ in range(10):
             comm.sendrecv(x, other, torch.empty_like(x), other)
 
 
-def program(comm: Comm, name: str, two: list[int], sizes: list[int]) -> None:
+def program(comm: Comm, name: str, two: list[int], theirs: int, sizes: list[int]) -> None:
     """All-reduces or all-to-alls of the sizes, among which two ranks are busy with something else."""
     for size in sizes:
-        busy(comm, torch.empty(10**7, dtype=torch.uint8, device=comm.device), two)
+        busy(comm, torch.empty(theirs, dtype=torch.uint8, device=comm.device), two)
         {"all-reduce": ring, "all-to-all": pairs}[name](
             comm, torch.empty(size, dtype=torch.uint8, device=comm.device)
         )
@@ -703,27 +696,28 @@ class FindSlow(Report):
     )
     # In a ring two ranks send slow messages only: to guess right in all of so many cases is one chance in 8,000.
     cases = tuple(
-        Case(1, f"{n} ranks, {name}", (n, name))
-        for name, ns in {
-            "all-reduce": (4, *range(5, 11), *range(5, 11)),
-            "all-to-all": (5, 4, 8),
-        }.items()
+        Case(1, f"{n} ranks, {name}", (n, name, theirs))
+        for name, ns, theirs in (
+            ("all-reduce", range(4, 11), 10**7),
+            ("all-reduce", range(5, 11), 10**3),
+            ("all-to-all", (5, 4, 8), 10**7),
+        )
         for n in ns
     )
 
     def draw(self, case, rng):
-        (n, name), (low, high) = case.given, SLOWER
+        (n, name, theirs), (low, high) = case.given, SLOWER
         self.slow, seed = [integer(rng, 0, most) for most in (n, 2**31)]
         self.factor = low + (high - low) * uniform(rng)
         # no neighbours of the slow one
         first = self.slow + 2 + integer(rng, 0, max(1, n - 4))
-        two = [first % n, (first + 1) % n] if n > 4 else []
+        self.busy = [first % n, (first + 1) % n] if n > 4 else []
         sizes = [integer(rng, 10**5, 10**7) for _ in range(3)]
         cluster = (
             Cluster.uniform(n, 5e-6, 1 / 50e9).slow_rank(self.slow, self.factor).jitter(NOISE, seed)
         )
         world = World(n, cluster=cluster, device="meta")
-        world.run(program, name, two, sizes)
+        world.run(program, name, self.busy, theirs, sizes)
         return [(n, [tuple(m)[:6] for m in world.trace])]
 
     def run(self, comm, yours, n, rows):
@@ -744,13 +738,12 @@ class FindSlow(Report):
             )
 
     def _why(self, got, messages):
-        mine = [m for m in messages if got in (m.src, m.dst)]
-        ranks = {m.src for m in messages}
-        most = max(ranks, key=lambda r: sum(m.nbytes for m in messages if r in (m.src, m.dst)))
-        if got == most:
-            return f"Rank {got} has the most bytes to send: compare seconds per byte."
-        apart = [m for m in mine if self.slow not in (m.src, m.dst)]
-        if len(apart) < len(mine):
+        if got in self.busy:
+            return (
+                f"Rank {got} has more messages than others, large ones or small ones: compare the seconds per byte, from "
+                "start to sent."
+            )
+        if any({got, self.slow} == {m.src, m.dst} for m in messages):
             return (
                 f"What rank {got} exchanges with others than rank {self.slow} is as fast as can be."
             )
