@@ -459,12 +459,14 @@ memory_timeline(looked_at(train_lean), title="The loop as it was found: five ste
 # | | |
 # |---|---|
 # | call | `train_lean(model, optimizer, loss_fn, batches, test)` |
+# | `model` | without gradients when it comes |
 # | `batches`, `test` | a list of pairs (x, y), and one pair |
 # | returns | two lists of **floats**: the loss of each batch before its step, and of the test set after each step, also where it is nan |
 # | afterwards | the model has taken the same steps as above, in the mode in which it came; what was frozen is frozen |
 # | cost | no more FLOPs than above; a peak no higher than one forward and backward need |
 #
-# **Invariant:** when a training forward begins, nothing is live but the weights, the optimizer states and the data.
+# **Invariant:** when a training forward begins, nothing is live but the weights, the optimizer states and the data. (What
+# a variable of the loop still holds of one output or loss does not count.)
 #
 # <details><summary>Hint</summary>
 #

@@ -1675,6 +1675,17 @@ def train_lean(model, optimizer, loss_fn, batches, test):
         ),
     ),
     Bug(
+        "peak",
+        "what is left has the largest size that its name ever had",
+        old="return most, when, {name: nbytes for name, nbytes in live.items() if nbytes}",
+        new="""
+sizes = {}
+for name, nbytes in events:
+    sizes[name] = max(nbytes, sizes.get(name, 0))
+return most, when, {name: sizes[name] for name, nbytes in live.items() if nbytes}
+""",
+    ),
+    Bug(
         "model_states",
         "floats in between",
         old="""
@@ -1811,5 +1822,14 @@ optimizer.step()
         "float32 losses",
         old="losses.append(loss.item())",
         new="losses.append(loss.float().item())",
+    ),
+    Bug(
+        "train_lean",
+        "the model is put into train(), whatever mode it came in",
+        old="losses, tests = [], []",
+        new="""
+losses, tests = [], []
+model.train()
+""",
     ),
 ]

@@ -278,7 +278,8 @@ study.bars(
 # | cost | **one** average, however many micro-batches |
 #
 # **Invariants:** the gradients of the step before may still be in `p.grad`: they must not count. At any time the
-# activations of one micro-batch are in memory, not of two. About 5 lines with your `average_gradients`.
+# activations of one micro-batch are in memory, not of two; a variable may hold the last output. About 5 lines with your
+# `average_gradients`.
 #
 # <details><summary>Hint</summary>
 #

@@ -1732,6 +1732,20 @@ def average_hooks(comm, module):
         new="return [order[start : start + size].tolist() for start in starts]",
     ),
     Bug(
+        "my_batches",
+        "an uneven batch is refused only where there is a full one",
+        cell='''
+def my_batches(comm, order, batch):
+    """This rank's samples of each full batch."""
+    n, parts = comm.size, []
+    for b in range(len(order) // batch):
+        if batch % n:
+            raise ValueError(f"a batch of {batch} samples has no {n} equal parts")
+        parts.append(order[b * batch : (b + 1) * batch].view(n, -1)[comm.rank])
+    return parts
+''',
+    ),
+    Bug(
         "start_equal",
         "integers as float64",
         old="broadcast_(comm, [*module.parameters(), *module.buffers()])",
@@ -1867,6 +1881,21 @@ kept.append(loss)
 loss = loss_fn(module(x), y) / len(micro_batches)
 loss.backward(retain_graph=True)
 """,
+    ),
+    Bug(
+        "accumulate",
+        "the outputs of all micro-batches are kept",
+        cell='''
+def accumulate(comm, module, loss_fn, micro_batches):
+    """Make every p.grad the gradient over all micro-batches of all ranks, averaged once."""
+    module.zero_grad()
+    outputs = []
+    for x, y in micro_batches:
+        out = module(x)
+        outputs.append(out.detach())
+        (loss_fn(out, y) / len(micro_batches)).backward()
+    average_gradients(comm, module)
+''',
     ),
     Bug(
         "average_hooks",

@@ -5,13 +5,13 @@ What a wrong gradient looks like, and the models on which it goes wrong, come be
 
 from __future__ import annotations
 
-import weakref
 from functools import partial
 from itertools import pairwise, product
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import mse_loss
 
 from ..exam import (
@@ -557,7 +557,7 @@ class MyBatches(Exam):
     """`my_batches(comm, order, batch)`: this rank's part of every whole batch, a list. No messages."""
 
     name = "my_batches"
-    right = "n = 1…5, 8 sizes, the parts of all ranks are the batch, uneven ones refused; then 2 and 3 real processes."
+    right = "n = 1…5, 9 sizes, the parts of all ranks are the batch, uneven ones refused; then 2 and 3 real processes."
     forbidden = ReplicaExam.forbidden
     sizes = (
         (24, 2, 0),
@@ -568,6 +568,7 @@ class MyBatches(Exam):
         (61, 4, 0),
         (20, 2, 1),
         (24, 1, -1),
+        (3, 4, 1),
     )
     cases = tuple(
         Case(
@@ -657,13 +658,6 @@ def loss_fn(got: Tensor, want: Tensor) -> Tensor:
     return ((got - want).square() + 1).sqrt().mean()
 
 
-class Saved:
-    """What autograd keeps of a forward: who holds the graph, holds it."""
-
-    def __init__(self, x: Tensor):
-        self.x = x
-
-
 class Accumulate(ReplicaExam):
     """`accumulate(comm, module, loss_fn, micro_batches)`: gradients of all, averaged once, after the last."""
 
@@ -696,12 +690,12 @@ class Accumulate(ReplicaExam):
         model = drawn(kind, rng, dtype)
         size = integer(rng, 1, 4)
         self.user = one_of(case.n, rng)
-        stale = case == self.cases[0] or integer(rng, 0, 2)
         args = []
         for r in range(case.n):
             micro = [samples(size, r, rng, dtype, self.user) for _ in range(k)]
             self.spoilt(kind, r, micro[0])
-            args.append((*model, micro, self._stale(model, rng, case.n == 2) if stale else {}))
+            stale = {} if kind == "routed" else self._stale(model, rng, case.n == 2)
+            args.append((*model, micro, stale))
         return args
 
     def _stale(self, model, rng, nan):
@@ -717,27 +711,29 @@ class Accumulate(ReplicaExam):
 
     def run(self, comm, yours, kind, width, values, micro_batches, stale):
         module, log = Model(kind, width, values).build(), []
-        kept: weakref.WeakSet[Saved] = weakref.WeakSet()
+        outputs: list[StorageWeakRef] = []  # of all layers: a graph holds them, as a list may
         left = []
         for name, p in module.named_parameters():
             p.grad = stale.get(name)
-
-        def pack(x):
-            saved = Saved(x)
-            kept.add(saved)
-            return saved
 
         def watch(module, inputs, output):
             log.append(len(inputs[0]))
             if output.requires_grad:
                 output.register_hook(lambda grad: log.append("backward"))
 
+        def made(layer, inputs, output):
+            outputs.append(StorageWeakRef(output.untyped_storage()))
+
+        def begins(module, inputs):
+            last = outputs[-1:]  # a variable may hold it
+            left.append(len({ref for ref in outputs if ref not in last and not ref.expired()}))
+
         watching = [
-            module.register_forward_pre_hook(lambda *_: left.append(len(kept))),
+            module.register_forward_pre_hook(begins),
             module.register_forward_hook(watch),
+            *(layer.register_forward_hook(made) for layer in module.modules()),
         ]
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.x):
-            yours(comm, module, loss_fn, micro_batches)
+        yours(comm, module, loss_fn, micro_batches)
         for handle in watching:
             handle.remove()
         return {
@@ -773,8 +769,8 @@ class Accumulate(ReplicaExam):
             self._one_by_one(r, got["log"], k, len(parts[r][0][0]))
             if got["left"]:
                 raise Wrong(
-                    f"the gradient is right, but when a forward begins on rank {r}, {got['left']} tensors that the "
-                    "forward before kept for its backward are still there. Backward frees them: is its graph retained?"
+                    f"the gradient is right, but when a forward begins on rank {r}, {got['left']} outputs of layers are "
+                    "still there from forwards before it. Backward frees them: is its graph retained, or are they kept?"
                 )
         waited(outcome)
         self._once(outcome, n, k, model)

@@ -21,6 +21,7 @@ from ..exam import (
     Report,
     Solo,
     Wrong,
+    alone,
     attempt,
     bare,
     close,
@@ -194,6 +195,7 @@ def _left(got, want, events):
         sizes = [s for _, s in came[name] if s > 0]
         looks = {
             "That is its size when it came for the first time.": sizes[0],
+            "That is the largest size that it ever had.": max(sizes),
             "It is the sum of all its sizes: it was freed in between.": sum(sizes),
             "It is as if it came, and the free were the last that happened to it.": -sizes[-1],
             "It is 0: was it freed?": 0,
@@ -252,11 +254,21 @@ def _empty(rng):
 
 
 def _again(rng):
-    """A loop that names its tensors alike in each turn; the last turn's stay."""
+    """A loop that names its tensors alike in each turn; the last turn's stay, neither their largest nor their smallest."""
     names = ("x", "h", "keep")
-    sizes = [[_bytes(rng) + 1000 * i for i in range(3)] for _ in names]
+    sizes = []
+    for _ in names:
+        small, middle, large = sorted(_bytes(rng) + 10**7 * i for i in range(3))
+        sizes.append([small, large, middle])
     turns = [spelled("x h keep -h -x -keep", dict(zip(names, turn))) for turn in zip(*sizes)]
     return [("w", _bytes(rng)), *turns[0], *turns[1], *turns[2][:4]]
+
+
+def _huge(rng):
+    """What is never freed is odd: so are all sums, and no float is."""
+    events = [(name, (nbytes << 34) + nbytes) for name, nbytes in _step(rng)]
+    name, nbytes = events[0]
+    return [(name, nbytes + 1), *events[1:]]
 
 
 DRAWN = {
@@ -267,7 +279,7 @@ DRAWN = {
     "again": _again,
     "one": lambda rng: [("w", _bytes(rng))],
     "long": lambda rng: _random(rng, 400),
-    "huge": lambda rng: [(name, (nbytes << 34) + nbytes) for name, nbytes in _step(rng)],
+    "huge": _huge,
 }
 
 
@@ -552,32 +564,35 @@ class LargestModel(Sheet):
     """`largest_model(memory, batch, seq, hidden, heads, vocab)`: transformer layers that fit."""
 
     name = "largest_model"
-    right = "14 cards and shapes: to the byte, one byte less, the vocabulary alone too large, not one layer."
-    kinds = {
-        "between": "some bytes to spare",
-        "exact": "a card that is filled to the last byte",
-        "less": "one byte less than the next layer needs",
-        "none": "a vocabulary that does not fit",
-        "empty": "not one layer fits",
-        "many": "more layers than a float can count to the byte",
-        "long": "a long sequence",
-    }
-    cases = tuple(Case(1, words, kind) for kind, words in (*kinds.items(), *kinds.items()))
+    right = "18 cards and shapes: to the byte, one byte less, the vocabulary alone too large, not one layer."
+    kinds = (
+        ("some bytes to spare", "between"),
+        ("a card that is filled to the last byte", "exact"),
+        ("one byte less than the next layer needs", "less"),
+        ("a vocabulary that does not fit", "none"),
+        ("not one layer fits", "empty"),
+        ("a long sequence", "long"),
+    )
+    # a floor of floats is right for a third of the wide ones
+    wide = ("layers with more bytes than a float can count", "wide")
+    cases = alone([*kinds, *kinds, *[wide] * 6])
 
     def draw(self, case, rng):
         one = partial(integer, rng)
         heads = one(2, 17)
         batch = one(1, 9)
         seq = one(64, 2049)
-        hidden = heads * one(4, 33) * 2
+        hidden = heads * (
+            one(10**7, 4 * 10**7) // heads if case.given == "wide" else 2 * one(4, 33)
+        )
         vocab = one(10**9, 10**10) if case.given == "none" else one(1000, 60_000)
         seq = seq * 8 if case.given == "long" else seq
         fixed, each = oracle.once(vocab, seq, hidden), sum(oracle.layer(seq, batch, hidden, heads))
-        layers = one(*{"many": (10**9, 10**10), "between": (2000, 5000)}.get(case.given, (3, 90)))
+        layers = one(*{"between": (2000, 5000), "wide": (3, 15)}.get(case.given, (3, 90)))
         spare = {
             "exact": 0,
             "less": -1,
-            "many": -1,
+            "wide": -1,
             "none": -fixed - layers * each + one(1, fixed),
             "empty": -layers * each + one(0, each),
         }.get(case.given, one(1, each))
@@ -747,8 +762,8 @@ OPTIMIZERS = {
 }
 CLOSE = 1e-9  # of losses and weights in float64: another order of sums, not another step
 EVAL = (
-    "a batch's forward runs in another mode than the model came in. With dropout or batch norm that is another model: "
-    "who says model.eval() for the test set, says model.train() after it."
+    "a batch's forward runs in another mode than the model came in, or it is left in another. With dropout or batch norm "
+    "that is another model: who says model.eval() for the test set, puts model.training back after it."
 )
 
 
@@ -758,10 +773,12 @@ def loss_of(y: Tensor, want: Tensor) -> Tensor:
 
 
 class Given(NamedTuple):
-    """Sizes of an MLP, how many of its layers are frozen, the word of an optimizer, batches and test set as (x, y)."""
+    """Sizes of an MLP, how many of its layers are frozen, whether it comes in train(), the word of an optimizer, batches
+    and test set as (x, y)."""
 
     sizes: list[int]
     frozen: int
+    training: bool
     optimizer: str
     batches: list[tuple[Tensor, Tensor]]
     test: tuple[Tensor, Tensor]
@@ -769,7 +786,7 @@ class Given(NamedTuple):
 
 def metered(train, given: Given) -> dict:
     """Run a training loop under the meter; plain values. held: bytes of gradients at each forward that has a graph."""
-    model = mlp(given.sizes, dtype=torch.float64)
+    model = mlp(given.sizes, dtype=torch.float64).train(given.training)
     for p in list(model.parameters())[: 2 * given.frozen]:
         p.requires_grad_(False)
     optimizer = OPTIMIZERS[given.optimizer](model.parameters())
@@ -803,7 +820,7 @@ def metered(train, given: Given) -> dict:
         "found": found,
         "weights": nn.utils.parameters_to_vector(model.parameters()).detach(),
         "held": held,
-        "mode": all(modes),
+        "mode": {*modes, model.training} == {given.training},
         "flags": [p.requires_grad for p in model.parameters()],
         "peak": line.peak,
         "flops": sum(flops),
@@ -825,7 +842,14 @@ class TrainLean(Report):
         zip(
             [*OPTIMIZERS] * 3,
             (3, 2, 5, 4, 2, 3),
-            ("", "", ", the first layers frozen", ", large numbers", ", nan in the last", ""),
+            (
+                "",
+                "",
+                ", the first layers frozen",
+                ", large numbers",
+                ", nan in the last",
+                ", in eval()",
+            ),
             strict=True,
         ),
     )
@@ -847,7 +871,7 @@ class TrainLean(Report):
             data = [(1000 * x, y) for x, y in data]
         if "nan" in what:
             data[-2][0][0, 0] = torch.nan
-        return [(sizes, 2 * ("frozen" in what), word, data[:-1], data[-1])]
+        return [(sizes, 2 * ("frozen" in what), "eval" not in what, word, data[:-1], data[-1])]
 
     def run(self, comm, yours, *given):
         return metered(yours, Given(*given))

@@ -218,7 +218,7 @@ def test_cards_are_as_they_are_called():
             sum(oracle.layer(seq, batch, hidden, heads)),
         )
         assert memory > 0 and hidden % heads == 0
-        if case.given in ("exact", "less", "many"):
+        if case.given in ("exact", "less", "wide"):
             assert room % each == (0 if case.given == "exact" else each - 1)
         if case.given in ("none", "empty"):
             assert (room < 0) == (case.given == "none") and oracle.layers(*given) == 0
@@ -266,7 +266,7 @@ def test_the_peak_of_the_lean_loop_is_that_of_one_step():
     exam = TrainLean()
     [given] = exam.draw(exam.cases[0], rng(1))
     found = exam.run(None, oracle.train, *given)
-    sizes, _, _, batches, test = given
+    sizes, _, _, _, batches, test = given
     model, (x, y) = mlp(sizes, dtype=torch.float64), batches[0]
     kept = saved_bytes(lambda: cross_entropy(model(x), y), [*model.parameters(), x, y])
     data = sum(t.nbytes for pair in [*batches, test] for t in pair)
