@@ -56,6 +56,12 @@ def assign_buckets(nbytes, bucket_bytes, first_bucket_bytes):
     ),
     Bug(
         "assign_buckets",
+        "a first gradient that is too large gets the room of the others",
+        old="free = bucket_bytes if buckets else first_bucket_bytes",
+        new="free = bucket_bytes if buckets or nbytes[i] > first_bucket_bytes else first_bucket_bytes",
+    ),
+    Bug(
+        "assign_buckets",
         "filled from the first layer",
         old="for i in reversed(range(len(nbytes))):",
         new="for i in range(len(nbytes)):",
@@ -503,6 +509,12 @@ def overlapped(comm, params, buckets):
             params[i].register_post_accumulate_grad_hook(partial(hook, k))
     return finish
 ''',
+    ),
+    Bug(
+        "overlapped",
+        "a hook starts its own bucket only, not those that were complete before",
+        old="while len(works) < len(buckets) and missing[len(works)] == 0:",
+        new="if k == len(works) and missing[k] == 0:",
     ),
     Bug(
         "overlapped",
@@ -1268,6 +1280,15 @@ count = max(1, len(dy))
         "the sums are swapped",
         old="sums = torch.stack([dy.sum(0), (dy * xhat).sum(0)])",
         new="sums = torch.stack([(dy * xhat).sum(0), dy.sum(0)])",
+    ),
+    Bug(
+        "sync_backward",
+        "two all-reduces where one would do",
+        old="all_reduce_(comm, sums)",
+        new="""
+for some in sums:
+    all_reduce_(comm, some)
+""",
     ),
     Bug(
         "sync_backward",

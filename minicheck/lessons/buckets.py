@@ -156,6 +156,8 @@ class AssignBuckets(Solo):
     def draw(self, case, rng):
         count, most, room, first = case.given
         sizes = integers(rng, 1, most + 1, count) if most else [8] * count
+        if first < 1 and not case.what.startswith("one"):
+            sizes[-2:] = [1, most]  # larger than the room of the first: alone in there
         return [(sizes, int(room * (most or 8)), int(first * (most or 8)))]
 
     given = ("`nbytes`",)
@@ -344,7 +346,7 @@ KINDS = {
 }
 WORDS = {
     "chain": "6 layers, 3 buckets",
-    "long": "9 layers, 5 buckets",
+    "long": "9 layers, 5 buckets, of which the second is complete first",
     "orders": "ranks whose hooks fire in different orders",
     "routed": "a branch that only one rank uses",
     "unused": "a branch that no rank uses",
@@ -366,6 +368,8 @@ def drawn(
     model = network(branches, depth, rng, same)
     buckets = reversed_cut(branches * depth, cuts, rng)
     orders = [list(range(branches)) for _ in range(n)]
+    if kind == "long":
+        buckets = [[7, 6], [8], [5, 4], [3, 2], [1, 0]]
     if kind == "orders":
         buckets = [
             [k * depth + i for i in reversed(range(depth))] for k in reversed(range(branches))
@@ -1010,9 +1014,9 @@ class SyncBackward(Exam):
 
     def cost(self, case, args, outcome):
         n, channels = case.n, self.x.shape[1]
-        most = 2 * 2 * (n - 1) * -(-channels // n) * 8 + 8 * 2 * (n - 1)
-        hint = f"Two sums of {channels} numbers, in two all-reduces, or better one. Are samples sent, or do all send to one?"
-        few(outcome, most, hint, 2 * 2 * (n - 1))
+        most = (n - 1) * (2 * channels + 2) * 8
+        hint = f"Two sums of {channels} numbers, stacked, in one all-reduce. Are there two, or are samples sent?"
+        few(outcome, most, hint, 2 * (n - 1))
 
     def _looks(self, args, rank):
         dy, normal, scale, count = args[rank]
