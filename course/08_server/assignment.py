@@ -88,7 +88,7 @@ study.bars(
 # |---|---|
 # | call | `synchronous(comm, servers, w, gradient, steps, rate)` on all ranks |
 # | `servers` | ranks 0 … servers − 1 serve, all others are workers |
-# | `w` | all weights, flat. Those of servers count; a worker's are any numbers, to be overwritten |
+# | `w` | all weights, flat. Those of servers count; a worker's are any numbers, perhaps inf or nan, to be overwritten |
 # | `gradient(w)` | on workers: this worker's gradient at w, flat; call it once in each step |
 # | returns | on server i: its part after all steps, of `w.tensor_split(servers)[i]` |
 # | cost | (n/s + 1)·Nβ a step for n workers and s servers, and computing |

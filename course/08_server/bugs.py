@@ -111,6 +111,16 @@ def pieces(sizes, s):
     ),
     Bug(
         "synchronous",
+        "what arrives is added to the worker's old numbers, times 0",
+        old="comm.batch([Recv(parts[i], i) for i in order]).wait()",
+        new="""
+fresh = torch.empty_like(w)
+comm.batch([Recv(fresh.tensor_split(servers)[i], i) for i in order]).wait()
+w.mul_(0).add_(fresh)
+""",
+    ),
+    Bug(
+        "synchronous",
         "gradients of earlier steps stay in the sum",
         edits=(
             (
@@ -292,6 +302,16 @@ def synchronous(comm, servers, w, gradient, steps, rate):
     server.train(range(steps), step)
     return model[0].detach().tensor_split(servers)[comm.rank] if comm.rank < servers else None
 ''',
+    ),
+    Bug(
+        "asynchronous",
+        "the difference to the worker's old numbers is added to them",
+        old="comm.recv(w, 0)",
+        new="""
+fresh = torch.empty_like(w)
+comm.recv(fresh, 0)
+w += fresh - w
+""",
     ),
     Bug(
         "asynchronous",

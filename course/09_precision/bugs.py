@@ -444,6 +444,38 @@ def master_step(weights, masters, momenta, grads, scale, lr, mu):
     ),
     Bug(
         "scaler",
+        "the state that was loaded is stepped itself",
+        cell="""
+class Scaler:
+    def __init__(self, init, growth, backoff, interval):
+        self.now = {"scale": init, "good": 0}
+        self.how = (growth, backoff, interval)
+
+    @property
+    def scale(self):
+        return self.now["scale"]
+
+    def scaled(self, loss):
+        return loss.float() * self.scale
+
+    def update(self, found):
+        growth, backoff, interval = self.how
+        self.now["good"] = 0 if found else self.now["good"] + 1
+        if found:
+            self.now["scale"] *= backoff
+        elif self.now["good"] == interval:
+            self.now["scale"] *= growth
+            self.now["good"] = 0
+
+    def state(self):
+        return dict(self.now)
+
+    def load(self, state):
+        self.now = state
+""",
+    ),
+    Bug(
+        "scaler",
         "always 2 and ½",
         edits=(
             (
@@ -859,6 +891,17 @@ class Scaler(torch.amp.GradScaler):
     ),
     Bug(
         "autocast",
+        "casts are kept, and a tensor may have changed since",
+        old="return value if to is None else value.to(to)",
+        new="""
+if to is None or value.dtype == to:
+    return value
+kept = self.__dict__.setdefault("kept", {})
+return kept.setdefault((id(value), to), (value, value.to(to)))[1]
+""",
+    ),
+    Bug(
+        "autocast",
         "always fp16",
         edits=(
             (
@@ -1189,6 +1232,12 @@ class Autocast(TorchFunctionMode):
         with torch.autocast("cpu", self.dtype):
             return func(*args, **(kwargs or {}))
 ''',
+    ),
+    Bug(
+        "sharded_step",
+        "−inf is not seen",
+        old="found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
+        new="found = torch.tensor([float(any((g.isnan() | (g == math.inf)).any() for g in grads))])",
     ),
     Bug(
         "sharded_step",

@@ -288,6 +288,7 @@ class Scaler(Exam):
         saved, other = yours(*how), yours(1.0, *how[1:])
         updated(saved, found[:at])
         state = saved.state()
+        before = encode(state)
         saved.update(True)  # what was saved stays as it is
         other.update(False)  # and of what was before nothing is left
         other.load(state)
@@ -303,6 +304,7 @@ class Scaler(Exam):
             "seen": updated(yours(*how), found),
             "state": state,
             "resumed": updated(other, found[at:]),
+            "kept": encode(state) == before,
             "grads": grads,
             "scaled": [fresh.scaled(x) for x in mine],
             "given": mine,
@@ -349,6 +351,8 @@ class Scaler(Exam):
                 "gradient of the scale: multiply the tensor itself."
             )
         self._resumed(how, found, at, got)
+        kept = "what was saved changes with the updates of a scaler that has loaded it: load the numbers, not the dict."
+        holds(got, {"kept": kept})
 
     def _hint(self, bad):
         if bad:
@@ -531,6 +535,9 @@ class Autocast(Report):
         with mode:
             for f in functions:
                 out.append([f(x, y), f(x, other=y, none=None), f([x, y]), f((x, y), 3)])
+            for tensor in given:
+                tensor += 1
+            functions[0](x, y)
         kind = lambda r: str(r.dtype)[6:] if isinstance(r, Tensor) else "no tensor"
         return {"seen": seen, "kinds": [list(map(kind, some)) for some in out]}
 
@@ -556,9 +563,9 @@ class Autocast(Report):
             return self._judge_network(given, got)
         kind, what, dtype = case.given
         at, way = KINDS.index(kind), self.calls.index(what) % 4 if what in self.calls[:4] else 0
-        if len(got["seen"]) != 16:
+        if len(got["seen"]) != 17:
             raise Wrong(
-                f"16 calls were made, and {len(got['seen'])} have reached their function: call func once each."
+                f"17 calls were made, and {len(got['seen'])} have reached their function: call func once each."
             )
         found, keywords, numbers = got["seen"][4 * at + way]
         if keywords != (["none", "other"] if way == 1 else []) or numbers != (
@@ -568,6 +575,12 @@ class Autocast(Report):
                 "an argument that is no tensor, or one by name, was lost on the way: hand all on to func."
             )
         self._received(kind, dtype, given, found)
+        try:
+            self._received("white", dtype, [x + 1 for x in given], got["seen"][16][0])
+        except Wrong as wrong:
+            raise Wrong(
+                f"after 1 was added in place to what it is given: {wrong} Is an earlier cast kept?"
+            ) from None
         returned = got["kinds"][at][way]
         if returned != str(found[0].dtype)[6:]:
             raise Wrong(
@@ -821,7 +834,7 @@ class ShardedStep(Exam):
             if large:  # each is finite, and neither their squares nor their sum
                 grads = [large[0] / scale + 0 * g for g in grads]
             if r in [b % case.n for b in bad]:
-                grads[1].view(-1)[2] = math.inf if r % 2 else math.nan
+                grads[1].view(-1)[2] = (math.nan, math.inf, -math.inf)[r % 3]
             out.append((weights, [g * scale for g in grads], scale, lr))
         return out
 

@@ -84,8 +84,11 @@ def draw_gradient(
 
 
 def special(case: Case, w: Tensor, work: tuple, worker: int) -> tuple[Tensor, tuple]:
-    """The weights and the gradient of a rank, in float32, or with nan in a step of worker 0, where the case's name says so."""
+    """The weights and the gradient of a rank, in float32, or with nan in a step of worker 0, where the case's name says so.
+    A worker's weights, which are to be overwritten, have an inf among them."""
     scale, offsets, seconds = work
+    if worker >= 0:
+        w[0] = math.inf
     if "nan" in case.what and worker == 0:
         offsets[-2, 0] = torch.nan
     dtype = torch.float32 if "float32" in case.what else w.dtype
