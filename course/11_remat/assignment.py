@@ -404,6 +404,7 @@ study.curves(
 # | call | `reversible_backward(f, g, y1, y2, dy1, dy2)` |
 # | `f`, `g` | modules, with parameters |
 # | `y1`, `y2`, `dy1`, `dy2` | outputs and their gradients; not changed |
+# | called | also in the `backward` of a Function, where autograd makes no graph unless you say so |
 # | returns | `x1, x2, dx1, dx2`, without graphs |
 # | afterwards | the gradients of the parameters of f and g are added to their `.grad` |
 # | cost | f and g run once each |

@@ -196,6 +196,29 @@ def accumulate_tokens(loss, micros, counts):
     ),
     Bug(
         "recompute",
+        "inputs lie on one stack for all",
+        cell="""
+STACK = []
+
+
+class Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, fn, alive, x):
+        ctx.fn = fn
+        STACK.append(x)
+        return fn(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x = STACK.pop().detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.fn(x)
+        y.backward(dy)
+        return None, None, x.grad
+""",
+    ),
+    Bug(
+        "recompute",
         "no gradient for data",
         cell='''
 class Recompute(torch.autograd.Function):
@@ -1130,6 +1153,15 @@ def best_plan(costs, memories, budget):
     found = plan(costs, memories, [0] * (n + 1), [0] * n, budget)
     return [not s.repeated for s in found.segments for _ in range(s.first, s.end)]
 ''',
+    ),
+    Bug(
+        "reversible_backward",
+        "a graph is made only where the caller makes one",
+        old="""
+with torch.enable_grad():
+    part = f(x2)
+""",
+        new="part = f(x2)",
     ),
     Bug(
         "reversible_backward",

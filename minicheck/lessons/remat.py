@@ -5,6 +5,7 @@ What is kept is counted by the memory of tensors, whoever holds them; what runs 
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import torch
@@ -203,8 +204,8 @@ class AccumulateTokens(Report):
 
 ROWS, WIDTH = 7, 5
 HINTS = {
-    "does not require grad": ". Inside `backward` no graph is made, unless you say so: torch.enable_grad(), "
-    "around the call of fn",
+    "does not require grad": ". Inside a `backward` no graph is made, unless you say so: torch.enable_grad(), "
+    "around the call",
     "a second time": ". The x that was saved still has its history: detach it",
     "incorrect number of gradients": ". `backward` returns one for each input of `forward`",
 }
@@ -329,6 +330,26 @@ def chained(
     }
 
 
+@contextlib.contextmanager
+def hints():
+    """What torch's errors mean here is said with them."""
+    try:
+        yield
+    except RuntimeError as error:
+        hint = next((hint for words, hint in HINTS.items() if words in str(error)), "")
+        error.args = (str(error).partition(". ")[0] + hint,)
+        raise
+
+
+def apart(form, pair: tuple[Tensor, Tensor], x: Tensor) -> list[Tensor | None]:
+    """Gradients of x and of 2x, which a block takes one after the other; what x gives goes back first. form(block, x)."""
+    block = Block(*pair)
+    leaves = [x.clone().requires_grad_(), (2 * x).requires_grad_()]
+    for y in [form(block, leaf) for leaf in leaves]:
+        y.sum().backward()
+    return [leaf.grad for leaf in leaves]
+
+
 class Recompute(Report):
     """`Recompute`, a torch.autograd.Function of (fn, alive, x): keeps x, and runs fn again in backward."""
 
@@ -376,13 +397,10 @@ class Recompute(Report):
             return alive(), [list(b.calls) for b in blocks]
 
         x = given[1]
-        with Held(x.numel(), x.numel() > 1000) as held:
-            try:
-                return chained(form, *given, meet=meet) | {"runs": held.runs, "begins": begins}
-            except RuntimeError as error:
-                hint = next((hint for words, hint in HINTS.items() if words in str(error)), "")
-                error.args = (str(error).partition(". ")[0] + hint,)
-                raise
+        with hints():
+            with Held(x.numel(), x.numel() > 1000) as held:
+                found = chained(form, *given, meet=meet) | {"runs": held.runs, "begins": begins}
+            return found | {"apart": apart(form, given[0][0], x)}
 
     def check(self, case, got, *given):
         run = lambda fn, x: fn(x)
@@ -425,6 +443,11 @@ class Recompute(Report):
             )
         holds(got, {"kept": "dy was changed, and belongs to others, too: work on a copy."})
         self._gradients(got, want)
+        if not all(map(near, got["apart"], apart(run, given[0][0], given[1]))):
+            raise Wrong(
+                "two blocks apart, of which the first goes back first: the gradients are not those of their own x. What "
+                "forward keeps belongs to its ctx."
+            )
 
     def _again(self, calls, first):
         for block, (made, n) in enumerate(zip(calls, first, strict=True)):
@@ -836,7 +859,7 @@ class ReversibleBackward(Report):
     forbidden = FORBIDDEN
     step = 3.0
     cases = table("{} rows of {}", ((2, 3), (5, 6), (1, 1)))
-    cases += (Case(1, "a nan in dy2", (2, 4)),)
+    cases += alone({"a nan in dy2": (2, 4), "called in a `backward`": (3, 4)})
 
     def draw(self, case, rng):
         rows, width = case.given
@@ -847,15 +870,16 @@ class ReversibleBackward(Report):
         y1, y2, _, _ = serial(f, g, x1, x2, dy1, dy2)
         if "nan" in case.what:
             dy2[0, 1] = math.nan
-        return [(weights, [y1, y2, dy1, dy2])]  # the inputs stay here
+        inside = "`backward`" in case.what
+        return [(weights, [y1, y2, dy1, dy2], inside)]  # the inputs stay here
 
-    def run(self, comm, yours, weights, tensors):
+    def run(self, comm, yours, weights, tensors, inside):
         runs: list = []
         made = [Part(w, b, runs) for w, b in weights]
         for module in made:
             module.w.grad = torch.ones_like(module.w)
         mine = [x.clone() for x in tensors]
-        with Products() as products:
+        with Products() as products, hints(), torch.set_grad_enabled(not inside):
             found = yours(*made, *mine)
         graph = isinstance(found, tuple | list) and any(
             isinstance(x, Tensor) and x.requires_grad for x in found
@@ -870,7 +894,7 @@ class ReversibleBackward(Report):
             "trained": all(m.training and m.w.requires_grad and m.b.requires_grad for m in made),
         }
 
-    def check(self, case, got, weights, tensors):
+    def check(self, case, got, weights, tensors, inside):
         y1, y2, dy1, dy2 = tensors
         f, g = (Part(w, b) for w, b in weights)
         with torch.no_grad():
