@@ -493,10 +493,11 @@ class Synchronous(Exam):
                         f"the weights are right, but server {r} {way} {count} bytes, and {n} workers and "
                         f"{steps} steps are {n * steps * part}: it answers and hears every worker itself."
                     )
-                if count > n * (steps + 1) * part + 64 * n * (steps + 1):
+                if count > n * (steps + 1) * part or count % part:
                     raise Costly(
                         f"the weights are right, but server {r} {way} {count} bytes: {steps} steps of its part "
-                        f"with {n} workers are {n * steps * part}. Is there what others own?"
+                        f"with {n} workers are {n * steps * part}. What else is there: what others own, or a message that "
+                        "is none of weights and gradients?"
                     )
 
     def speed(self, case, args, outcome):
