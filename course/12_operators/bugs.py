@@ -1096,4 +1096,27 @@ flatten.old = [p.tolist() for p in params]
         old="found.append(([one[0] for one in group], sum(sizes[name] for name in moved)))",
         new="found.append(([one[0] for one in group], sum({sizes[name] for name in moved})))",
     ),
+    Bug(
+        "bias_gelu",
+        "db of one row is a sum over the row",
+        old="return dx, dx.reshape(-1, dx.shape[-1]).sum(0)",
+        new="return dx, dx.sum(tuple(range(dx.dim() - 1)) or (0,)).expand_as(b)",
+    ),
+    Bug(
+        "attention",
+        "a nan is hidden",
+        old="scores = qi @ kj.T",
+        new="scores = (qi @ kj.T).nan_to_num()",
+    ),
+    Bug(
+        "flatten",
+        "old gradients stay",
+        old="p.grad = grads[at : at + p.numel()].view(p.shape)",
+        new="""
+old = p.grad
+p.grad = grads[at : at + p.numel()].view(p.shape)
+if old is not None:
+    p.grad.copy_(old)
+""",
+    ),
 ]

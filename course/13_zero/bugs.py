@@ -1201,4 +1201,10 @@ for r in others:
     comm.recv(parts[r], r)
 """,
     ),
+    Bug(
+        "clip",
+        "the norm is nan, and the gradients are mended",
+        old="g.mul_(min(1.0, limit / (float(norm) + 1e-6)))",
+        new="g.mul_(min(1.0, limit / (float(norm) + 1e-6))).nan_to_num_()",
+    ),
 ]

@@ -918,4 +918,31 @@ def merged_loss(comm, part, targets, vocab):
         old="return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)",
         new="mine = (every_s * (every_m - m).exp()).roll(-comm.rank, 0)\nreturn m + mine.sum(0).log() - every_hit.sum(0)",
     ),
+    Bug(
+        "look_up",
+        "the last own word is nobody's",
+        old="elsewhere = (tokens < first) | (tokens >= end)",
+        new="elsewhere = (tokens < first) | (tokens >= end - 1)",
+    ),
+    Bug(
+        "look_up",
+        "all parts are as large as one's own",
+        old="first, end = bounds(uneven(vocab, comm.size))[comm.rank]",
+        new="first, end = comm.rank * len(rows), (comm.rank + 1) * len(rows)",
+    ),
+    Bug(
+        "look_up_gradient",
+        "a nan is hidden",
+        old="mine = (tokens >= first) & (tokens < end)",
+        new="mine, grad = (tokens >= first) & (tokens < end), grad.nan_to_num()",
+    ),
+    Bug(
+        "logits_gradient",
+        "−100 is the word V − 100",
+        old="here = ((targets >= first) & (targets < end)).nonzero()[:, 0]",
+        new="""
+targets = targets % vocab
+here = ((targets >= first) & (targets < end)).nonzero()[:, 0]
+""",
+    ),
 ]

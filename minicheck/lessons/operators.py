@@ -350,7 +350,7 @@ class Fused(Solo):
             names.append(f"t{i}")
         read = {name for one in operators for name in one[2]}
         wanted = [one[3] for one in operators if one[3] not in read or draw(6) == 0]
-        alike = case.given == 9 and draw(2)  # then bytes do not tell tensors apart
+        alike = case.what.startswith("graph 5")  # its bytes do not tell tensors apart
         sizes = {
             name: 1000 + (not alike) * (2 ** (i + 3) + draw(7)) for i, name in enumerate(names)
         }
@@ -405,7 +405,7 @@ class BiasGelu(Report):
     forbidden = FORBIDDEN
     cases = (
         Case(1, "x (6, 4)", ((6, 4), torch.float64, True)),
-        Case(1, "x (1, 3)", ((1, 3), torch.float64, True)),
+        Case(1, "x (3,)", ((3,), torch.float64, True)),
         Case(1, "x (2, 5, 4)", ((2, 5, 4), torch.float64, True)),
         Case(1, "float32", ((40, 8), torch.float32, True)),
         Case(1, "x needs no gradient", ((6, 4), torch.float64, False)),
@@ -445,16 +445,17 @@ class BiasGelu(Report):
         dx, looks = dy * oracle.slope(x + b), oracle.dx_looks(dy, x, b)
         if needs:
             seen_close(got["grads"][0], dx, "dx", looks, GELU_OTHERWISE)
-        over = tuple(range(x.dim() - 1))
+        rows = lambda z: z.reshape(-1, z.shape[-1])
+        db = rows(dx).sum(0)
         seen_close(
             got["grads"][-1],
-            dx.sum(over),
+            db,
             "db",
-            {text: look.sum(over) for text, look in looks.items()}
+            {text: rows(look).sum(0) for text, look in looks.items()}
             | {
-                "It is the mean over rows: the sum is asked for.": dx.mean(over),
-                "That is one row's.": dx[(0,) * len(over)],
-                "That is minus the right one.": -dx.sum(over),
+                "It is the mean over rows: the sum is asked for.": rows(dx).mean(0),
+                "That is one row's.": rows(dx)[0],
+                "That is minus the right one.": -db,
             },
             GELU_OTHERWISE,
         )
@@ -579,7 +580,7 @@ class Attention(Report):
             for T, K, d, tile in sizes
         ),
         Case(1, "scores of some thousand", (20, 24, 4, 5, 40.0, torch.float64)),
-        Case(1, "float32", (20, 24, 4, 5, 2.0, torch.float32)),
+        Case(1, "float32, a nan in q", (20, 24, 4, 5, 2.0, torch.float32)),
     )
 
     def draw(self, case, rng):
@@ -589,6 +590,8 @@ class Attention(Report):
         if scale > 10:  # of one half of the queries all scores are above 0, of the other below
             drawn[:2] = [x.abs() for x in drawn[:2]]
             drawn[0][T // 2 :] *= -1
+        if "nan" in case.what:
+            drawn[0][3, 1] = math.nan
         return [(drawn[0] * scale * 1.5, drawn[1] * scale, drawn[2], case.given[3])]
 
     def run(self, comm, yours, q, k, v, tile):
@@ -704,7 +707,7 @@ class Flatten(Report):
     )
     cases += (
         Case(1, "a transposed parameter", ((4, 3), (3,), "t")),
-        Case(1, "a frozen parameter", ((4, 3), (3,), (2, 2), "f")),
+        Case(1, "a frozen parameter, old gradients", ((4, 3), (3,), (2, 2), "f")),
     )
 
     def draw(self, case, rng):
@@ -718,6 +721,9 @@ class Flatten(Report):
         seen = Seen([])
         values = [values[0].T, *values[1:]] if transposed else values
         params = [nn.Parameter(seen.give(v), learn) for v, learn in zip(values, learns)]
+        if not all(learns):
+            for p, v in zip(params, values):
+                p.grad = seen.give(v)
         mine, old = list(params), [StorageWeakRef(p.untyped_storage()) for p in params]
         pair = seen.ask(yours, mine)
         held = seen.alive()

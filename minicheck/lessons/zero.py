@@ -54,6 +54,7 @@ FORBIDDEN = (
     "minicheck.oracles.zero",
 )
 STEPS = 3
+EPSILON = 0.1
 WIDE = [
     1,
     0,
@@ -63,7 +64,10 @@ WIDE = [
 
 
 class Adam:
-    """The optimizer that answers are given. (torch's own takes seconds to import its compiler, in every process.)"""
+    """The optimizer that answers are given. (torch's own takes seconds to import its compiler, in every process.)
+
+    Beside its large epsilon a sum of gradients steps otherwise than their mean.
+    """
 
     def __init__(self, params: Iterable[Tensor], rate: float = 0.05):
         self.params = list(params)
@@ -81,7 +85,7 @@ class Adam:
                 mean, square = self.state.setdefault(p, (torch.zeros_like(p), torch.zeros_like(p)))
                 mean.lerp_(p.grad, 0.1)
                 square.lerp_(p.grad.square(), 0.001)
-                wide = (square / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
+                wide = (square / (1 - 0.999**self.steps)).sqrt_().add_(EPSILON)
                 p.sub_(self.rate / (1 - 0.9**self.steps) * mean / wide)
 
     def zero_grad(self) -> None:
@@ -882,6 +886,10 @@ class Clip(Exam):
 
         looks = lambda r: self._looks(r, want, each, limit)
         clipped(outcome, own, limit, want, "rank {}: ".format, looks, rule, told)
+        if math.isnan(want) and math.isfinite(oracle.norm(outcome.results[1]["grads"].values())):
+            raise Wrong(
+                "rank 1: its nan is no longer there: whoever hides it hides the worst mistakes."
+            )
 
     def cost(self, case, args, outcome):
         hint = "one number of 8 bytes from each rank to each other."

@@ -20,9 +20,10 @@ IGNORED = -100
 
 
 class VocabularyExam(Exam):
-    """What lesson 15 builds may not be called; collectives may."""
+    """What lesson 15 builds may not be called; collectives may. rule: said of a result that no usual mistake gives."""
 
     forbidden = ("minidist.parallel.vocab", "minidist.parallel", "minicheck.oracles.vocabulary")
+    rule: str
 
     def within(self, slack: float, rounding: float, got, want, what: str, looks) -> None:
         """As `close`, where each number may be off by `slack`. rounding: what float16 would be off by."""
@@ -36,14 +37,14 @@ class VocabularyExam(Exam):
                     "largest logit of all ranks first."
                 )
             found = recognized(got, looks, "", lambda a, b: near(a, b, relative))
-            if not found and near(got, want, max(0.02, rounding) / largest):
+            if not found and near(got, want, rounding / largest):
                 return (
                     "It is right but for rounding: before exp and sums, go to float32 at least, and leave float64 as "
                     "it is."
                 )
             return found
 
-        close(got, want, what, mistakes, slack=relative)
+        close(got, want, what, mistakes, self.rule, relative)
 
 
 def cut(whole: Tensor, n: int, dim: int = 0) -> list[Tensor]:

@@ -12,7 +12,15 @@ import torch
 from torch import nn
 
 import minicheck as check
-from minicheck.lessons.zero import Adam, Clip, Sharded, ShardedLinear, ToOwners, predict_zero
+from minicheck.lessons.zero import (
+    EPSILON,
+    Adam,
+    Clip,
+    Sharded,
+    ShardedLinear,
+    ToOwners,
+    predict_zero,
+)
 from minicheck.oracles import zero as oracle
 from minidist.collectives import all_gather, all_reduce_, broadcast_, reduce_, reduce_scatter
 from minidist.comm import World
@@ -131,7 +139,7 @@ def test_the_rule_is_the_library_s():
 def test_the_optimizer_is_torch_s():
     values = [torch.randn(3, 4, dtype=torch.float64), torch.randn(5, dtype=torch.float64)]
     ours, theirs = ([nn.Parameter(v.clone()) for v in values] for _ in range(2))
-    optimizers = Adam(ours), torch.optim.Adam(theirs, lr=0.05)
+    optimizers = Adam(ours), torch.optim.Adam(theirs, lr=0.05, eps=EPSILON)
     for _ in range(4):
         for p, q in zip(ours, theirs, strict=True):
             p.grad = torch.randn_like(p)
