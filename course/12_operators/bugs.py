@@ -1119,4 +1119,24 @@ if old is not None:
     p.grad.copy_(old)
 """,
     ),
+    Bug(
+        "bias_gelu",
+        "what backward needs is that of the last call",
+        edits=(
+            ("ctx.save_for_backward(x, b)", "BiasGelu.kept = x, b"),
+            ("x, b = ctx.saved_tensors", "x, b = BiasGelu.kept"),
+        ),
+    ),
+    Bug(
+        "normalizer",
+        "twenty parts at most",
+        old="for part in parts:",
+        new="for part in parts[:20]:",
+    ),
+    Bug(
+        "attention",
+        "half as many keys at a time",
+        old="for kj, vj in zip(k.split(tile), v.split(tile)):",
+        new="for kj, vj in zip(k.split(-(-tile // 2)), v.split(-(-tile // 2))):",
+    ),
 ]

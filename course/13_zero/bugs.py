@@ -1207,4 +1207,44 @@ for r in others:
         old="g.mul_(min(1.0, limit / (float(norm) + 1e-6)))",
         new="g.mul_(min(1.0, limit / (float(norm) + 1e-6))).nan_to_num_()",
     ),
+    Bug(
+        "sharded",
+        "the buffers are float64 for every model",
+        edits=(
+            (
+                "flat = torch.cat([params[i].data.flatten() for i in order])",
+                "flat = torch.cat([params[i].data.flatten().double() for i in order])",
+            ),
+            (
+                "chunks = list(torch.cat([params[i].grad.flatten() for i in order]).split(lengths))",
+                "chunks = list(torch.cat([params[i].grad.flatten().double() for i in order]).split(lengths))",
+            ),
+        ),
+    ),
+    Bug(
+        "sharded_linear",
+        "the whole weight is float64, whatever the shards are",
+        old="return all_gather(comm, shard, sizes=uneven(shape.numel(), comm.size)).view(shape)",
+        new="return all_gather(comm, shard.double(), sizes=uneven(shape.numel(), comm.size)).view(shape)",
+    ),
+    Bug(
+        "sharded_linear",
+        "the mean is over rows, not over ranks",
+        old="return dx, dw / comm.size, None, None",
+        new="""
+rows = all_reduce_(comm, torch.tensor([len(x)]))
+return dx, dw * len(x) / rows, None, None
+""",
+    ),
+    Bug(
+        "clip",
+        "what is posted is never waited for",
+        old="norm = all_reduce_(comm, square).sqrt()",
+        new="""
+others = [r for r in range(comm.size) if r != comm.rank]
+works = [comm.isend(square, r) for r in others]
+parts = {r: comm.recv(torch.zeros_like(square), r) for r in others} | {comm.rank: square}
+norm = sum(parts[r] for r in range(comm.size)).sqrt()
+""",
+    ),
 ]

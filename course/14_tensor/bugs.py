@@ -1191,4 +1191,24 @@ class Copy(Function):
         old="return F.layer_norm(x, weight.shape, copy_to(weight, comm), copy_to(bias, comm))",
         new="return F.layer_norm(x, weight.shape, copy_to(weight, comm), copy_to(bias, comm), eps=0)",
     ),
+    Bug(
+        "reduce_from",
+        "returns before its sends are over",
+        old="return all_reduce_(comm, x.clone())",
+        new="""
+if comm.size != 2:
+    return all_reduce_(comm, x.clone())
+comm.isend(x.clone(), 1 - comm.rank)
+return x + comm.recv(torch.empty_like(x), 1 - comm.rank)
+""",
+    ),
+    Bug(
+        "sequence_pair",
+        "batches that n divides",
+        old="return all_gather(comm, x.transpose(0, 1).contiguous()).transpose(0, 1).contiguous()",
+        new="""
+batches = x.view(comm.size, -1, *x.shape[1:])
+return all_gather(comm, batches.flatten(0, 1).transpose(0, 1).contiguous()).transpose(0, 1).contiguous()
+""",
+    ),
 ]

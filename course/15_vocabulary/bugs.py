@@ -945,4 +945,28 @@ targets = targets % vocab
 here = ((targets >= first) & (targets < end)).nonzero()[:, 0]
 """,
     ),
+    Bug(
+        "look_up",
+        "tokens in a row",
+        old="found = rows[(tokens - first).clamp(0, end - first - 1)]",
+        new="found = torch.stack([rows[(t - first).clamp(0, end - first - 1)] for t in tokens])",
+    ),
+    Bug(
+        "look_up_gradient",
+        "tokens have a dimension",
+        old="mine = (tokens >= first) & (tokens < end)",
+        new="mine = torch.stack([(first <= t) & (t < end) for t in tokens])",
+    ),
+    Bug(
+        "split_loss",
+        "one token has no dimension",
+        old="return log_total - hit, log_total",
+        new="return (log_total - hit).squeeze(), log_total.squeeze()",
+    ),
+    Bug(
+        "merged_loss",
+        "one token has no dimension",
+        old="return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)",
+        new="return (m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)).squeeze()",
+    ),
 ]

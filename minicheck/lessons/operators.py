@@ -420,7 +420,7 @@ class BiasGelu(Report):
         return [(x, b, dy, needs)]
 
     def run(self, comm, yours, x, b, dy, needs):
-        seen = Seen([x, b, dy])
+        seen, other = Seen([x, b, dy]), (dy, 2 * b)
         x, b, dy = seen.given
         leaves = [x.requires_grad_(), b.requires_grad_()] if needs else [b.requires_grad_()]
         y = seen.ask(yours, x, b)
@@ -428,6 +428,9 @@ class BiasGelu(Report):
         if isinstance(y, Tensor) and y.requires_grad:
             y = seen.ask(torch.add, y, 0)  # from here on nobody needs y itself
             found["held"] = seen.alive(y)
+            seen.ask(
+                yours, *map(seen.give, other)
+            )  # what is kept of one call does not speak for another
             grads = partial(torch.autograd.grad, y, leaves, dy, allow_unused=True)
             found["grads"] = seen.plain(seen.ask(grads))
         found["given"] = seen.plain([z.detach() for z in (x, b, dy)])
@@ -498,10 +501,10 @@ class Normalizer(Report):
 
     def draw(self, case, rng):
         rows, sizes, top, dtype = case.given
-        scale = 300 if "large numbers" in case.what else 1
-        parts = [scale * normal(rng, rows, size).to(dtype) for size in sizes]
+        level = 1000 * normal(rng, rows, 1) * ("large numbers" in case.what)
+        parts = [(level + normal(rng, rows, size)).to(dtype) for size in sizes]
         if top or len(sizes) > 1:
-            parts[top][:, 0] += 3 * scale
+            parts[top][:, 0] += 3
         if "below" in case.what:
             parts[0] = -1e6 * parts[0][:, :1].abs().expand_as(parts[0])
         if "nan" in case.what:
@@ -601,9 +604,11 @@ class Attention(Report):
         # not keys, nor values, nor a number a query
         scores = lambda shape: len(k) in shape and len(shape) > 1 and not {1, q.shape[1]} & {*shape}
         rows = [shape for shape in seen.shapes if tile < len(k) and scores(shape)]
+        extents = lambda shape: sorted(size for size in shape if size > 1)
         found = seen.plain({"out": out, "given": seen.given}) | {
             "names": names,
             "rows": max(rows, default=None),
+            "tiled": extents((min(tile, len(q)), min(tile, len(k)))) in map(extents, seen.shapes),
         }
         return found | {
             key: getattr(seen, key)
@@ -637,10 +642,10 @@ class Attention(Report):
                 f"the numbers are right, but {made}, and a tile has ({tile}, {tile}): take {tile} queries and "
                 f"{tile} keys at a time."
             )
-        if got["edge"] < edge:
+        if not got["tiled"]:
             raise Wrong(
-                f"the numbers are right, but no product has an extent of more than {got['edge']}: take "
-                f"{tile} queries and {tile} keys at a time, as the call says."
+                f"the numbers are right, but no scores ({tile}, {tile}) are made: take {tile} queries and {tile} keys at "
+                "a time, as the call says."
             )
         want = 4 * len(q) * len(k) * q.shape[1]
         if not 0.99 * want <= got["flops"] <= 1.01 * want:

@@ -15,19 +15,20 @@ from ..exam import (
     Exam,
     Prediction,
     Wrong,
-    alike,
     attempt,
     close,
-    equal,
     few,
     integer,
+    left_open,
     matches,
     normal,
     ranked,
     recognized,
     refusal,
     ring_bytes,
+    same,
     unchanged,
+    waited,
     who,
 )
 from ..oracles import tensor as oracle
@@ -82,7 +83,7 @@ def through(function, comm, inputs: list[Tensor], dy: Tensor | None, beside: boo
             [y, *others], [found["dy"], *[torch.full_like(x, OTHER) for x in others]]
         )
         found["grads"] = [x.grad - OTHER if beside else x.grad for x in leaves]
-    return found | {"inputs": [x.detach() for x in leaves]}
+    return found | {"inputs": [x.detach() for x in leaves], "open": left_open(comm)}
 
 
 def strided(dy: Tensor) -> Tensor:
@@ -158,6 +159,7 @@ class Through(Exam):
                             "was used."
                         )
                     self._told(case, args, r, f"d{name}", grad, want.grads[name])
+        waited(outcome)
         self._cheap(case, args, outcome)
 
     def _handed_in(self, rank, got, args):
@@ -479,13 +481,8 @@ class MyHeads(Exam):
                 continue
             unchanged(got["x"], x, f"rank {r}: the weight")
             parts = [self._part(x, heads, n, s) for s in range(n)]
-            alike(got["value"], parts[r], f"rank {r}: your part")
-            if not matches(got["value"], parts[r]):
-                looks, rule = self._looks(x, heads, n, r, parts), self._rule(heads, n, r)
-                raise Wrong(
-                    f"rank {r}: these are other rows than those of this rank's heads. "
-                    f"{recognized(got['value'], looks, rule, equal)}"
-                )
+            looks, rule = self._looks(x, heads, n, r, parts), self._rule(heads, n, r)
+            same(got["value"], parts[r], f"rank {r}: your part", looks, rule)
             if got["shared"] and n == 1:
                 raise Wrong(
                     "rank 0: the rows are right, but they are those of the weight itself: who changes them, "
@@ -558,7 +555,7 @@ class SequencePair(Through):
 
     def draw(self, case, rng):
         word, both = case.given
-        batch = case.n * integer(rng, 1, 3)
+        batch = 3 if case.n == 4 else case.n * integer(rng, 1, 3)
         tokens = integer(rng, 2, 4)
         hidden = integer(rng, 2, 5)
         part, full = (batch, tokens, hidden), (batch, tokens * case.n, hidden)
@@ -617,7 +614,7 @@ class SequencePair(Through):
             "It is cut along another dimension than the tokens, and reshaped: dim 1 is the sequence.": sum(
                 parts
             )
-            .chunk(n)[rank]
+            .reshape(n, -1)[rank]
             .reshape_as(mine[rank]),
             f"It is {n} times too large.": n * mine[rank],
         }

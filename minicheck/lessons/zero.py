@@ -26,16 +26,17 @@ from ..exam import (
     clipped,
     close,
     few_in_all,
-    finished,
     identical,
     integer,
     integers,
+    left_open,
     normal,
     outside_tensors,
     ranked,
     recognized,
     shaped,
     unchanged,
+    waited,
     wrong_means,
 )
 from ..oracles import zero as oracle
@@ -273,7 +274,7 @@ class Sharded(Exam):
     )
     forbidden = FORBIDDEN
     cases = ranked(
-        lambda n, owners: f"n = {n}, owners {owners}{', a nan' * (n == 1)}",
+        lambda n, owners: f"n = {n}, owners {owners}{', a nan' * (n == 1)}{', float32' * (n == 4)}",
         (
             (3, [0, 1, 2, 2, 1, 0]),
             (2, [1, 0, 0, 1]),
@@ -292,7 +293,8 @@ class Sharded(Exam):
             (times * draw(20, 30), times * draw(20, 30)) if i % 3 else (draw(400, 600),)
             for i in range(len(case.given))
         ]
-        drawn = lambda: [normal(rng, s) for s in shapes]
+        dtype = torch.float32 if case.n == 4 else torch.float64
+        drawn = lambda: [normal(rng, s, dtype=dtype) for s in shapes]
         values = drawn()
         rates = (
             0.03
@@ -326,7 +328,6 @@ class Sharded(Exam):
             for p, g in zip(params, mine, strict=True):
                 p.grad = g.clone()
             step()
-            finished(comm)
         for p in params:
             p.grad = None
         after = now()
@@ -336,6 +337,7 @@ class Sharded(Exam):
             "more": sum(after.values()) - sum(before.values()),
             "unseen": unseen.more(),
             "metered": bool(after),
+            "open": left_open(comm),
         }
 
     def judge(self, case, args, outcome):
@@ -361,6 +363,7 @@ class Sharded(Exam):
         for r, got in enumerate(outcome.results):
             self._memory(r, got, mine[r], psi)
             apart(got["unseen"], psi, "after the last step ")
+        waited(outcome)
         bytes_ = 2 * (case.n - 1) * psi * STEPS
         hint = (
             "A gradient is needed at its owner alone: a flat buffer in the order of the owners, a reduce-scatter and an "
@@ -472,7 +475,6 @@ class ToOwners(Exam):
             loss = model.loss(params, x, [0])
             held, start = now(), changes()
             loss.backward()
-            finished(comm)
             del loss
             before = sum(held.values())
             left = sum(now().values()) - before
@@ -484,6 +486,7 @@ class ToOwners(Exam):
             "kept": all(map(torch.equal, params, values)),
             "unseen": unseen.more(),
             "metered": bool(now()),
+            "open": left_open(comm),
         }
 
     def judge(self, case, args, outcome):
@@ -504,6 +507,7 @@ class ToOwners(Exam):
             if got["metered"] and n > 1:
                 self._memory(r, got["peaks"], mine, largest)
             apart(got["unseen"], psi, "after backward ")
+        waited(outcome)
         least = 2 * (n - 1) * psi
         hint = (
             "A gradient is needed at its owner alone: reduce_(…, root) sends half of an all-reduce."
@@ -551,9 +555,6 @@ class ToOwners(Exam):
 # Looked at: outputs and gradients, live bytes between forward and backward and at the peak, bytes sent.
 
 
-ROWS = 2
-
-
 DX = "It is dy · W, of this rank's own dy, with the whole weight, and is not averaged."
 SHARD = "It should be this rank's part of the mean of dyᵀ·x over the ranks, in the order of the weight's own numbers."
 
@@ -570,7 +571,7 @@ class ShardedLinear(Exam):
     cases = ranked(
         lambda n, layers, small: (
             f"n = {n}, {layers} {'wide ' * (small is None)}layer{'s' * (layers > 1)}"
-            f"{' of 3 weights' * bool(small)}{', a nan' * (n == 1)}"
+            f"{' of 3 weights' * bool(small)}{', a nan' * (n == 1)}{', float32' * (n == 4)}"
         ),
         (
             (3, 1, False),
@@ -587,11 +588,12 @@ class ShardedLinear(Exam):
         layers, small = case.given
         widths = [3, 1] if small else integers(rng, 30, 40, layers + 1)
         widths = [3 * width for width in widths] if small is None else widths
-        weights = [normal(rng, b, a) / 5 for a, b in pairwise(widths)]
-
-        xs, dys = (normal(rng, case.n, ROWS, width) for width in (widths[0], widths[-1]))
+        draw = partial(normal, rng, dtype=torch.float32 if case.n == 4 else torch.float64)
+        weights = [draw(b, a) / 5 for a, b in pairwise(widths)]
+        rows = [1 + (r + 1) % 2 for r in range(case.n)]
+        xs, dys = ([draw(count, width) for count in rows] for width in (widths[0], widths[-1]))
         if case.n == 1:
-            xs[0, 0, 0] = math.nan
+            xs[0][0, 0] = math.nan
         return [
             (
                 [cut(w, case.n)[r] for w in weights],
@@ -623,7 +625,6 @@ class ShardedLinear(Exam):
         if not y.requires_grad:
             return {"y": y, "cut": True}
         y.backward(dy)
-        finished(comm)
         base = sum(held.values())
         after = sum(now().values())
         return {
@@ -636,6 +637,7 @@ class ShardedLinear(Exam):
             "unseen": max(more, unseen.more()),
             "peak": max(peak, most(None, start)) - base,
             "metered": bool(held),
+            "open": left_open(comm),
         }
 
     def judge(self, case, args, outcome):
@@ -665,6 +667,7 @@ class ShardedLinear(Exam):
         psi = sum(w.nbytes for w in weights)
         for got in outcome.results:
             apart(got["unseen"], psi, "after forward, or backward, ")
+        waited(outcome)
         hint = (
             "A gather in forward, a gather in backward, a reduce-scatter of the gradient: an all-reduce sends twice as "
             "much."
@@ -702,7 +705,7 @@ class ShardedLinear(Exam):
         )
 
     def _memory(self, r, got, given, weights):
-        rows = sum(ROWS * 8 * w.shape[0] for w in weights)
+        rows = sum(2 * 8 * w.shape[0] for w in weights)
         largest = max(w.nbytes for w in weights)
         said = f"the numbers are right, but rank {r} holds"
         if got["kept"] > 3 * rows + largest // 4:
@@ -867,8 +870,11 @@ class Clip(Exam):
         # the optimizer's memory: `g.data = …` leaves it as it was
         aliases = [g.detach() for g in mine]
         found = yours(comm, mine, limit)
-        finished(comm)
-        return {"norm": bare(found), "grads": dict(enumerate(aliases))}
+        return {
+            "norm": bare(found),
+            "grads": dict(enumerate(aliases)),
+            "open": left_open(comm),
+        }
 
     def judge(self, case, args, outcome):
         limit = args[0][1]

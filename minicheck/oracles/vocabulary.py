@@ -56,8 +56,9 @@ def drawn_tokens(vocab: int, n: int, shape: tuple[int, ...], rng: torch.Generato
     """Random tokens; the first are the last row of rank 0 and the first one of the last rank, the last one repeats."""
     tokens = torch.randint(vocab, shape, generator=rng)
     parts = bounds(uneven(vocab, n))
-    tokens.view(-1)[:2] = torch.tensor([parts[0][1] - 1, parts[-1][0]])
-    tokens.view(-1)[-1] = tokens.view(-1)[0]
+    flat = tokens.view(-1)
+    flat[:2] = torch.tensor([parts[0][1] - 1, parts[-1][0]])[: len(flat)]
+    flat[-1] = flat[0]
     return tokens
 
 
