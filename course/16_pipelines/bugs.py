@@ -201,6 +201,12 @@ def step_time(lists, forward, backward):
 ''',
     ),
     Bug(
+        "step_time",
+        "the end of stage 0: right where all goes back, and not where stages only go forward",
+        old="return max(free)",
+        new="return free[0]",
+    ),
+    Bug(
         "one_f_one_b",
         "every stage warms up like stage 0",
         old="warm = min(M, S - 1 - stage)",
@@ -604,6 +610,12 @@ def run_stage(down, up, part, words, xs, ys, loss_fn):
         else:
             y.sum().backward()
 ''',
+    ),
+    Bug(
+        "run_stage",
+        "a gradient is waited for before the next action: nothing hangs, and time is lost",
+        old="sends.append(up.isend(x.grad, stage - 1))",
+        new="up.send(x.grad, stage - 1)",
     ),
     Bug(
         "cut",

@@ -905,6 +905,12 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
 ''',
     ),
     Bug(
+        "run_pipedream",
+        "what has one dimension, a bias or a norm, is not updated",
+        old="name: (w - rate * g).detach().requires_grad_()",
+        new="name: (w - rate * g * (w.dim() > 1)).detach().requires_grad_()",
+    ),
+    Bug(
         "predict_pipedream",
         "2BW updates every micro-batch",
         cell="""
@@ -1215,5 +1221,11 @@ grads = [g.nan_to_num() for g in grads]
         "inf is hidden in a gradient",
         old="mean = sum(grad(older, x) for x in xs[g : g + m]) / m",
         new="mean = sum(grad(older, x).nan_to_num() for x in xs[g : g + m]) / m",
+    ),
+    Bug(
+        "two_versions",
+        "the last micro-batch of a group comes first",
+        old="mean = sum(grad(older, x) for x in xs[g : g + m]) / m",
+        new="mean = sum(grad(older, x) for x in reversed(xs[g : g + m])) / m",
     ),
 ]
