@@ -225,7 +225,7 @@ study.table(rows, ["", "predicted", "counted"])
 # | `down`, `up` | a Comm for activations, one for gradients; the same ranks, and rank r is stage r |
 # | `part` | this stage's `nn.Module`; its output has the shape of its input |
 # | `words` | this stage's list, of F's and B's: **any** valid schedule |
-# | `xs` | M micro-batches; their numbers count on stage 0, elsewhere only their shape and dtype; **not changed** |
+# | `xs` | M micro-batches, the last one smaller; on stages after 0 only shape and dtype count; **not changed** |
 # | `ys` | M tensors of targets; they count on the last stage |
 # | `loss_fn` | `loss_fn(output, y)`: the mean loss of a micro-batch |
 # | afterwards | `p.grad` is the gradient of the mean of the M losses; every activation is freed by its backward |

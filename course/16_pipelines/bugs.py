@@ -618,6 +618,12 @@ def run_stage(down, up, part, words, xs, ys, loss_fn):
         new="up.send(x.grad, stage - 1)",
     ),
     Bug(
+        "run_stage",
+        "all micro-batches are received as large as the first",
+        old="x = down.recv(torch.empty_like(x), stage - 1).requires_grad_()",
+        new="x = down.recv(torch.empty_like(xs[0]), stage - 1).requires_grad_()",
+    ),
+    Bug(
         "cut",
         "equally many layers a stage",
         cell='''

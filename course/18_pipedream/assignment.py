@@ -256,7 +256,7 @@ study.table(
 # | `down`, `up` | a Comm for activations, one for gradients; the same ranks, and rank r is stage r |
 # | `part` | this stage's `nn.Module`; its output has the shape of its input |
 # | `words` | this stage's list of F, B and U; a U comes right after its B, or a forward later |
-# | `xs`, `ys` | M micro-batches, M tensors of targets; the numbers count on stage 0, and on the last; **not changed** |
+# | `xs`, `ys` | M micro-batches, the last one smaller, and targets; numbers count on stage 0 and the last; **not changed** |
 # | `loss_fn` | `loss_fn(output, y)`: the mean loss of a micro-batch |
 # | afterwards | the parameters of `part` are the newest version |
 # | returns | nothing |

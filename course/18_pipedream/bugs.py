@@ -911,6 +911,12 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
         new="name: (w - rate * g * (w.dim() > 1)).detach().requires_grad_()",
     ),
     Bug(
+        "run_pipedream",
+        "all micro-batches are received as large as the first",
+        old="x = down.recv(torch.empty_like(xs[m]), stage - 1) if stage > 0 else xs[m]",
+        new="x = down.recv(torch.empty_like(xs[0]), stage - 1) if stage > 0 else xs[m]",
+    ),
+    Bug(
         "predict_pipedream",
         "2BW updates every micro-batch",
         cell="""

@@ -471,7 +471,7 @@ class RunStage(Exam):
             ("1f1b", 1, 3),
             ("gpipe", 3, 12),
             ("1f1b", 4, 12),
-            ("ahead", 2, 6),
+            ("ahead", 2, 9),
         )
     )
     cases += (Case(2, NAN_TARGET, ("1f1b", 2)),)
@@ -483,17 +483,18 @@ class RunStage(Exam):
         kind, M = case.given
         dtype = torch.float32 if M > 9 and kind == "gpipe" else torch.float64
         drawn = lambda *shape: normal(rng, shape, dtype=dtype)
-        rows, orders = 2 + M % 3, {kind: range(M) for kind in "FB"}
+        orders = {kind: range(M) for kind in "FB"}
         if M > 9:
             orders["F"] = orders["B"] = shuffled(rng, M)
             if kind == "gpipe":
                 orders["B"] = shuffled(rng, M)
         named = lambda word: f"{word[0]}{orders[word[0]][int(word[1:])]}"
         weights = [[drawn(WIDTH, WIDTH) / 2 for _ in range(2)] for _ in range(case.n)]
-        xs, ys = ([drawn(rows, WIDTH) for _ in range(M)] for _ in range(2))
+        rows = [2 + M % 3] * (M - 1) + [1]  # what is left for the last
+        xs, ys = ([drawn(n, WIDTH) for n in rows] for _ in range(2))
         if case.what == NAN_TARGET:
             ys[-1][0, 0] = torch.nan
-        blank = [torch.zeros(rows, WIDTH, dtype=dtype)] * M
+        blank = [torch.zeros_like(x) for x in xs]
         lists = [[named(word) for word in words(kind, s, case.n, M)] for s in range(case.n)]
         return [
             (weights[s], lists[s], xs if s == 0 else blank, ys if s == case.n - 1 else blank)
@@ -565,7 +566,7 @@ class RunStage(Exam):
     def _costs(self, args, outcome):
         """Raise Wrong for messages, memory and time that are not needed; the numbers are right."""
         xs = args[0][2]
-        self._messages(outcome, len(args), len(xs), xs[0].nbytes)
+        self._messages(outcome, len(args), len(xs), sum(x.nbytes for x in xs))
         for s, got in enumerate(outcome.results):
             m = got["kept"]
             # in real processes a send holds its tensor until it is waited for
@@ -612,7 +613,7 @@ class RunStage(Exam):
             rule = f"Micro-batches mixed up? Here, {hint}"
             close(got, right, f"stage {stage}: the gradient of layer {i}", looks, rule)
 
-    def _messages(self, outcome, S, M, size):
+    def _messages(self, outcome, S, M, total):
         for s in range(S):
             near_by = [r for r in (s - 1, s + 1) if 0 <= r < S]
             if [r for r in outcome.receivers(s) if r not in near_by]:
@@ -620,7 +621,7 @@ class RunStage(Exam):
                     f"the gradients are right, but stage {s} sends to {ranks(outcome.receivers(s))}: its "
                     f"neighbours are {ranks(near_by)}."
                 )
-            most, nbytes = M * len(near_by), M * len(near_by) * size
+            most, nbytes = M * len(near_by), total * len(near_by)
             if (outcome.messages(s), outcome.nbytes(s)) != (most, nbytes):
                 raise Wrong(
                     f"the gradients are right, but stage {s} sends {outcome.messages(s)} messages with "
