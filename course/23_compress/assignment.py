@@ -166,7 +166,7 @@ study.curves(
 # | | |
 # |---|---|
 # | call | `local_sgd(comm, params, step, steps, H)` |
-# | `params` | a list of this rank's tensors, the same numbers on all ranks at the start; **changed in place** |
+# | `params` | a list of this rank's tensors, not all contiguous; on all ranks the same at the start; **changed in place** |
 # | `step` | `step(t)` takes this rank's step t on `params`; call it for t = 0, 1, … steps − 1 |
 # | afterwards | `params` were averaged over the ranks after every H steps, and at the end |
 # | returns | nothing |

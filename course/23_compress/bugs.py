@@ -883,4 +883,44 @@ def sign_average(comm, g, error):
         old="positive = all_gather(comm, (p >= 0).to(torch.int8)[None])  # (n, N)",
         new="signs = (p >= 0).to(torch.int8)\npositive = torch.cat([all_gather(comm, x[None, None]) for x in signs], 1)",
     ),
+    Bug(
+        "compress",
+        "all that are as large as the k-th are sent, also zeros",
+        old="places = v.abs().topk(k).indices",
+        new="places = (v.abs() >= v.abs().topk(k).values[-1]).nonzero().flatten()",
+    ),
+    Bug(
+        "local_sgd",
+        "averages a copy of what is not contiguous",
+        old='all_reduce_(comm, params, "mean")',
+        new='all_reduce_(comm, [p.reshape(-1) for p in params], "mean")',
+    ),
+    Bug(
+        "local_sgd",
+        "averages at the end, though there was no step",
+        cell="""
+def local_sgd(comm, params, step, steps, H):
+    for first in range(0, max(1, steps), H):
+        for t in range(first, min(first + H, steps)):
+            step(t)
+        all_reduce_(comm, params, "mean")
+""",
+    ),
+    Bug(
+        "sign_average",
+        "the scale is rounded to float32",
+        old="scales = all_gather(comm, p.abs().mean()[None])  # (n,)",
+        new="scales = all_gather(comm, p.abs().mean()[None].float()).double()",
+    ),
+    Bug(
+        "next_period",
+        "compares before it rounds up",
+        cell="""
+def next_period(losses, periods, tau_0, gamma):
+    if not periods:
+        return tau_0
+    found = math.sqrt(losses[-1] / losses[0]) * tau_0
+    return math.ceil(found if found < periods[-1] else gamma * periods[-1])
+""",
+    ),
 ]

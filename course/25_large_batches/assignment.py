@@ -379,7 +379,7 @@ study.bars(
 # | | |
 # |---|---|
 # | call | `clip_copies(comm, grads, copied, limit)` |
-# | `grads` | this rank's gradients, float64 |
+# | `grads` | this rank's gradients, float64, maybe none |
 # | `copied` | for each, whether all ranks hold the same (True), or each its own piece (False) |
 # | afterwards | all gradients, in place, times min(1, limit / (norm + 1e-6)), copies too |
 # | returns | the norm before: each gradient of the model counted **once**; the same on all ranks |

@@ -987,4 +987,16 @@ for r in others:
     sums += comm.recv(torch.zeros_like(sums), r)
 """,
     ),
+    Bug(
+        "lars_step",
+        "a matrix of one column is taken for a bias",
+        old="if w.dim() > 1:",
+        new="if w.squeeze().dim() > 1:",
+    ),
+    Bug(
+        "lamb_step",
+        "whether a norm is 0 is asked of this rank's piece",
+        old="ratio = 1.0 if free or wide == 0 or long == 0 else wide / long",
+        new="ratio = 1.0 if free or not w.any() or not u.any() else wide / long",
+    ),
 ]

@@ -1224,4 +1224,49 @@ return found
         old="comm.send(done, r)",
         new="comm.isend(done, r)",
     ),
+    Bug(
+        "save_every",
+        "no more than all is lost",
+        old="return seconds, cost / seconds + (seconds / 2 + restart) / between",
+        new="return seconds, min(1.0, cost / seconds + (seconds / 2 + restart) / between)",
+    ),
+    Bug(
+        "save_parts",
+        "tidies up what other saves have left",
+        old="disk.sync(part)",
+        new="""
+disk.sync(part)
+for name in disk.names():
+    other = name.split("/")[0]
+    if comm.rank == 0 and other != str(step) and f"{other}/manifest" not in disk.names():
+        disk.remove(name)
+""",
+    ),
+    Bug(
+        "load_box",
+        "looks for holes at the corners only",
+        edits=(
+            (
+                "found, filled = torch.empty(bottom - top, right - left, dtype=torch.float64), 0",
+                """
+found = torch.empty(bottom - top, right - left, dtype=torch.float64)
+filled = torch.zeros(bottom - top, right - left, dtype=torch.bool)
+""",
+            ),
+            (
+                "filled += part.numel()",
+                "filled[a - top : b - top, c - left : d - left] = True",
+            ),
+            (
+                """
+if filled < found.numel():
+    raise ValueError(f"of {wanted} {found.numel() - filled} numbers are in no file")
+""",
+                """
+if not filled[[0, 0, -1, -1], [0, -1, 0, -1]].all():
+    raise ValueError(f"of {wanted} a corner is in no file")
+""",
+            ),
+        ),
+    ),
 ]

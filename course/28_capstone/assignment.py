@@ -48,7 +48,7 @@ def losses(comm, model, steps=12, rate=0.5, batch=96):
 # | call | `ddp_ring(comm, x, op)` |
 # | `x` | (N,), contiguous, any dtype, the same length on all ranks, maybe shorter than n; **changed in place** |
 # | `op` | `"sum"`, `"min"`, `"max"` or `"prod"` |
-# | afterwards | `x` is combined over all ranks, on every rank, bit for bit the same |
+# | afterwards | `x` is combined over all ranks, on every rank, bit for bit the same; a nan of any rank is there |
 # | returns | nothing that counts |
 # | cost | 2(n−1) messages a rank, to the right neighbour, a chunk each |
 #

@@ -1242,4 +1242,22 @@ def mean_hook(comm, bucket):
         old="future.set_result(x)",
         new="future.set_result(x[None])",
     ),
+    Bug(
+        "ddp_ring",
+        "the least is minus the largest of minus all, which unsigned numbers do not have",
+        old='combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]',
+        new="""
+def least(a, b, out):
+    out.copy_(-torch.maximum(-a, -b))
+
+
+combine = {"sum": torch.add, "min": least, "max": torch.maximum, "prod": torch.mul}[op]
+""",
+    ),
+    Bug(
+        "reduce_single",
+        "adds to what was in output",
+        old='output.copy_(partial / n if op == "mean" else partial)',
+        new='output.add_(partial / n if op == "mean" else partial)',
+    ),
 ]

@@ -219,7 +219,7 @@ def draw_numbers(
         base, *own = (normal(rng, size) for _ in range(n + 1))
         return [(2 * base + x).to(dtype) for x in own]
     # of int64 so large that float64 would round
-    most = {torch.bfloat16: 50, torch.int64: 10**17}.get(dtype, 10**6)
+    most = {torch.bfloat16: 50, torch.int64: 10**17, torch.uint8: 3}.get(dtype, 10**6)
     xs = [
         (draw(1, 4) * (2 * draw(0, 2) - 1) if op == "prod" else draw(-most, most)).to(dtype)
         for _ in range(n)
@@ -283,7 +283,7 @@ class DdpRing(AllReduce):
     name = "ddp_ring"
     forbidden = FORBIDDEN
     right = (
-        "n = 1…5, four reductions, five dtypes, 9 lengths and secret ones, 2(n−1) messages a rank; under "
+        "n = 1…5, four reductions, six dtypes, 9 lengths and secret ones, 2(n−1) messages a rank; under "
         "PyTorch's DDP with 1 to 4 ranks, and in 3 real processes beside the backward pass."
     )
     step = 10.0
@@ -294,7 +294,7 @@ class DdpRing(AllReduce):
                 f"n = {n}, {'a drawn length' if k is None else words((k,))} of {str(dtype)[6:]}, op = {op!r}",
                 (k, op, dtype),
             )
-            for (n, k, op), dtype in zip(ASKED, cycle(DTYPES))
+            for (n, k, op), dtype in [*zip(ASKED, cycle(DTYPES)), ((4, 9, "min"), torch.uint8)]
         ),
         *(Case(n, f"PyTorch's DDP on {n} rank{'s' * (n > 1)}") for n in (3, 2, 4, 1)),
     )
@@ -671,6 +671,9 @@ class GatherSingle(FlatExam):
         return text and f"Part {i} of {case.n} is wrong: {text}"
 
 
+BEFORE = -7e9  # what is in output, of the size of the sums
+
+
 class ReduceSingle(FlatExam):
     """`reduce_single(comm, output, input, op)`: output, (k,), becomes chunk `rank` of all inputs, (n·k,), combined."""
 
@@ -690,7 +693,7 @@ class ReduceSingle(FlatExam):
         return [(x, op) for x in _with_nan(xs)]
 
     def call(self, comm, yours, x, op):
-        output = x.new_full((len(x) // comm.size,), -1.0)
+        output = x.new_full((len(x) // comm.size,), BEFORE)
         alias = output.detach()
         comm, last = noting(comm)
         yours(comm, output, x, op)
@@ -714,7 +717,8 @@ class ReduceSingle(FlatExam):
             "It is divided by n twice.": total / n**2,
             "It is divided by n at each step: divide once.": _each_step(mine, rank),
             "It is the mean: op says 'sum'.": total / n,
-            "Nothing was written into it.": 0 * total - 1,
+            "Nothing was written into it.": 0 * total + BEFORE,
+            "What was in output is added to it.": total + BEFORE,
         }
         others = {
             f"It is chunk {i}, finished: rank {rank} should have chunk {rank}.": found[name]

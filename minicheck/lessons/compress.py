@@ -76,6 +76,9 @@ SPARSE_SLIPS = {
 }
 
 
+MOSTLY_0 = "fewer than k numbers are not 0"
+
+
 class Compress(Report):
     """`compress(u, v, g, k, m, limit, n)`: what a rank sends by deep gradient compression: values, places."""
 
@@ -92,12 +95,16 @@ class Compress(Report):
             "6 steps, some clipped": (200, 5, 6, 0.9, 3.0, 9),
             "everything is sent": (5, 5, 4, 0.5, 99.0, 3),
             "one of 30": (30, 1, 8, 0.9, 99.0, 2),
+            MOSTLY_0: (20, 4, 3, 0.9, 99.0, 2),
         }
     )
 
     def draw(self, case, rng):
         size, k, steps, m, limit, n = case.given
         grads = [normal(rng, size) * (1 + t % 2) for t in range(steps)]
+        if case.what == MOSTLY_0:
+            kept = shuffled(rng, size)[: k - 1]
+            grads = [oracle.sent(g[kept], size, torch.tensor(kept)) for g in grads]
         return [(grads, k, m, limit * size**0.5, n)]
 
     def run(self, comm, yours, grads, k, m, limit, n):
@@ -248,6 +255,9 @@ def gathered_twice(outcome: Outcome, what: str, times: int = 1) -> None:
         )
 
 
+COPIED = "Of one that is not contiguous, flatten() and reshape() make a copy."
+
+
 class LocalSgd(Exam):
     """`local_sgd(comm, params, step, steps, H)`: steps alone, an average of the parameters after every H."""
 
@@ -264,6 +274,7 @@ class LocalSgd(Exam):
             (3, 5, 20),
             (5, 11, 5),
             (2, 1, 1),
+            (2, 0, 3),
         ),
     )
     processes = (Case(3, "3 real processes, 7 steps, H = 3", (7, 3)),)
@@ -277,24 +288,23 @@ class LocalSgd(Exam):
         return [(start, [draw() for _ in range(case.given[0])], *case.given) for _ in range(case.n)]
 
     def run(self, comm, yours, start, noises, steps, H):
-        params = cut(start.clone())
+        params = start.clone()
         calls = []
         seen = []
 
         def step(t):
             calls.append(t if type(t) is int else -1)
-            seen.append(_flat(params))
+            seen.append(params.clone())
             if 0 <= calls[-1] < len(noises):
-                for p, noise in zip(params, cut(noises[t]), strict=True):
-                    p.copy_((p + noise).sin() * 3)
+                params.copy_((params + noises[t]).sin() * 3)
 
-        yours(comm, [p.detach() for p in params], step, steps, H)  # of the same memory
-        return {"calls": calls, "seen": seen, "end": _flat(params)}
+        yours(comm, cut(params), step, steps, H)
+        return {"calls": calls, "seen": seen, "end": params}
 
     def judge(self, case, args, outcome):
         steps, H = case.given
         values, noises = [a[0] for a in args], [a[1] for a in args]
-        meets = {t for t in range(1, steps + 1) if t % H == 0} | {steps}
+        meets = ({t for t in range(1, steps + 1) if t % H == 0} | {steps}) - {0}
         want = oracle.local(values, noises, meets)
         for r, got in enumerate(outcome.results):
             if got["calls"] != list(range(steps)):
@@ -329,7 +339,7 @@ class LocalSgd(Exam):
             ][r],
             HIDDEN: want[t][r].nan_to_num(),
         }
-        text = recognized(x, looks, "Is every tensor averaged, in place?")
+        text = recognized(x, looks, f"Is every tensor averaged, in place? {COPIED}")
         if text == own and t == len(noises[0]):
             text = "The last period is shorter, or has just ended: average at its end, too."
         raise Wrong(f"{where} {text}")
@@ -341,13 +351,10 @@ class LocalSgd(Exam):
 
 
 def cut(flat: Tensor) -> list[Tensor]:
-    """Views: a vector, a matrix, a vector. Rings cut each in equal chunks, so that the least bytes are known."""
+    """Views: a vector, a matrix that is not contiguous, a vector. Rings cut each in equal chunks, so that the least bytes are
+    known."""
     n = len(flat) // 5
-    return [flat[:n], flat[n : 4 * n].view(3, n), flat[4 * n :]]
-
-
-def _flat(params):
-    return torch.cat([p.detach().reshape(-1) for p in params])
+    return [flat[:n], flat[n : 4 * n].view(n, 3).T, flat[4 * n :]]
 
 
 PERIODS = {
@@ -380,6 +387,7 @@ class NextPeriod(Report):
             "by hand": ([4.0, 2.4, 1.0, 1.0, 1.2, 0.02, 0.04], 20, 0.5),
             "a loss that rises first": ([1.0, 4.0, 3.9, 0.8, 0.1], 20, 0.75),
             "a loss that stands still": ([1.0] * 8, 32, 0.5),
+            "a loss that hardly falls": ([1.0, 0.9, 0.89], 32, 0.5),
             "losses that fall": (0.7, 40, 0.5),
             "that fall slowly": (0.9, 64, 0.875),
             "that rise": (1.2, 10, 0.25),

@@ -109,7 +109,7 @@ def _where(t, x, right, steps, warm):
 
 STILL = "It is as it was at the start: write in place, into the tensors that are given."
 LARS = "v ← momentum·v + lr·ratio·(g + decay·w), then w ← w − v, each in place."
-SHAPES = ((4, 3), (5,), (2, 3, 2), (6, 2), (7,), (3, 3), (), (2, 5))
+SHAPES = ((4, 3), (5,), (2, 3, 2), (6, 2), (7,), (3, 1), (), (2, 5))
 
 
 def shows_nan(weight, grad, what: str) -> None:
@@ -222,7 +222,11 @@ class LambStep(Exam):
             (3, "one step", (1, (12, 7, 10), (False, True, False), None, 0.1)),
             (2, "3 steps", (3, (9, 4, 5), (False, False, True), None, 0.1)),
             (4, "pieces that are empty", (2, (3, 11, 2), (False, False, True), None, 0.1)),
-            (3, "weights that are 0", (1, (6, 8), (False, False), "weights", 0.1)),
+            (
+                3,
+                "weights that are 0, of all ranks and of one",
+                (1, (6, 8), (False, False), "weights", 0.1),
+            ),
             (
                 2,
                 "no decay, a gradient that is 0",
@@ -252,10 +256,10 @@ class LambStep(Exam):
         if zero == "nan":
             own[1][0][0][1] = math.nan
         large = 1e6 if zero == "large" else 1.0
-        weights, how = (
-            cut([large * w for w in drawn("weights")]),
-            (0.02 + lr / 20, (0.7 + one / 5, 0.9 + two / 20), 1e-3 * (1 + lr), decay),
-        )
+        weights = cut([large * w for w in drawn("weights")])
+        if zero == "weights":
+            weights[0][1].zero_()
+        how = 0.02 + lr / 20, (0.7 + one / 5, 0.9 + two / 20), 1e-3 * (1 + lr), decay
         return [
             (weights[r], [step[r] for step in own[1:]], list(plain), *how) for r in range(case.n)
         ]

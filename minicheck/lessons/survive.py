@@ -304,14 +304,18 @@ class SaveEvery(Solo):
     name = "save_every"
     right = "20 clusters drawn at random: seconds between saves, and the share of the time that is lost."
     forbidden = FORBIDDEN
-    cases = tuple(Case(1, f"cluster {i + 1} of 20") for i in range(20))
+    cases = (
+        *(Case(1, f"cluster {i + 1} of 20") for i in range(20)),
+        Case(1, "a cluster that does nothing but restart", (300.0, 1200.0, 5e3, 20_000)),
+    )
 
     def draw(self, case, rng):
         draw = lambda low, high: (
             float(torch.rand((), generator=rng, dtype=torch.float64)) * (high - low) + low
         )
         most = 4000 if integer(rng, 0, 4) else 20
-        return [(draw(1, 300), draw(10, 1200), draw(5e3, 1e5), int(draw(1, most)))]
+        drawn = draw(1, 300), draw(10, 1200), draw(5e3, 1e5), int(draw(1, most))
+        return [case.given or drawn]
 
     returns = ("seconds", "lost")
 
@@ -346,6 +350,7 @@ def _slips(name, cost, restart, hours, devices):
         "The saves themselves take time, too: cost in every interval.": lost - cost / every,
         "What is lost by a failure is missing: half an interval.": lost - every / 2 / between,
         "A share of the time is asked for, not percent.": 100 * lost,
+        "It may be more than 1: then more is lost than there is, and the run never ends.": 1.0,
         "Those are the seconds of one failure: it comes every hours · 3600 / devices seconds.": cost
         / every
         + every / 2
@@ -390,6 +395,7 @@ class SaveParts(Exam):
         sizes = [0 if case.given == EMPTY and r == 1 else size for r, size in enumerate(sizes)]
         old, new = (1 + torch.randperm(900, generator=rng)[:2]).sort().values.tolist()
         before = oracle.checkpoint(old, [random_bytes(30, rng) for _ in range(case.n)])
+        before[f"{new + 1}/rank-0"] = before[f"{new + 1}/manifest.partial"] = b"not finished"
         there = {name: data.decode("latin-1") for name, data in before.items()}
         eager = case.given == EAGER
         return [(random_bytes(size, rng).decode("latin-1"), there, new, eager) for size in sizes]
@@ -448,12 +454,12 @@ def _replayed(before, changes):
 
 
 def _old(left, before, name, when):
-    """Raise Wrong unless the old checkpoint is left, and no manifest of a third one."""
+    """Raise Wrong unless what was there is left, and no manifest of a third checkpoint."""
     for kept, data in before.items():
         if left.get(kept) != data:
             raise Wrong(
-                f"{when}, {kept} is {'gone' if kept not in left else 'changed'}: it belongs to the checkpoint "
-                "before, which must stay as it is until the new one is finished, and after."
+                f"{when}, {kept} is {'gone' if kept not in left else 'changed'}: files that were there are not touched. A "
+                "checkpoint must stay as it is until the next one is finished, and after."
             )
     third = next(
         (other for other in left if other.endswith("/manifest") and other not in [name, *before]),
@@ -672,6 +678,8 @@ def _look(got, files, refused):
     if wrong:
         name, why = next(iter(wrong.items()))
         return f"In {got} something is wrong: {name} ({why}). {_means(name, why, files)}"
+    if b"" in files.values():
+        return "In the newest a part has no bytes, as its manifest says: it is whole."
     return "Compare steps as numbers: as words, '9' comes after '100'."
 
 
@@ -709,7 +717,7 @@ class LoadBox(Report):
     """`load_box(wanted, files, read)`: a part of a matrix, from the files that have parts of it."""
 
     name = "load_box"
-    right = "14 pairs of grids, uneven, with replicas and holes, and nan: right numbers, and no byte is read in vain."
+    right = "15 pairs of grids, uneven, with replicas and holes, and nan: right numbers, and no byte is read in vain."
     forbidden = FORBIDDEN
     cases = tuple(
         Case(
@@ -733,6 +741,7 @@ class LoadBox(Report):
             (2, 2, 3, 1, 3, 0),
             (2, 2, 1, 1, 1, 1),
             (3, 2, 2, 1, 2, 1),
+            (3, 3, 1, 1, 1, 1),
         )
     )
 
@@ -741,7 +750,7 @@ class LoadBox(Report):
         one_of = lambda n: integer(rng, 0, n)
         shape = 7 + one_of(6), 10 + one_of(7)
         parts, boxes = cells(shape, *saved), cells(shape, *wanted)
-        lost = one_of(len(parts)) if hole else None
+        lost = len(parts) // 2 if hole else None  # at a corner, at a side, in the middle
         kept = [(i, box) for i, box in enumerate(parts) if i != lost]
         files = [(f"rank-{k * len(parts) + i}", box) for k in range(copies) for i, box in kept]
         order = shuffled(rng, len(files))
