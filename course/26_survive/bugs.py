@@ -1269,4 +1269,29 @@ if not filled[[0, 0, -1, -1], [0, -1, 0, -1]].all():
             ),
         ),
     ),
+    Bug(
+        "save_every",
+        "saves at least as often as something fails",
+        old="seconds = sqrt(2 * cost * between)",
+        new="seconds = min(between, sqrt(2 * cost * between))",
+    ),
+    Bug(
+        "load_box",
+        "keeps what it has read",
+        edits=(
+            (
+                "def load_box(wanted, files, read):",
+                "KEPT = {}\n\n\ndef load_box(wanted, files, read):",
+            ),
+            (
+                "part = read(name, (a - row, b - row), (c - column, d - column))",
+                """
+key = name, a, b, c, d, box
+if key not in KEPT:
+    KEPT[key] = read(name, (a - row, b - row), (c - column, d - column))
+part = KEPT[key]
+""",
+            ),
+        ),
+    ),
 ]

@@ -1260,4 +1260,10 @@ combine = {"sum": torch.add, "min": least, "max": torch.maximum, "prod": torch.m
         old='output.copy_(partial / n if op == "mean" else partial)',
         new='output.add_(partial / n if op == "mean" else partial)',
     ),
+    Bug(
+        "gather_single",
+        "adds to what was in output",
+        old="parts[r].copy_(input)",
+        new="parts[r].add_(input)",
+    ),
 ]

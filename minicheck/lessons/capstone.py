@@ -663,6 +663,7 @@ class GatherSingle(FlatExam):
         i, part, _ = wrong_part(got, torch.cat(xs), [], case.n)
         looks = {
             "nothing arrived there.": torch.full_like(xs[0], -1),
+            "what was in output is added to it.": xs[i] - 1,
             "it is zero. Is output cleared? input may be a view of it.": 0 * xs[0],
         }
         for j, x in enumerate(xs):
