@@ -10,7 +10,6 @@ from torch import Tensor
 from ..exam import (
     ALL,
     HALF,
-    HIDDEN,
     NUMBERS,
     Case,
     Exam,
@@ -25,7 +24,6 @@ from ..exam import (
     few,
     few_in_all,
     identical,
-    near,
     normal,
     ranked,
     recognized,
@@ -55,31 +53,19 @@ FORBIDDEN = (
 SPARSE_SLIPS = {
     "no masking": "u still pushes where something was sent: momentum factor masking sets it to 0 there.",
     "no correction": "v gathers gradients, and should gather velocities: momentum correction, v ← v + u.",
-    "no momentum": "u is the gradient alone: u ← m·u + g.",
-    "m times g": "The gradient is multiplied with m, too: u ← m·u + g.",
-    "lerp": "The gradient counts 1 − m times: u ← m·u + g, as in SGD.",
     "dropped": "What was not sent is gone from v: it should wait there.",
     "v stays": "What was sent is still in v, and would be sent again: set it to 0 there.",
     "clip: none": "The gradient was not clipped.",
     "clip: limit": "The gradient was clipped to `limit`: that is for the sum. Each rank's share is limit/√n.",
     "clip: n": "The gradient was clipped to limit/n: norms of n independent gradients add up like √n.",
     "clip: always": "A gradient below limit/√n was scaled, too: the factor is at most 1.",
-    "clip: numbers": "Single numbers were clamped: clip the norm, with one factor for all.",
-    "clip: v": "What waits was clipped: clip the gradient, before it is added.",
     "of g": "The places are those of the largest of g: choose among what waits, v.",
-    "of u": "The places are those of the largest of u: choose among what waits, v.",
     "signed": "Large negative numbers are left: the largest of |v| are asked for.",
-    "smallest": "Those are the smallest.",
-    "values of g": "At these places g is sent, and all that waits should be: v.",
-    "values of u": "At these places u is sent, and all that waits should be: v.",
     "zeros": "The values are zeros: take them before v becomes 0 there.",
     "absolute values": "The signs are lost: |v| chooses, v is sent.",
     "u is cleared": "All of u is 0: set it to 0 only where something was sent. Or was it never written to? "
     "u.mul_(m).add_(g) writes into it.",
-    "inverse": "u was kept where something was sent, and cleared elsewhere: it is the other way round.",
 }
-
-
 DGC = (
     "In this order: clip g, u ← m·u + g, v ← v + u, choose by |v|, send v; then u and v become 0 where something was sent, "
     "in place."
@@ -201,26 +187,16 @@ class SparseMean(Exam):
 
     def mistakes(self, case, args, rank, name, got):
         own = [oracle.sent(values, size, places) for values, places, size in args]
-        n, total = len(own), sum(own)
-        looks = wrong_means(rank, own)
         senders = sum((x != 0).long() for x in own)
+        looks = wrong_means(rank, own)
         looks[
             "Each place is divided by the number of ranks that sent it: those that did not count as zeros, n is what "
             "to divide by."
-        ] = total / senders.clamp(min=1)
-        found = recognized(got, looks, "")
-        if found:
-            return found
-        for scale, more in ((n, ""), (1, " And it is not divided by n.")):
-            one = torch.stack([(got - x / scale).abs() < 1e-12 for x in own]).any(0)
-            if bool(
-                ((got - total / scale).abs() < 1e-9)[senders < 2].all() and one[senders > 1].all()
-            ):
-                return (
-                    "Where several ranks sent the same place, only one of them counts: x[places] = … and "
-                    f"x[places] += … write once. index_add_ adds all.{more}"
-                )
-        return "Does each rank's k-th value stand at that rank's own k-th place?"
+        ] = sum(own) / senders.clamp(min=1)
+        return recognized(got, looks, "") or (
+            "Each rank's k-th value stands at that rank's own k-th place. Where several ranks sent the same place, all "
+            "count: x[places] = … and x[places] += … write once, index_add_ adds all."
+        )
 
 
 # ------------------------------------------------------------
@@ -300,34 +276,20 @@ class LocalSgd(Exam):
         for t in range(steps + 1):
             for r, got in enumerate(outcome.results):
                 x = got["end"] if t == steps else got["seen"][t]
-                alike(x, want[0][0], f"rank {r}: params")
-                if not near(x, want[t][r]):
-                    self._differs(case.n, r, t, x, meets, (values, noises), want)
+                where = f"rank {r}, after {t} step{'s' * (t != 1)}: all parameters"
+                looks = partial(self._looks, r, t, noises, want)
+                close(x, want[t][r], where, looks, f"Is every tensor averaged, in place? {COPIED}")
         identical([got["end"] for got in outcome.results], "the average")
         self._bytes(case.n, len(meets), outcome)
 
-    def _differs(self, n, r, t, x, meets, given, want):
-        _, noises = given
-        where = f"rank {r}: after {t} step{'s' * (t != 1)} the parameters are wrong."
+    def _looks(self, r, t, noises, want, got):
         before = [oracle.stepped(p, of[t - 1]) for p, of in zip(want[t - 1], noises, strict=True)]
-        total = sum(before)
-        own = "They are this rank's own: here the ranks should meet, and average, in place."
-        looks = {
-            own: before[r],
-            "They are the average: here the ranks should go on alone.": total / n,
-            "They are the sum: divide by n.": total,
-            "They are divided by n twice.": total / n**2,
-            "They are rank 0's: average them.": before[0],
-            "They are this rank's own, divided by n: the others' are missing.": before[r] / n,
-            "They are still those before the step: write into the tensors that were given.": want[
-                t - 1
-            ][r],
-            HIDDEN: want[t][r].nan_to_num(),
+        early = {
+            "The ranks have met: here they should go on alone.": sum(before) / len(before),
+            "It is as before the step: write into the tensors that were given.": want[t - 1][r],
         }
-        text = recognized(x, looks, f"Is every tensor averaged, in place? {COPIED}")
-        if text == own and t == len(noises[0]):
-            text = "The last period is shorter, or has just ended: average at its end, too."
-        raise Wrong(f"{where} {text}")
+        hint = "here the ranks should meet, and average, in place, also after a last period that is shorter."
+        return early | wrong_means(r, before, hint)
 
     def _bytes(self, n, count, outcome):
         each = ring_bytes([torch.zeros(5 * n, dtype=torch.float64)], n)
@@ -343,21 +305,11 @@ def cut(flat: Tensor) -> list[Tensor]:
 
 
 PERIODS = {
-    "no root": "The root is missing.",
     "floor": "Round up: ⌈ ⌉.",
-    "round": "Round up: ⌈ ⌉.",
     "one more": "⌈x⌉ is x itself where x is whole: int(x) + 1 is not.",
-    "last": "The loss is compared with the first one, F₀, not with the last.",
-    "largest": "The loss is compared with the first one, F₀, not with the largest.",
-    "smaller": "That is the smaller of the two: ⌈√(F/F₀)·τ₀⌉, where it is below the last, is enough.",
-    "inverse": "The ratio is upside down: F/F₀.",
-    "no gamma": "That is not below the last period: then ⌈γ · last⌉.",
     "equal": "A period that stays the same is not below the last one: then ⌈γ · last⌉.",
-    "gamma floor": "⌈γ · last⌉ is rounded up, too: a period has at least one step.",
-    "gamma of τ₀": "γ shortens the last period, not τ₀.",
-    "gamma of the new": "γ shortens the last period, not the one that was just found.",
-    "of the last": "The root is multiplied with τ₀, not with the last period.",
 }
+RULE = "τ₀ for the first; then ⌈√(F/F₀)·τ₀⌉ if that is below the last, else ⌈γ · last⌉."
 
 
 class NextPeriod(Report):
@@ -406,15 +358,13 @@ class NextPeriod(Report):
             answer = bare(answer)
             typed(answer, int, f"{shown} the result", f"an int, {want}")
             if answer != want:
-                wrong = [
-                    text
-                    for slip, text in PERIODS.items()
-                    if oracle.period(losses, periods, tau_0, gamma, slip) == answer
-                ]
-                text = (
-                    "The first is τ₀."
-                    if not periods
-                    else (wrong or ["⌈√(F/F₀)·τ₀⌉ if that is below the last."])[0]
+                text = next(
+                    (
+                        text
+                        for slip, text in PERIODS.items()
+                        if oracle.period(losses, periods, tau_0, gamma, slip) == answer
+                    ),
+                    RULE,
                 )
                 raise Wrong(f"{shown} the next is {answer}, and should be {want}. {text}")
 
@@ -501,18 +451,8 @@ SIGNS_SLIPS = {
     "sign": "The error has the wrong sign: what is missing is p − c.",
     "none": "Nothing is kept: write the error into `error`, in place.",
     "not added": "The error of the step before is not in it: p = g + error.",
-    "one scale": "All ranks use one scale: each has its own, the mean of its own |p|.",
-    "largest": "The scale is the mean of |p|, not the largest.",
-    "no scale": "The scale is missing: c = mean|p| · sign(p).",
-    "zero: 0": "sign(0) is 1: a bit has two values. torch.sign has three.",
-    "zero: −1": "sign(0) is 1, not −1: p ≥ 0.",
-    "whole": "The error is all of p: subtract what was sent, c.",
-    "of g": "The error is g − c: what the last one left is lost. It is p − c.",
-    "sum": "It is the sum of all c: divide by n.",
 }
-
-
-SIGNS = "p = g + error, c = mean|p|·sign(p), the average of c, error ← p − c, in place."
+SIGNS = "p = g + error, c = mean|p|·sign(p) with sign(0) = 1, the average of c, error ← p − c, in place."
 
 
 class SignAverage(Exam):
@@ -558,7 +498,7 @@ class SignAverage(Exam):
         gathered_twice(outcome, "signs and a scale", len(grads))
 
 
-def _signed(grads, t, r, slip=None):
+def _signed(grads, t, r, slip=""):
     """What rank r has after step t, by name."""
     means, errors = oracle.signed(grads[: t + 1], slip)
     return {"the average": means[t], "`error`": errors[t][r]}
