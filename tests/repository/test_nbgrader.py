@@ -111,6 +111,23 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
         assert ("Before it was graded" in text) == bool(said) and said in text, student
 
 
+# Every mark before it to zero, another's notebook overwritten, the graders and the marker gone: none of it is there.
+HOSTILE = """\
+import os, pathlib, shutil, signal, sqlite3
+root = pathlib.Path({root!r})
+tried = [
+    lambda: sqlite3.connect(root / "gradebook.db").execute("UPDATE grade SET auto_score = 0").connection.commit(),
+    lambda: (root / "submitted/right/07_sample/07_sample.ipynb").write_text("[]"),
+    lambda: (root / "nbgrader_config.py").unlink(),
+    lambda: shutil.rmtree(root / "autograded"),
+    lambda: os.kill(os.getppid() or 1, signal.SIGKILL),
+]
+for attack in tried:
+    try:
+        attack()
+    except Exception:
+        pass
+"""
 # Who hands in what is no notebook; all others have nine points.
 NOTHING = {"broken", "linked", "away"}
 
@@ -131,6 +148,7 @@ def hand_in_badly(root):
             "linked",
             "beside",
             "away",
+            "hostile",
         )
     }
     cells = json.loads(paths["right"].read_text())["cells"]
@@ -149,6 +167,10 @@ def hand_in_badly(root):
         nb = json.loads(paths[student].read_text())
         paths[student].write_text(json.dumps(nb | {"cells": those}))
     paths["broken"].write_text(paths["broken"].read_text()[:-9])
+    cells[add]["source"] = HOSTILE.format(root=str(root)) + "".join(cells[add]["source"])
+    paths["hostile"].write_text(
+        json.dumps(json.loads(paths["right"].read_text()) | {"cells": cells})
+    )
     paths["linked"].unlink()
     paths["linked"].symlink_to(root / "solutions" / NAME / f"{NAME}.ipynb")
     put_links(root, paths["beside"].parent, paths["away"].parent)
@@ -165,6 +187,7 @@ def hand_in_badly(root):
         "linked": "is a link, and links are not followed",
         "beside": "",
         "away": "is a link, and links are not followed",
+        "hostile": "",
     }
 
 
