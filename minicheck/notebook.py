@@ -21,10 +21,12 @@ import io
 import math
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import time
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
@@ -49,6 +51,7 @@ CELL_SECONDS = 30
 START = 60.0
 GRACE = 15.0  # seconds for what a cell's process does besides
 ENDED = "the cell ended the whole process"
+GARBLED = "something other than the cell's answers came out of its process"
 
 
 class Found(NamedTuple):
@@ -98,8 +101,10 @@ def _replies(rows: list[Row], lost: set[int], child: Child, seconds: float) -> I
             yield said
     except Silent:
         yield f"the cell takes longer than {seconds:g} s"
-    except (EOFError, OSError, ValueError):
+    except (EOFError, OSError):
         yield ENDED
+    except ValueError:
+        yield GARBLED
 
 
 def _take(found: Found, row: Row, said: dict | str) -> None:
@@ -170,16 +175,32 @@ class Marked(NamedTuple):
     odd: list[str]
 
 
-def mark(submission: Path, questions: dict, sandbox: Sandbox | None) -> Marked:
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+LONGEST = 4000  # characters that are said of an exercise
+
+
+def plain(text: str) -> str:
+    """A stranger's text without escapes, control characters and what is invisible; lines stay, and its beginning."""
+    text = ESCAPES.sub("", text[: 2 * LONGEST].replace("\r\n", "\n").expandtabs(4))
+    kept = [c for c in text if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs")]
+    return "".join(kept)[:LONGEST]
+
+
+def mark(
+    submission: Path, questions: dict, sandbox: Sandbox | None, within: Path | None = None
+) -> Marked:
     """What somebody has handed in: whatever it does, each exercise gets its mark and words, within the sandbox's time.
 
-    questions: the released or solved notebook as JSON.  sandbox: None for a submission that one trusts.
+    questions: the released or solved notebook as JSON.  sandbox: None for a submission that one trusts.  within: the
+    folder below which nothing on the way to the submission may be a link; its own, if none is given.
     It is judged in a process of its own, as a World is alone in one: so several can be marked at once.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["minicheck"])
     hears, says = context.Pipe(duplex=False)
-    process = context.Process(target=_say_marks, args=(says, submission, questions, sandbox))
+    process = context.Process(
+        target=_say_marks, args=(says, submission, questions, sandbox, within)
+    )
     process.start()
     says.close()
     try:
@@ -196,19 +217,19 @@ def mark(submission: Path, questions: dict, sandbox: Sandbox | None) -> Marked:
     return said
 
 
-def _say_marks(
-    says: Connection, submission: Path, questions: dict, sandbox: Sandbox | None
-) -> None:
+def _say_marks(says: Connection, *asked) -> None:
     try:
-        says.send(judged(submission, questions, sandbox))
+        says.send(judged(*asked))
     except Exception as error:
         says.send("".join(traceback.format_exception(error))[-2000:])
 
 
-def judged(submission: Path, questions: dict, sandbox: Sandbox | None) -> Marked:
+def judged(
+    submission: Path, questions: dict, sandbox: Sandbox | None, within: Path | None = None
+) -> Marked:
     """`mark`, in this process."""
     try:
-        answered = read(submission)
+        answered = read(submission, within)
     except Unreadable as error:
         tests = _tests(questions).items()
         return Marked([Mark(g, _points(c), str(error)) for g, c in tests], [], ["unreadable"])
@@ -250,8 +271,9 @@ def _marked(
             wrong = _wrong(_source(cell), found.answers.get(grade_id), found.errors, check)
             wrong = wrong or found.failed[grade_id]
         share = getattr(wrong, "share", 0.0)
-        said.append(Mark(grade_id, _points(cell), wrong and str(wrong), share))
-    odd = [*found.odd, *getattr(check, "odd", [])]
+        words = wrong and (plain(str(wrong)).strip() or "it is wrong")
+        said.append(Mark(grade_id, _points(cell), words, share))
+    odd = map(plain, [*found.odd, *getattr(check, "odd", [])])
     return Marked(said, notes, list(dict.fromkeys(odd)))
 
 

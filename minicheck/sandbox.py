@@ -63,6 +63,7 @@ class Limits(NamedTuple):
 
 
 WATCH = 0.25  # seconds between two looks at memory and processes
+ENDING = 30.0  # seconds that the kernel may take to end some gigabytes and a hundred processes
 HERE = Path(__file__).resolve().parent
 PACKAGES = (HERE.parent / "minidist", HERE)
 
@@ -251,12 +252,12 @@ class Child:
 
     def close(self) -> None:
         """End it."""
-        self._kill()
-        self.process.wait()
+        self._end()
         self.line.close()
 
-    def _kill(self) -> None:
+    def _end(self) -> None:
         self.process.kill()
+        self.process.wait()
 
 
 class Inside(Child):
@@ -276,9 +277,16 @@ class Inside(Child):
         self._watching.join()
         super().close()
 
+    def _end(self) -> None:
+        """Wait for bubblewrap to end by itself, which it does once the kernel has taken away all that was in there."""
+        self._kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(ENDING)
+        super()._end()
+
     def _kill(self) -> None:
         # among them is the first process of the sandbox: with it the kernel ends all others
-        for pid in [*descendants(self.process.pid), self.process.pid]:
+        for pid in descendants(self.process.pid) or [self.process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

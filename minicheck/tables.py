@@ -12,17 +12,14 @@ import html
 import io
 import os
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .notebook import Mark
+from .notebook import Mark, plain
 from .uploads import Owner
 
-ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 FORMULA = tuple("=+-@＝＋－＠")
-LONGEST = 30_000  # characters; a cell of a spreadsheet has room for 32,767
 
 
 class Graded(NamedTuple):
@@ -46,13 +43,6 @@ class Graded(NamedTuple):
 
 def earned(mark: Mark) -> float:
     return mark.points * (mark.share if mark.wrong else 1.0)
-
-
-def plain(text: str) -> str:
-    """Text without escapes, control characters and what is invisible; lines stay."""
-    text = ESCAPES.sub("", text.replace("\r\n", "\n").expandtabs(4))
-    kept = [c for c in text if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs")]
-    return "".join(kept)[:LONGEST]
 
 
 def line(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from tests.hostile.submission import ALL, PREDICT, SHIFT, UNSET, Hostile, inside, solutions
 
-SPENT = "memory|killed|ended|large|process|time|too"
+SPENT = "memory|killed|ended|large|process|time|too|longer|permitted|unavailable|room"
 
 
 def spent(name: str, tries: str, code: str) -> Hostile:
@@ -122,7 +122,7 @@ for place in places:
         pass
     if written > 10 << 30:
         break
-assert written > 10 << 30
+assert written > 10 << 30, f"no room for more than {written} bytes"
 """,
     ),
     Hostile(

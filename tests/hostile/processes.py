@@ -106,7 +106,7 @@ while True:
     time.sleep(5)
 """,
         loses=SHIFT,
-        says=ENDLESS,
+        says=f"{ENDLESS}|came out of its process",
     ),
     Hostile(
         "a_byte_from_a_thread",

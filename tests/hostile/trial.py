@@ -24,7 +24,7 @@ def faults(hostile: Hostile, outside: Outside, sandbox) -> list[str]:
     start = time.monotonic()
     try:
         with limit(hostile.seconds):
-            marked = mark(outside.path, questions(), sandbox)
+            marked = mark(outside.path, questions(), sandbox, outside.folder / "submitted")
     except Exception as error:
         said = [f"no mark, but {type(error).__name__}: {error}"[:500]]
     else:
