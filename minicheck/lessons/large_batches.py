@@ -394,25 +394,18 @@ class NoiseScale(Exam):
         small = sum(map(sq, grads)) / n
         big = sq(mean)
 
-        def solve(s, l, x=b, y=n * b):
-            return (y * l - x * s) / (y - x), (s - l) / (1 / x - 1 / y)
+        def solve(small, big):
+            trace = (small - big) / (1 / b - 1 / (n * b))
+            return small - trace / b, trace
 
         looks = {
             "Those are for this rank's own |g|²: average it over the ranks.": solve(
                 sq(grads[r]), big
             ),
             "The ranks' squares were added up: average them.": solve(small * n, big),
-            "Those are for norms, not for squares.": solve(
-                sum(sq(g) ** 0.5 for g in grads) / n, big**0.5
-            ),
-            "Those are in gradients of a rank: it has b samples, and all have n·b.": solve(
-                small, big, 1, n
-            ),
-            "The large batch has n·b samples, not n.": solve(small, big, b, n if n != b else n * b),
             "|g|² of the sum was taken: the large batch's gradient is the mean.": solve(
                 small, big * n * n
             ),
-            "Small and large are swapped.": solve(big, small),
             "|G|² is not that of the large batch, which still has noise: subtract tr(Σ)/(n·b).": (
                 big,
                 want[1],
@@ -421,14 +414,8 @@ class NoiseScale(Exam):
                 max(0.0, want[0]),
                 want[1],
             ),
-            "The second is to be tr(Σ), not B_noise.": (want[0], want[1] / want[0]),
             "They are the other way round: first |G|², then tr(Σ).": want[::-1],
-            "tr(Σ) is the difference over (1/b − 1/(n·b)): that is the difference alone.": (
-                want[0],
-                small - big,
-            ),
             "The large batch has noise, too: 1/b − 1/(n·b), not 1/b.": (want[0], (small - big) * b),
-            "The large batch has noise, too, and so neither is right.": (big, (small - big) * b),
         }
         hint = recognized(
             got,
@@ -609,11 +596,6 @@ class ClipCopies(Exam):
             "Copies count once on every rank: each gradient is to count once.": cut + n * shared,
             "Copies are not in it: they count, once.": cut,
             "It is the norm of this rank's alone.": sq(own[r]),
-            "It is the square: the root is missing.": want**4,
-            "Squares add up, and are not averaged.": (cut + n * shared) / n,
             "It is the norm after clipping: return what it was.": min(want, limit) ** 2,
-            "Norms were added up: squares add up.": sum(math.sqrt(sq(some)) for some in own) ** 2,
-            "Copies are divided by n² in it: a rank's share of the *square* is one n-th.": cut
-            + shared / n,
         }
         return {words: math.sqrt(square) for words, square in squares.items()}

@@ -37,7 +37,6 @@ def wrong_rates(t: int, steps: int, warm: int, peak: float, floor: float) -> dic
     """What a wrong rate of step t may be: one mistake each, in the warm-up or after it."""
     right = rate(t, steps, warm, peak, floor)
     above = lambda y: peak * (floor + (1 - floor) * y)
-    line = (t + 1) / max(1, warm)
     x = (t - warm) / (steps - warm)
     end = min(1.0, x)
     y = half(end)
@@ -45,8 +44,6 @@ def wrong_rates(t: int, steps: int, warm: int, peak: float, floor: float) -> dic
         "The first step has a rate of 0, and is lost: step t of the warm-up has (t + 1)/warm.": peak
         * t
         / max(1, warm),
-        "The warm-up stops at 1, and the peak is missing.": line,
-        "The warm-up begins at the floor: it begins at 0.": above(line),
     }
     cooling = {
         "The cosine begins with step 0, below the warm-up, so the rate jumps: it begins when the warm-up ends.": above(
@@ -58,19 +55,13 @@ def wrong_rates(t: int, steps: int, warm: int, peak: float, floor: float) -> dic
         "The cosine ends a step too soon: step `steps`, not the one before it, is the first at the floor.": rate(
             t, max(warm + 1, steps - 1), warm, peak, floor
         ),
-        "The cosine is `steps` long: with the warm-up it is to end at `steps`.": above(
-            half(min(1.0, (t - warm) / steps))
-        ),
         "After the end the cosine rises again: stay at the floor.": above(half(x)),
         "It goes down to 0: the floor is missing.": peak * y,
         "The floor is added to the cosine, so the peak is missed: the cosine spans 1 − floor.": peak
         * (floor + y),
         "The floor cuts the cosine: it is to end at the floor, not to be held by it.": peak
         * max(floor, y),
-        "The floor is a part of the peak, not a rate.": floor + (peak - floor) * y,
         "That is a line: a cosine is asked for.": above(1 - end),
-        "That is a whole wave: half of it, cos(π·x), goes from 1 to −1.": above(half(2 * end)),
-        "After the end it is 0: stay at the floor.": right * (t <= steps),
     }
     here, others = (warming, cooling) if t < warm else (cooling, warming)
     always = {"There is no warm-up in it.": rate(t, steps, 0, peak, floor)}
@@ -87,56 +78,34 @@ class Lars:
     def step(
         self, grads: list[Tensor], lr: float, trust: float, decay: float, momentum: float
     ) -> None:
-        slip, length = self.slip, [(w.norm(), g.norm()) for w, g in zip(self.w, grads)]
+        slip, lengths = self.slip, [(w.norm(), g.norm()) for w, g in zip(self.w, grads)]
         if slip == "all":
-            length = [tuple(torch.stack(x).norm() for x in zip(*length))] * len(grads)
-        for i, (w, g) in enumerate(zip(self.w, grads)):
+            lengths = [tuple(torch.stack(x).norm() for x in zip(*lengths))] * len(grads)
+        for i, (w, g, (wide, steep)) in enumerate(zip(self.w, grads, lengths)):
             matrix = w.dim() > 1
             b = decay * ((matrix and slip != "no decay") or slip == "bias decayed")
-            ratio = (
-                self._ratio(w, g, *length[i], trust, b) if matrix or slip == "bias trusted" else 1.0
+            below = {"one norm": (g + b * w).norm(), "g alone": steep}.get(slip, steep + b * wide)
+            ratio = trust * wide / below
+            if not (wide > 0 and steep > 0) and slip != "nan":
+                ratio = 1.0
+            if slip == "plain" or not (matrix or slip == "bias trusted"):
+                ratio = 1.0
+            self.v[i] = momentum * self.v[i] + (1.0 if slip == "outside" else lr) * ratio * (
+                g + b * w
             )
-            d = ratio * (g + b * w) if slip != "adds decay" else ratio * g + b * w
-            factor = 1.0 if slip == "outside" else lr
-            factor *= 1 - momentum if slip == "dampened" else 1.0
-            self.v[i] = (0.0 if slip == "forgets" else momentum) * self.v[i] + factor * d
-            s = momentum * self.v[i] + lr * d if slip == "nesterov" else self.v[i]
-            w.sub_((lr if slip == "outside" else -1.0 if slip == "uphill" else 1.0) * s)
-
-    def _ratio(self, w, g, wide, steep, trust, b):
-        slip = self.slip
-        below = (
-            (g + b * w).norm()
-            if slip == "one norm"
-            else steep + (0.0 if slip == "g alone" else b) * wide
-        )
-        if slip != "nan" and not (wide > 0 and steep > 0):
-            return 0.0 if slip == "zero" else 1.0
-        if slip == "plain":
-            return 1.0
-        if slip == "upside":
-            return trust * below / wide
-        return (1.0 if slip == "no trust" else trust) * wide / below
+            w.sub_((lr if slip == "outside" else 1.0) * self.v[i])
 
 
 LARS_SLIPS = {
     "plain": "That is SGD's: a matrix' step is times trust · ‖w‖ / (‖g‖ + decay · ‖w‖).",
-    "upside": "The ratio is upside down: long weights bear long steps.",
-    "no trust": "`trust` is not in the ratio.",
     "all": "The norms are those of all tensors together: each has a ratio of its own.",
     "g alone": "The ratio's denominator is ‖g‖ + decay · ‖w‖: the decay is part of what is scaled.",
     "one norm": "The denominator is the sum of two norms, ‖g‖ + decay · ‖w‖, as in the paper.",
     "no decay": "There is no weight decay in it.",
-    "adds decay": "The ratio scales g + decay · w, not g alone.",
     "outside": "The rate is within the momentum: v ← momentum·v + lr·…, and w ← w − v. It differs when lr changes.",
     "bias trusted": "It has fewer than 2 dimensions, and is stepped plainly: no ratio.",
     "bias decayed": "It has fewer than 2 dimensions, and is stepped plainly: no decay.",
-    "nesterov": "That is Nesterov's momentum: here w ← w − v.",
-    "dampened": "lr · ratio · (…) is added to v as it is, not times 1 − momentum.",
-    "forgets": "v is as if it had been 0 before: keep it, in place, from step to step.",
-    "uphill": "That is uphill: subtract.",
     "nan": "A norm is 0. Then the ratio is 1, whatever the formula gives.",
-    "zero": "A norm is 0: then the ratio is 1.",
 }
 
 
@@ -154,76 +123,45 @@ class Lamb:
         self, grads: list[Tensor], t: int, lr: float, betas: tuple, eps: float, decay: float
     ) -> None:
         slip, (one, two) = self.slip, betas
-        for i, (w, g) in enumerate(
-            zip(self.w, [g / self.n if slip == "twice" else g for g in grads])
-        ):
+        for i, (w, g) in enumerate(zip(self.w, grads)):
+            if slip == "twice":
+                g = g / self.n
             self.m[i] = one * self.m[i] + (1 - one) * g
-            self.v[i] = two * self.v[i] + (1 - two) * (self.m[i] if slip == "of m" else g) ** 2
+            self.v[i] = two * self.v[i] + (1 - two) * g**2
             m, v = self.m[i] / (1 - one**t), self.v[i] / (1 - two**t)
             if slip == "kept":
                 self.m[i], self.v[i] = m, v
             if slip == "no correction":
                 m, v = self.m[i], self.v[i]
-            elif slip == "late":
-                m, v = self.m[i] / (1 - one ** (t + 1)), self.v[i] / (1 - two ** (t + 1))
-            u = m / (v + eps).sqrt() if slip == "inside" else m / (v.sqrt() + eps)
-            b = (
-                0.0
-                if slip in ("no decay", "after") or (self.plain[i] and slip != "plain decayed")
-                else decay
-            )
-            u = u + b * w
-            ratio = (
-                torch.ones_like(w)
-                if self.plain[i] and slip != "plain trusted"
-                else self._ratio(w, u, g)
-            )
-            w.sub_(lr * (ratio * u + (decay * w if slip == "after" and not self.plain[i] else 0.0)))
+            plain = self.plain[i]
+            late = decay * w if slip == "after" and not plain else 0.0
+            early = slip != "after" and (not plain or slip == "plain decayed")
+            u = m / (v.sqrt() + eps) + decay * early * w
+            ratio = 1.0 if plain and slip != "plain trusted" else self._ratio(w, u)
+            w.sub_(lr * (ratio * u + late))
 
-    def _ratio(self, w: Tensor, u: Tensor, g: Tensor) -> Tensor:
-        slip, lengths = self.slip, []
-        below = g if slip == "of g" else u
-        for x in (w, below):
-            parts = torch.cat([p.norm().expand(len(p)) for p in x.split(uneven(len(x), self.n))])
-            each = [p.norm() for p in x.split(uneven(len(x), self.n))]
-            lengths.append(
-                parts
-                if slip == "own"
-                else sum(each).expand(len(x))
-                if slip == "sums"
-                else x.norm().square().expand(len(x))
-                if slip == "squares"
-                else x.norm().expand(len(x))
-            )
-        ratio = lengths[1] / lengths[0] if slip == "upside" else lengths[0] / lengths[1]
+    def _ratio(self, w: Tensor, u: Tensor) -> Tensor | float:
+        slip, pieces = self.slip, lambda x: x.split(uneven(len(x), self.n))
+        norm = {
+            "own": lambda x: torch.cat([p.norm().expand(len(p)) for p in pieces(x)]),
+            "sums": lambda x: sum(p.norm() for p in pieces(x)),
+        }.get(slip, Tensor.norm)
+        wide, long = norm(w), norm(u)
+        ratio = (wide.clamp(max=10.0) if slip == "clamped" else wide) / long
         if slip != "nan":
-            ratio = torch.where(
-                (lengths[0] > 0) & (lengths[1] > 0), ratio, 0.0 if slip == "zero" else 1.0
-            )
-        if slip == "clamped":
-            ratio = ratio * lengths[0].clamp(max=10.0) / lengths[0].clamp(min=1e-300)
-        if slip == "bounded":
-            ratio = ratio.clamp(max=10.0)
-        return torch.ones_like(w) if slip == "plain" else ratio
+            ratio = torch.where((wide > 0) & (long > 0), ratio, 1.0)
+        return {"bounded": ratio.clamp(max=10.0), "plain": 1.0}.get(slip, ratio)
 
 
 LAMB_SLIPS = {
     "own": "The ratio is that of this rank's piece: norms are those of the whole, squares added up over the ranks.",
     "sums": "The ranks' norms were added up. Squares add up, norms do not.",
-    "squares": "The ratio is of squares: the root is missing.",
-    "upside": "The ratio is ‖w‖/‖u‖, not ‖u‖/‖w‖.",
     "plain": "That is AdamW's: the step is times ‖w‖/‖u‖.",
     "no correction": "The moments are not corrected for their start at 0: divide by 1 − βᵗ.",
-    "late": "t is 1 in the first step: 1 − βᵗ, not 1 − βᵗ⁺¹.",
-    "no decay": "There is no weight decay in it: u = m̂/(√v̂ + eps) + decay · w.",
     "after": "The decay belongs into u, before the ratio.",
-    "inside": "eps is outside of the root: √v̂ + eps.",
-    "of g": "The ratio is of the update u, not of the gradient.",
-    "of m": "v averages g², not m².",
     "plain trusted": "It is plain: no ratio.",
     "plain decayed": "It is plain: no decay.",
     "nan": "A norm is 0. Then the ratio is 1, whatever the formula gives.",
-    "zero": "A norm is 0: then the ratio is 1.",
     "clamped": "‖w‖ is clamped to 10: here it is not.",
     "bounded": "The ratio is clamped to 10: here it is not.",
     "twice": "The gradients are averaged already.",
