@@ -154,44 +154,49 @@ class LarsStep(Report):
             grads[0][0][1, 2] = math.nan
         return [(drawn(weight), grads, rates, trust, decay, momentum)]
 
-    def run(self, comm, yours, weights, grads, rates, trust, decay, momentum):
-        velocities, found = [torch.zeros_like(w) for w in weights], []
-        mine = [w.detach() for w in weights], [v.detach() for v in velocities]  # of the same memory
-        for step, lr in zip(grads, rates, strict=True):
-            given = [g.clone() for g in step]
-            yours(list(mine[0]), given, list(mine[1]), lr, trust, decay, momentum)
-            found.append(
-                {
-                    "w": [w.clone() for w in weights],
-                    "v": [v.clone() for v in velocities],
-                    "g": given,
-                }
-            )
-        return found
+    def run(self, comm, yours, weights, grads, rates, *how):
+        kept = {"weights": weights, "velocities": [torch.zeros_like(w) for w in weights]}
+        step = lambda k, given, w, v: yours(w, given, v, rates[k], *how)
+        return taken(kept, grads, step)
 
     def check(self, case, found, weights, grads, rates, *how):
+        if "nan" in case.what:
+            return shows_nan(found[0]["weights"][0], grads[0][0], "step 0: weights[0]")
 
-        def stepped(slip: str, k: int) -> oracle.Lars:
+        def stepped(k: int, slip: str) -> dict[str, list[Tensor]]:
             one = oracle.Lars(weights, slip)
             for step, lr in zip(grads[: k + 1], rates, strict=False):
                 one.step(step, lr, *how)
-            return one
+            return {"weights": one.w, "velocities": one.v}
 
-        if "nan" in case.what:
-            return shows_nan(found[0]["w"][0], grads[0][0], "step 0: weights[0]")
-        for k, (got, step) in enumerate(zip(found, grads, strict=True)):
-            right = stepped("", k)
-            unchanged(got["g"], step, f"step {k}: grads")
-            for name, letter in (("weights", "w"), ("velocities", "v")):
-                for i, want in enumerate(getattr(right, letter)):
-                    looks = lambda got, k=k, letter=letter, i=i: (
-                        {
-                            text: getattr(stepped(slip, k), letter)[i]
-                            for slip, text in oracle.LARS_SLIPS.items()
-                        }
-                        | {STILL: weights[i] * (letter == "w")}
-                    )
-                    close(got[letter][i], want, f"step {k}: {name}[{i}]", looks, LARS)
+        rules = {"weights": LARS, "velocities": LARS}
+        for k in range(len(grads)):
+            right = partial(stepped, k)
+            follows(found[k], weights, grads[k], f"step {k}: ", rules, right, oracle.LARS_SLIPS)
+
+
+def taken(kept: dict[str, list[Tensor]], grads: list[list[Tensor]], step) -> list[dict]:
+    """The lists after each step, step(k, its gradients, *lists), which writes into them; and the gradients then."""
+    found = []
+    for k, own in enumerate(grads):
+        given = [g.clone() for g in own]
+        step(k, given, *([x.detach() for x in some] for some in kept.values()))  # the same memory
+        after = {name: [x.clone() for x in some] for name, some in kept.items()}
+        found.append(after | {"grads": given})
+    return found
+
+
+def follows(got: dict, start, grads, where: str, rules: dict[str, str], stepped, slips) -> None:
+    """Raise Wrong unless the lists after a step are as they should be. stepped(slip): the lists, rightly, or with a slip."""
+    unchanged(got["grads"], grads, f"{where}grads")
+    right = stepped("")
+    for name, rule in rules.items():
+        for i, want in enumerate(right[name]):
+            looks = lambda _, name=name, i=i: (
+                {text: stepped(slip)[name][i] for slip, text in slips.items()}
+                | {STILL: start[i] * (name == "weights")}
+            )
+            close(got[name][i], want, f"{where}{name}[{i}]", looks, rule)
 
 
 # ------------------------------------------------------------
@@ -200,7 +205,6 @@ class LarsStep(Report):
 # Looked at: weights and moments after every step, and what is sent: two numbers a parameter, in one all-reduce.
 
 
-LISTS = {"weights": "w", "means": "m", "squares": "v"}
 LAMB = {
     "means": "m ← β₁m + (1 − β₁)g.",
     "squares": "v ← β₂v + (1 − β₂)g².",
@@ -264,22 +268,16 @@ class LambStep(Exam):
             (weights[r], [step[r] for step in own[1:]], list(plain), *how) for r in range(case.n)
         ]
 
-    def run(self, comm, yours, weights, grads, plain, lr, betas, eps, decay):
-        means, squares = ([torch.zeros_like(w) for w in weights] for _ in range(2))
-        kept, found = (weights, means, squares), []
-        for k, step in enumerate(grads):
-            given = [g.clone() for g in step]
-            # of the same memory
-            mine, mine_m, mine_v = ([x.detach() for x in some] for some in kept)
-            yours(
-                comm, mine, given, mine_m, mine_v, list(plain), k + 1, lr, tuple(betas), eps, decay
-            )
+    def run(self, comm, yours, weights, grads, plain, *how):
+        lists = {"weights": weights}
+        for name in ("means", "squares"):
+            lists[name] = [torch.zeros_like(w) for w in weights]
+
+        def step(k, given, *mine):
+            yours(comm, mine[0], given, *mine[1:], list(plain), k + 1, *how)
             finished(comm)
-            after = {
-                name: [x.clone() for x in some] for name, some in zip(LISTS, kept, strict=True)
-            }
-            found.append(after | {"g": given})
-        return found
+
+        return taken(lists, grads, step)
 
     def judge(self, case, args, outcome):
         n, (_, grads, plain, *how) = case.n, args[0]
@@ -290,33 +288,19 @@ class LambStep(Exam):
         weights = whole(lambda a: a[0])
         steps = [whole(lambda a, k=k: a[1][k]) for k in range(len(grads))]
 
-        def stepped(slip: str, k: int) -> oracle.Lamb:
+        def stepped(k: int, r: int, slip: str) -> dict[str, list[Tensor]]:
             one = oracle.Lamb(weights, plain, n, slip)
             for t, step in enumerate(steps[: k + 1]):
                 one.step(step, t + 1, *how)
-            return one
+            piece = lambda some: [x.split(uneven(len(x), n))[r] for x in some]
+            return {"means": piece(one.m), "squares": piece(one.v), "weights": piece(one.w)}
 
         for k in range(len(grads)):
             for r, results in enumerate(outcome.results):
-                self._rank(case, r, k, results[k], args[r], stepped)
+                where, right = f"rank {r}, step {k + 1}: ", partial(stepped, k, r)
+                start, own, *_ = args[r]
+                follows(results[k], start, own[k], where, LAMB, right, oracle.LAMB_SLIPS)
         self._sent(case, outcome, len(grads), len(plain))
-
-    def _rank(self, case, r, k, got, given, stepped):
-        right = stepped("", k)
-        where = f"rank {r}, step {k + 1}: "
-        piece = lambda x: x.split(uneven(len(x), case.n))[r]
-        unchanged(got["g"], given[1][k], f"{where}grads")
-        for name, rule in LAMB.items():
-            for i, want in enumerate(getattr(right, LISTS[name])):
-                looks = lambda got, name=name, i=i: (
-                    {
-                        text: piece(getattr(stepped(slip, k), LISTS[name])[i])
-                        for slip, text in oracle.LAMB_SLIPS.items()
-                    }
-                    | {STILL: given[0][i] * (name == "weights")}
-                )
-                what = f"{where}{name}[{i}] ({'plain' if given[2][i] else 'not plain'})"
-                close(got[name][i], piece(want), what, looks, rule)
 
     def _sent(self, case, outcome, steps, parameters):
         n = case.n
