@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
 from types import FunctionType
 
 from minidist.comm.base import Deadlock
@@ -304,10 +305,9 @@ def _keep(kept: set[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    for fd in [int(name) for name in os.listdir("/dev/fd")]:
-        if fd not in kept | {0, 1, 2}:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+    end, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for low, high in pairwise([2, *sorted(kept), end]):
+        os.closerange(low + 1, high)
 
 
 def _watch(alive: int) -> None:

@@ -37,16 +37,16 @@ GRANTED = {
     "open files": ((0, 1, 3, 8, 17, 19, 20, 32, 33, 292, 293), (63, 64, 57, 62, 67, 65, 66, 23, 24, 59)),
     # stat, fstat, lstat, newfstatat, statx, access, faccessat, readlink, readlinkat, getcwd, getdents64
     "looks": ((4, 5, 6, 262, 332, 21, 269, 89, 267, 79, 217), (80, 79, 291, 48, 78, 17, 61)),
-    # mmap, mprotect, munmap, brk, mremap, mincore, madvise
-    "memory": ((9, 10, 11, 12, 25, 27, 28), (222, 226, 215, 214, 216, 232, 233)),
+    # mmap, mprotect, munmap, brk, mremap, madvise
+    "memory": ((9, 10, 11, 12, 25, 28), (222, 226, 215, 214, 216, 233)),
     # poll, ppoll, select, pselect6, sched_yield, nanosleep, clock_nanosleep, futex, membarrier, restart_syscall
     "waits": ((7, 271, 23, 270, 24, 35, 230, 202, 324, 219), (73, 72, 124, 101, 115, 98, 283, 128)),
     # gettimeofday, time, times, clock_gettime, clock_getres, alarm, getitimer, setitimer, getrandom
     "time": ((96, 201, 100, 228, 229, 37, 36, 38, 318), (169, 153, 113, 114, 102, 103, 278)),
     # rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack, exit, exit_group, set_tid_address, set_robust_list, rseq
     "threads": ((13, 14, 15, 131, 60, 231, 218, 273, 334), (134, 135, 139, 132, 93, 94, 96, 99, 293)),
-    # uname, sysinfo, getrlimit, getrusage, getcpu
-    "machine": ((63, 99, 97, 98, 309), (160, 179, 163, 165, 168)),
+    # uname, getrlimit, getrusage, getcpu
+    "machine": ((63, 97, 98, 309), (160, 163, 165, 168)),
     # getpid, gettid, getppid, getuid, geteuid, getgid, getegid
     "itself": ((39, 186, 110, 102, 107, 104, 108), (172, 178, 173, 174, 175, 176, 177)),
 }  # fmt: skip

@@ -26,11 +26,10 @@ from .pipe import Pipe
 
 IDLE = 0.0003  # seconds between two looks at rings in which nothing has come
 EMPTY = (
-    64  # messages without any bytes from one rank to another, of which more count as a byte each
+    24  # so many messages without any bytes from one rank to another are free; more are a byte each
 )
-CHANNEL = re.compile(
-    r"main(/(\d{1,4}\.-?\d{1,4}|(lane|group) \d{1,4}))*"
-)  # of a Comm, of its groups and streams
+COMMS = 12  # that one rank uses towards another: groups, streams
+CHANNEL = re.compile(r"main(/(\d{1,2}\.-?\d{1,2}|(lane|group) \d{1,2})){0,3}")  # of a Comm
 
 
 class Relay:
@@ -89,6 +88,7 @@ class Link:
         self.held = False  # a filled slot that has not been passed on
         self._left = 0  # bytes of the message that is under way
         self._empty = 0  # messages without any
+        self._channels: set[str] = set()
 
     def move(self) -> bool:
         """Pass on a slot, if one is filled here and one free there."""
@@ -117,6 +117,9 @@ class Link:
         channel, nbytes, *_ = marshal.loads(said)
         if type(nbytes) is not int or nbytes < 0 or not CHANNEL.fullmatch(channel):
             raise ValueError(f"{nbytes} bytes on {channel}")
+        self._channels.add(channel)
+        if len(self._channels) > COMMS:
+            raise ValueError(f"messages on more than {COMMS} Comms")
         header = packed(
             (channel, nbytes, time.monotonic(), ((nbytes,), "uint8", None, None, "", 0))
         )

@@ -112,13 +112,14 @@ class Sandbox:
         if done.stdout != "in\n":
             raise Refused(f"bubblewrap makes no sandbox here: {done.stderr.strip()[-500:]}")
 
-    def start(self, run: tuple[str, str], *given) -> Inside:
-        """Begin `module.function(reads, writes, finder, *given)` in a new sandbox; `given`: plain values."""
+    def start(self, run: tuple[str, str], *given, proc: bool = True) -> Inside:
+        """Begin `module.function(reads, writes, finder, *given)` in a new sandbox; `given`: plain values. proc: whether
+        its processes can see what others do there."""
         asked, ask = os.pipe()
         told, tell = os.pipe()
         with self._filter() as fd:
             process = subprocess.Popen(
-                [*self._bwrap(fd), sys.executable, "-I", "-c", text(), str(asked), str(tell)],
+                [*self._bwrap(fd, proc), sys.executable, "-I", "-c", text(), str(asked), str(tell)],
                 pass_fds=[fd, asked, tell],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -144,13 +145,13 @@ class Sandbox:
             file.seek(0)
             yield file.fileno()
 
-    def _bwrap(self, fd: int) -> list[str]:
+    def _bwrap(self, fd: int, proc: bool = True) -> list[str]:
         """The command before the program's words."""
         work = str(self.limits.work)
         words = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
         words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]
         words += ["--cap-drop", "ALL", "--hostname", "sandbox", "--seccomp", str(fd)]
-        words += ["--proc", "/proc", "--dev", "/dev"]
+        words += [*(["--proc", "/proc"] if proc else []), "--dev", "/dev"]
         for path in ("/dev/shm", "/tmp"):
             words += ["--perms", "1777", "--size", work, "--tmpfs", path]
         for path in readable():  # also where that is in /tmp
