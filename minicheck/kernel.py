@@ -13,52 +13,42 @@ import ctypes
 import platform
 import struct
 
-# By machine: the audit architecture, and which of the numbers below are its own.
-MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+# Audit architectures.
+MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-# Refused in a sandbox.
-REFUSED = {
-    # other processes: ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp
-    "processes": ((101, 310, 311, 438, 312), (117, 270, 271, 438, 272)),
-    # mount, umount2, pivot_root, chroot, unshare, setns
-    "namespaces": ((165, 166, 155, 161, 272, 308), (40, 39, 41, 51, 97, 268)),
-    # open_tree, move_mount, fsopen, fsmount, mount_setattr, open_by_handle_at
-    "file systems": ((428, 429, 430, 432, 442, 304), (428, 429, 430, 432, 442, 265)),
-    # memory that no limit counts: memfd_create, memfd_secret, shmget, msgget, semget
-    "memory": ((319, 447, 29, 68, 64), (279, 447, 194, 186, 190)),
-    # large parts of the kernel that nothing here needs: userfaultfd, io_uring_setup, bpf, perf_event_open
-    "machinery": ((323, 425, 321, 298), (282, 425, 280, 241)),
-    # add_key, request_key, keyctl, personality, syslog
-    "keys": ((248, 249, 250, 135, 103), (217, 218, 219, 92, 116)),
-}
-# Granted to an answer.
-GRANTED = {
-    # read, write, close, lseek, pread64, readv, writev, dup, dup2, dup3, pipe2
-    "open files": ((0, 1, 3, 8, 17, 19, 20, 32, 33, 292, 293), (63, 64, 57, 62, 67, 65, 66, 23, 24, 59)),
-    # stat, fstat, lstat, newfstatat, statx, access, faccessat, readlink, readlinkat, getcwd, getdents64
-    "looks": ((4, 5, 6, 262, 332, 21, 269, 89, 267, 79, 217), (80, 79, 291, 48, 78, 17, 61)),
-    # mmap, mprotect, munmap, brk, mremap, madvise
-    "memory": ((9, 10, 11, 12, 25, 28), (222, 226, 215, 214, 216, 233)),
-    # poll, ppoll, select, pselect6, sched_yield, nanosleep, clock_nanosleep, futex, membarrier, restart_syscall
-    "waits": ((7, 271, 23, 270, 24, 35, 230, 202, 324, 219), (73, 72, 124, 101, 115, 98, 283, 128)),
-    # gettimeofday, time, times, clock_gettime, clock_getres, alarm, getitimer, setitimer, getrandom
-    "time": ((96, 201, 100, 228, 229, 37, 36, 38, 318), (169, 153, 113, 114, 102, 103, 278)),
-    # rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack, exit, exit_group, set_tid_address, set_robust_list, rseq
-    "threads": ((13, 14, 15, 131, 60, 231, 218, 273, 334), (134, 135, 139, 132, 93, 94, 96, 99, 293)),
-    # uname, getrlimit, getrusage, getcpu
-    "machine": ((63, 97, 98, 309), (160, 163, 165, 168)),
-    # getpid, gettid, getppid, getuid, geteuid, getgid, getegid
-    "itself": ((39, 186, 110, 102, 107, 104, 108), (172, 178, 173, 174, 175, 176, 177)),
-}  # fmt: skip
-OPEN = (2, None)
-OPENAT = (257, 56)
-FCNTL = (72, 25)
-CLONE = (56, 220)
-SOCKET = (41, 198)
-PRLIMIT = (302, 261)
-# sched_setscheduler, sched_getscheduler, sched_setaffinity, sched_getaffinity: of the calling thread
-OWN = ((144, 119), (145, 120), (203, 122), (204, 123))
-CLONE3 = 435  # its flags lie in memory, which a filter cannot read: libraries go back to clone
+# Names of calls with their numbers on these two machines; "-": there is none.
+REFUSED = """
+    ptrace 101 117              process_vm_readv 310 270    process_vm_writev 311 271   pidfd_getfd 438 438
+    kcmp 312 272                mount 165 40                umount2 166 39              pivot_root 155 41
+    chroot 161 51               unshare 272 97              setns 308 268               open_tree 428 428
+    move_mount 429 429          fsopen 430 430              fsmount 432 432             mount_setattr 442 442
+    open_by_handle_at 304 265   memfd_create 319 279        memfd_secret 447 447        shmget 29 194
+    msgget 68 186               semget 64 190               userfaultfd 323 282         io_uring_setup 425 425
+    bpf 321 280                 perf_event_open 298 241     add_key 248 217             request_key 249 218
+    keyctl 250 219              personality 135 92          syslog 103 116
+"""
+GRANTED = """
+    read 0 63            write 1 64           close 3 57           lseek 8 62           pread64 17 67
+    readv 19 65          writev 20 66         dup 32 23            dup2 33 -            dup3 292 24
+    pipe2 293 59         stat 4 -             fstat 5 80           lstat 6 -            newfstatat 262 79
+    statx 332 291        access 21 -          faccessat 269 48     readlink 89 -        readlinkat 267 78
+    getcwd 79 17         getdents64 217 61    mmap 9 222           mprotect 10 226      munmap 11 215
+    brk 12 214           mremap 25 216        madvise 28 233       poll 7 -             ppoll 271 73
+    select 23 -          pselect6 270 72      sched_yield 24 124   nanosleep 35 101     clock_nanosleep 230 115
+    futex 202 98         membarrier 324 283   gettimeofday 96 169  time 201 -           times 100 153
+    clock_gettime 228 113    clock_getres 229 114     alarm 37 -           getitimer 36 102     setitimer 38 103
+    getrandom 318 278    rt_sigaction 13 134  rt_sigprocmask 14 135    rt_sigreturn 15 139  sigaltstack 131 132
+    exit 60 93           exit_group 231 94    set_tid_address 218 96   set_robust_list 273 99    rseq 334 293
+    restart_syscall 219 128  uname 63 160     getrlimit 97 163     getrusage 98 165     getcpu 309 168
+    getpid 39 172        gettid 186 178       getppid 110 173      getuid 102 174       geteuid 107 175
+    getgid 104 176       getegid 108 177
+"""
+# Granted for the calling thread alone.
+OWN = """
+    sched_setscheduler 144 119    sched_getscheduler 145 120    sched_setaffinity 203 122    sched_getaffinity 204 123
+"""
+# Looked into.
+OTHERS = "open 2 -  openat 257 56  fcntl 72 25  clone 56 220  clone3 435 435  socket 41 198  prlimit64 302 261"
 
 WRITES = 0o1103  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC
 LOCKS = 5  # from this command of fcntl on: locks, leases, notices, which other processes see
@@ -88,29 +78,38 @@ YES: Rows = [(RETURN, 0, 0, ALLOW)]
 
 def sandbox_filter(machine: str) -> bytes:
     """Everything but `REFUSED`, new namespaces, and sockets other than local ones."""
-    _, own = MACHINES[machine]
+    call = numbers(OTHERS, machine)
     rows = _begin(machine)
-    for number in _numbers(REFUSED, own):
+    for number in numbers(REFUSED, machine).values():
         rows += _call(number, NO)
-    rows += _call(CLONE[own], _where(0, ANY_BIT, NAMESPACES, NO, YES))
-    rows += _call(SOCKET[own], _where(0, EQUAL, AF_UNIX, YES, NO))
+    rows += _call(call["clone"], _where(0, ANY_BIT, NAMESPACES, NO, YES))
+    rows += _call(call["socket"], _where(0, EQUAL, AF_UNIX, YES, NO))
     return _packed(rows + YES)
 
 
 def answer_filter(machine: str) -> bytes:
     """Nothing but `GRANTED`, files to read, threads, how they are scheduled, and a look at limits."""
-    _, own = MACHINES[machine]
+    call = numbers(OTHERS, machine)
     rows = _begin(machine)
-    for number in _numbers(GRANTED, own):
+    for number in numbers(GRANTED, machine).values():
         rows += _call(number, YES)
-    rows += _call(OPEN[own], _where(1, ANY_BIT, WRITES, NO, YES))
-    rows += _call(OPENAT[own], _where(2, ANY_BIT, WRITES, NO, YES))
-    rows += _call(FCNTL[own], _where(1, EQUAL, DUPLICATE, YES, _where(1, ABOVE, LOCKS, NO, YES)))
-    rows += _call(CLONE[own], _where(0, ANY_BIT, THREAD, YES, NO))
-    rows += _call(PRLIMIT[own], _where(2, EQUAL, 0, YES, NO))
-    for numbers in OWN:
-        rows += _call(numbers[own], _where(0, EQUAL, 0, YES, NO))
+    for number in numbers(OWN, machine).values():
+        rows += _call(number, _where(0, EQUAL, 0, YES, NO))
+    if "open" in call:
+        rows += _call(call["open"], _where(1, ANY_BIT, WRITES, NO, YES))
+    rows += _call(call["openat"], _where(2, ANY_BIT, WRITES, NO, YES))
+    locks = _where(1, ABOVE, LOCKS, NO, YES)
+    rows += _call(call["fcntl"], _where(1, EQUAL, DUPLICATE, YES, locks))
+    rows += _call(call["clone"], _where(0, ANY_BIT, THREAD, YES, NO))
+    rows += _call(call["prlimit64"], _where(2, EQUAL, 0, YES, NO))
     return _packed(rows + NO)
+
+
+def numbers(table: str, machine: str) -> dict[str, int]:
+    """{call: its number on this machine}."""
+    words = table.split()
+    own = words[1 + [*MACHINES].index(machine) :: 3]
+    return {name: int(number) for name, number in zip(words[::3], own) if number != "-"}
 
 
 def keep_to_itself() -> None:
@@ -128,20 +127,17 @@ def keep_to_itself() -> None:
 
 
 def _begin(machine: str) -> Rows:
-    architecture, _ = MACHINES[machine]
-    rows = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), *NO, (LOAD, 0, 0, NUMBER)]
+    rows = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, MACHINES[machine]), *NO]
     # calls of the 32 bits with 64-bit registers have numbers of their own
-    rows += [(ABOVE, 0, 1, 0x40000000), *NO]
-    return rows + _call(CLONE3, [(RETURN, 0, 0, REFUSE | ENOSYS)])
+    rows += [(LOAD, 0, 0, NUMBER), (ABOVE, 0, 1, 0x40000000), *NO]
+    # its flags lie in memory, which a filter cannot read: libraries go back to clone
+    clone3 = numbers(OTHERS, machine)["clone3"]
+    return rows + _call(clone3, [(RETURN, 0, 0, REFUSE | ENOSYS)])
 
 
-def _numbers(table: dict, own: int) -> list[int]:
-    return [number for numbers in table.values() for number in numbers[own]]
-
-
-def _call(number: int | None, rows: Rows) -> Rows:
-    """What is done with one call, where there is such a call: `rows`, which end the program."""
-    return [] if number is None else [(EQUAL, 0, len(rows), number), *rows]
+def _call(number: int, rows: Rows) -> Rows:
+    """What is done with one call: `rows`, which end the program."""
+    return [(EQUAL, 0, len(rows), number), *rows]
 
 
 def _where(argument: int, test: int, value: int, then: Rows, otherwise: Rows) -> Rows:
