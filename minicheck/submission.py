@@ -133,14 +133,11 @@ class Cell(NamedTuple):
 
 def _cells(notebook: object) -> list[dict]:
     """The cells of a notebook of format 4, or 3, where they lie in worksheets. Raises Unreadable without."""
-    found = notebook.get("cells") if isinstance(notebook, dict) else None
-    sheets = notebook.get("worksheets") if isinstance(notebook, dict) else None
-    if found is None and isinstance(sheets, list):
-        found = []
-        for sheet in sheets:
-            inner = sheet.get("cells") if isinstance(sheet, dict) else None
-            found += inner if isinstance(inner, list) else []
-    if not isinstance(found, list):
+    found = _list(notebook, "cells")
+    if found is None:
+        sheets = _list(notebook, "worksheets")
+        found = sheets and [cell for sheet in sheets for cell in _list(sheet, "cells") or []]
+    if found is None:
         raise Unreadable("it is no notebook: it has no list of cells")
     cells = [cell for cell in found if isinstance(cell, dict)]
     length = sum(len(_text(cell)) for cell in cells)
@@ -150,6 +147,12 @@ def _cells(notebook: object) -> list[dict]:
             f"this one has {len(cells):,} and {length:,}"
         )
     return cells
+
+
+def _list(value: object, key: str) -> list | None:
+    """The list that a piece of JSON has under a key, if it has."""
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else None
 
 
 def _text(cell: dict) -> str:
@@ -220,12 +223,13 @@ def _parses(text: str) -> bool:
     return True
 
 
+CHECK = re.compile(r"check\.\w+")
+
+
 def _is_check(node: ast.stmt) -> bool:
     """Whether a statement is `check.something(…)` and nothing else."""
     call = node.value if isinstance(node, ast.Expr) else None
-    function = call.func if isinstance(call, ast.Call) else None
-    owner = function.value if isinstance(function, ast.Attribute) else None
-    return isinstance(owner, ast.Name) and owner.id == "check"
+    return isinstance(call, ast.Call) and bool(CHECK.fullmatch(ast.unparse(call.func)))
 
 
 def _without(checks: list[ast.stmt], body: list[ast.stmt], text: str) -> str:
@@ -273,11 +277,7 @@ def _written(body: list) -> list:
     return [
         node
         for node in body
-        if not (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Constant)
-            and node.value.value is None
-        )
+        if not isinstance(node, ast.Assign) or ast.unparse(node.value) != "None"
     ]
 
 
@@ -348,7 +348,7 @@ def restored(answered: dict, asked: dict) -> tuple[dict, list[str]]:
     if answered == asked:
         return {**asked, "cells": [_blank(raw) for raw in _cells(asked)]}, []
     repair = _Repair(answered, asked)
-    return {**asked, "cells": repair.merged()}, repair.notes()
+    return {**asked, "cells": repair.merged()}, [*repair.notes()]
 
 
 class _Repair:
@@ -519,84 +519,64 @@ class _Repair:
 
     # ---- what is said of it
 
-    def notes(self) -> list[str]:
+    def notes(self) -> Iterator[str]:
         """What was repaired, a sentence each."""
-        found = []
         ids = {cell.grade_id for cell in self.release if cell.grade_id}
         lost = not any(cell.grade_id in ids for cell in self.cells)
         if lost:
-            found.append(
-                "No cell had nbgrader's marks: the answers were found by what they define."
-            )
+            yield "No cell had nbgrader's marks: the answers were found by what they define."
         for j, cell in enumerate(self.release):
             if cell.is_test:
-                found += self._notes_of_test(j)
+                yield from self._notes_of_test(j)
             elif cell.is_solution:
-                found += self._notes_of_solution(j, lost)
-            elif cell.grade_id and cell.kind == "code":
-                found += self._notes_of_locked(j)
+                yield from self._notes_of_solution(j, lost)
+            elif cell.grade_id and cell.kind == "code" and j not in self.copies.values():
+                changed = any(mine.grade_id == cell.grade_id for mine in self.cells)
+                what = "changed; it runs as it was, and then as you have it"
+                yield f"The locked cell `{cell.grade_id}` was {what if changed else 'missing; it is there again'}."
         order = [j for j in self._order() if j >= 0]
         if order != sorted(order):
-            found.append("The cells stood in another order than in the release.")
-        return found
+            yield "The cells stood in another order than in the release."
 
     def _order(self) -> list[int]:
         homes = {i: j for j, i in reversed(self.mains.items())} | self.copies
         return [homes[i] for i in sorted(homes) if i >= 0]
 
-    def _notes_of_test(self, j: int) -> list[str]:
-        name = self.release[j].grade_id
+    def _notes_of_test(self, j: int) -> Iterator[str]:
+        the_cell = f"The test cell `{self.release[j].grade_id}`"
+        text = self.release[j].text
         copies = self._tests_of(j)
-        found = []
         if not copies:
-            found.append(f"The test cell `{name}` was missing; it is there again.")
+            yield f"{the_cell} was missing; it is there again."
         if len(copies) > 1:
-            found.append(f"The test cell `{name}` was there {len(copies)} times; it is there once.")
-        texts = {_plain(self.cells[i].text) for i in copies}
-        if texts - {_plain(self.release[j].text)} and "HIDDEN TESTS" not in self.release[j].text:
-            found.append(f"The test cell `{name}` was changed; it is as it was.")
+            yield f"{the_cell} was there {len(copies)} times; it is there once."
+        if {_plain(self.cells[i].text) for i in copies} - {
+            _plain(text)
+        } and "HIDDEN TESTS" not in text:
+            yield f"{the_cell} was changed; it is as it was."
         below = [i for i in self._answers_to(self.wanted[j]) if i > self.places[j]]
         again = frozenset().union(*(self.cells[i].answers for i in below)) & self.wanted[j]
         if again:
             names = ", ".join(f"`{n}`" for n in sorted(again))
-            found.append(
-                f"Below the test cell `{name}` stands another {names}; the one above it counts."
-            )
-        return found
+            yield f"Below the test cell `{self.release[j].grade_id}` stands another {names}; the one above it counts."
 
-    def _notes_of_solution(self, j: int, lost: bool) -> list[str]:
+    def _notes_of_solution(self, j: int, lost: bool) -> Iterator[str]:
         cell = self.release[j]
         main = self.mains[j]
-        found = []
+        the_cell = f"The cell `{cell.grade_id}`"
         if main < 0:
-            return [f"The cell `{cell.grade_id}` was missing, and no answer to it was found."]
+            yield f"{the_cell} was missing, and no answer to it was found."
+            return
         mine = self.cells[main]
         if mine.error:
-            found.append(
-                f"The cell `{cell.grade_id}` is not Python ({mine.error}); the others count."
-            )
+            yield f"{the_cell} is not Python ({mine.error}); the others count."
         if mine.grade_id != cell.grade_id and not lost:
-            found.append(f"The answer `{cell.grade_id}` was found in a cell without its mark.")
+            yield f"The answer `{cell.grade_id}` was found in a cell without its mark."
         if mine.kind != cell.kind or main in self.turned:
-            found.append(
-                f"The cell `{cell.grade_id}` was not a cell of {cell.kind}; it is one now."
-            )
-        marked = [i for i, c in enumerate(self.cells) if c.grade_id == cell.grade_id]
-        if len(marked) > 1:
-            found.append(
-                f"{len(marked)} cells had the mark `{cell.grade_id}`; all count, a later one over an earlier."
-            )
-        return found
-
-    def _notes_of_locked(self, j: int) -> list[str]:
-        name = self.release[j].grade_id
-        if j in self.copies.values():
-            return []
-        if any(cell.grade_id == name for cell in self.cells):
-            return [
-                f"The locked cell `{name}` was changed; it runs as it was, and then as you have it."
-            ]
-        return [f"The locked cell `{name}` was missing; it is there again."]
+            yield f"{the_cell} was not a cell of {cell.kind}; it is one now."
+        marked = sum(c.grade_id == cell.grade_id for c in self.cells)
+        if marked > 1:
+            yield f"{marked} cells had the mark `{cell.grade_id}`; all count, a later one over an earlier."
 
 
 def _plain(text: str) -> str:
