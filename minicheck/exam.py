@@ -1017,12 +1017,18 @@ class Prediction(Exam):
 
     def compare(self, numbers: list[bytes]) -> None:
         """Raise Wrong unless the numbers, as `pack` has them, are the right ones."""
-        values, slips = self.figures()
-        for (name, want), number in zip(values.items(), numbers, strict=True):
-            try:
-                self.look_at(name, decode(number), want, slips.get(name, {}))
-            except Wrong as wrong:
-                raise Wrong(f"{self.name}: your numbers: {wrong}") from None
+        try:
+            found = [decode(number) for number in numbers]
+        except ValueError as error:
+            raise Wrong(f"{self.name}: your numbers cannot be read: {error}") from None
+        try:
+            values, slips = self.figures()
+            for name, number in zip(values, found, strict=True):
+                self.look_at(name, number, values[name], slips.get(name, {}))
+        except Wrong as wrong:
+            raise Wrong(f"{self.name}: your numbers: {wrong}") from None
+        except Exception as error:
+            raise Wrong(failure(self, error)) from None
 
     def look_at(self, name: str, found, want: float, slips: dict[float, str]) -> None:
         """Raise Wrong unless one number is right."""

@@ -66,15 +66,12 @@ class Repair(NotebookExporter):
 
 
 def no_files(folder: str) -> list[str]:
-    """Itself and what lies in it, as far as that is a link or a pipe, and no file or folder."""
-    paths = [folder]
+    """A folder and what lies in it, as far as that is a link or a pipe, and no folder or file."""
+    found = [folder] if os.path.islink(folder) else []
     for above, _, names in os.walk(folder):
-        paths += [os.path.join(above, name) for name in names]
-    return [
-        path
-        for path in paths
-        if os.path.islink(path) or not (os.path.isfile(path) or os.path.isdir(path))
-    ]
+        paths = [os.path.join(above, name) for name in names]
+        found += [path for path in paths if os.path.islink(path) or not os.path.isfile(path)]
+    return found
 
 
 def timestamp(place, folder):

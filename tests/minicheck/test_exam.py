@@ -454,6 +454,20 @@ def test_a_lesson_s_graders():
     assert found["predict_it"].__doc__ == "What is asked."
 
 
+def test_a_prediction_that_fails_is_no_fault_of_the_numbers():
+    def broken(n=2):
+        """What is asked."""
+        return {"twice": {}["no"]}, {}
+
+    numbers = [encode(4)]
+    with pytest.raises(
+        Wrong, match=r"^broken: the grader itself failed, .*KeyError: 'no', in exam.py"
+    ):
+        Prediction(broken, "").compare(numbers)
+    with pytest.raises(Wrong, match=r"^broken: your numbers cannot be read: "):
+        Prediction(broken, "").compare([numbers[0][:-1]])
+
+
 def test_a_report_is_checked_with_what_was_drawn():
     class Kept(Report):
         name = right = ""
