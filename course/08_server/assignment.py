@@ -91,7 +91,7 @@ study.bars(
 # | `w` | all weights, flat. Those of servers count; a worker's are any numbers, perhaps inf or nan, to be overwritten |
 # | `gradient(w)` | on workers: this worker's gradient at w, flat; call it once in each step |
 # | returns | on server i: its part after all steps, of `w.tensor_split(servers)[i]` |
-# | cost | (n/s + 1)·Nβ a step for n workers and s servers, and computing |
+# | cost | (n/s + 1)·Nβ a step for n workers and s servers, and computing; its bytes are worth a quarter of the points, its time another |
 #
 # **Invariant:** in each step all workers' gradients are of the same weights w; then w ← w − rate · their mean.
 # What a server sends and receives is its own part, nothing else. A step: pull, gradient, push. About 16 lines.
@@ -166,7 +166,7 @@ study.curves(
 # | `gradient(w)` | on workers, ranks 1, 2, …: the gradient at w, flat; once in each step of this worker |
 # | `steps` | a list: the steps of ranks 1, 2, … They differ |
 # | returns | on rank 0: a list of `(rank, staleness)`, of every update in order |
-# | cost | nobody waits for another worker |
+# | cost | nobody waits for another worker; bytes are worth a quarter of the points, the time another |
 #
 # **Invariant:** every push is a step of its own, w ← w − rate · g, and is answered at once, with the weights after it,
 # if this worker has more steps. The **staleness** of an update is the number of updates between the weights that the
@@ -250,7 +250,7 @@ study.timeline(run.trace, memory=False, title="Your server")
 # | `w`, `gradient`, `rate` | as in 3 |
 # | `steps` | an integer, the same for all workers |
 # | `bound` | 0 or more |
-# | returns | on rank 0: a list of `(rank, staleness)`, as in 3 |
+# | returns | on rank 0: a list of `(rank, staleness)`, as in 3, and so are the points |
 #
 # **Invariant:** after each update the server sends the new weights to *all* who may go on now, and have steps left:
 # somebody else's push may set them free. Nobody waits without need. About 20 lines.

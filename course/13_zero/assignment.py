@@ -420,7 +420,7 @@ study.bars(
 # | `grads` | this rank's gradients, each on one rank alone; a rank may have none |
 # | afterwards | all gradients of all ranks, in place, times min(1, limit / (norm + 1e-6)) |
 # | returns | the norm before: a number, the same on every rank |
-# | cost | one number of each rank travels |
+# | cost | one number of each rank travels; that is worth a quarter of the points |
 #
 # <details><summary>Hint</summary>
 #
