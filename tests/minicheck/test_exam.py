@@ -153,6 +153,11 @@ def test_same_says_where():
     with pytest.raises(Wrong, match="is nan, and"):
         same(torch.tensor(float("nan")), torch.tensor(1.0), "x")
     same(A.clone(), A, "x")
+    for judge in (same, close):
+        with pytest.raises(
+            Wrong, match=r"x\[2\] is 9, and should be 2 \(2 of 3 numbers are wrong\)"
+        ):
+            judge(torch.tensor([3.0, 1.0, 9.0]), torch.tensor([2.0, 1.0, 2.0]), "x")
 
 
 def test_nan_equals_nan_and_whoever_hides_it_hears_so():

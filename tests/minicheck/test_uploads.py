@@ -148,8 +148,14 @@ def test_a_link_in_the_place_of_a_file_is_seen_when_it_is_read(tmp_path):
     ann = submissions(tmp_path, NAME)[0]
     (tmp_path / "ann.ipynb").unlink()
     (tmp_path / "ann.ipynb").symlink_to(tmp_path / "bob.ipynb")
-    with pytest.raises(Unreadable, match="links are not followed"):
+    with pytest.raises(Unreadable, match=r"^ann\.ipynb is a link"):
         ann.file.read()
+    put(tmp_path, f"cyd/{NAME}/{NAME}.ipynb")
+    cyd = submissions(tmp_path, NAME)[2]
+    (tmp_path / "cyd" / NAME).rename(tmp_path / "away")
+    (tmp_path / "cyd" / NAME).symlink_to(tmp_path / "away")
+    with pytest.raises(Unreadable, match=f"^{NAME} is a link"):
+        cyd.file.read()
 
 
 def entry(name, mode=0o644):
