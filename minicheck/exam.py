@@ -148,8 +148,9 @@ class Exam:
     returns: names of what an answer returns.  given: of its arguments that must not change, in order ("": this one may).
     replicated: names of results that must be the same on all ranks, bit for bit.
     exact: whether every number must be equal, not only but for rounding.
-    promises: what an answer promises besides a right result, {the method that judges it, as `judge` does: its share of the
-        points}. Who breaks one (`Costly`) keeps the others' points and those of the result.
+    promises: what an answer promises besides a right result, {the method that judges it, in the place of `judge`: its share
+        of the points}. It raises Costly where the promise is broken: that share is lost, and no other; and Wrong where the
+        result cannot have come in a right way, such as with fewer bytes than it needs: then nothing is earned.
     functions: whether the answers are functions.  forbidden: modules whose functions are refused,
         beside torch's collectives.
     step: seconds that one case may take.  load: seconds that the answer may take to be loaded.
