@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -23,7 +24,6 @@ from ..exam import (
     matches,
     normal,
     ranked,
-    recognized,
     refusal,
     ring_bytes,
     same,
@@ -39,10 +39,14 @@ from ..oracles import tensor as oracle
 # cases come in pairs: forward alone, whose messages are forward's; then both ways
 
 
-OTHER = 1024.0  # what the other reader says of each number
+OTHER = 2.0**19  # what the other reader says of each number
 HOOKED = (
     "What another reader says of it was added up, too: a hook on a tensor sees all that is said of it, and in "
     "x + f(x) x has two readers. Only the gradient of what f returns is to be summed."
+)
+WHOLE = (
+    "y is the same on every rank, so its gradient is whole already: what is n times too large was added up once more, by an "
+    "all-reduce in g's backward, or a second f or g; and a bias that one rank alone adds does not learn on the others."
 )
 FORBIDDEN = ("minidist.parallel", "minicheck.oracles.tensor")
 
@@ -114,7 +118,8 @@ def ways(ns: tuple[int, ...], *given) -> tuple[Case, ...]:
 
 
 class Through(Exam):
-    """An exercise whose answer is a function of tensors and a Comm. names: of its inputs, in order.
+    """An exercise whose answer is a function of tensors and a Comm. names: of its inputs, in order.  rules: said of an
+    output ("y") and of gradients ("d", or by name) that are no usual mistake's.
 
     Each rank's arguments are (inputs, dy, …), dy None for forward alone.
     """
@@ -124,6 +129,7 @@ class Through(Exam):
     # halves of an all-reduce, of n − 1 messages each: forward, and in all
     halves: tuple[int, int]
     beside = False  # whether the inputs have another reader
+    rules: dict[str, str]
     processes = (Case(3, "3 real processes, forward and backward", (True,)),)
 
     def run(self, comm, yours, inputs, dy):
@@ -134,8 +140,8 @@ class Through(Exam):
         raise NotImplementedError
 
     def looks(self, case, args, rank, name, got):
-        """What a wrong output ("y") or gradient ("dx") looks like: a table and the rule, or the words alone."""
-        raise NotImplementedError
+        """What a wrong output ("y") or gradient ("dx") looks like: {words: what mistakes give}, or words."""
+        return {}
 
     def budget(self, case, args):
         """Bytes that a rank may send forward, and in all; and what they are for."""
@@ -175,12 +181,9 @@ class Through(Exam):
 
     def _told(self, case, args, rank, name, got, want):
         shown = "the output" if name == "y" else f"the gradient {name}"
-
-        def mistakes(got):
-            said = self.looks(case, args, rank, name, got)
-            return recognized(got, *said) if isinstance(said, tuple) else said
-
-        close(got, want, f"rank {rank}: {shown}", mistakes)
+        mistakes = partial(self.looks, case, args, rank, name)
+        rule = self.rules.get(name, self.rules["d"])
+        close(got, want, f"rank {rank}: {shown}", mistakes, rule)
 
     def _cheap(self, case, args, outcome):
         forward, both, what = self.budget(case, args)
@@ -212,6 +215,10 @@ class CopyTo(Operator):
     """`copy_to(x, comm)`: f, identity forward and all-reduce backward."""
 
     name, halves = "copy_to", (0, 2)
+    rules = {
+        "y": "Forward hands x on as it is: it is whole on every rank already.",
+        "d": "Backward is the all-reduce of the gradients that come in.",
+    }
     right = "n = 1…4, any shape: nothing forward, the sum of all gradients backward, one all-reduce; 3 real processes."
 
     def draw(self, case, rng):
@@ -223,20 +230,11 @@ class CopyTo(Operator):
         return [Want(x, {"x": total}) for (x,), _ in args]
 
     def looks(self, case, args, rank, name, got):
-        n, x = case.n, args[rank][0][0]
         if name == "y":
-            return (
-                {
-                    f"It is {n}·x: x is whole on every rank already, forward adds up nothing.": n
-                    * x,
-                    f"It is x/{n}: forward hands x on as it is.": x / n,
-                },
-                "Forward hands x on as it is.",
-            )
+            return {}
         grads = [dy for _, dy in args]
-        if got.equal(sum(grads) + (n - 1) * OTHER):
-            return HOOKED
-        return who(got, grads, rank) or "Backward is the all-reduce of the gradients that come in."
+        hooked = got.equal(sum(grads) + (case.n - 1) * OTHER)
+        return HOOKED if hooked else who(got, grads, rank)
 
     def budget(self, case, args):
         what = "nothing forward, one all-reduce of x's size and dtype backward"
@@ -247,6 +245,11 @@ class ReduceFrom(Operator):
     """`reduce_from(x, comm)`: g, all-reduce forward and identity backward."""
 
     name, halves = "reduce_from", (2, 2)
+    rules = {
+        "y": "Forward is the sum of all ranks' x.",
+        "d": "y = x₀ + x₁ + …, so a change of this x changes y once. Every rank has the gradient of y already: hand it on, do "
+        "not add it up.",
+    }
     right = "n = 1…4, any shape: one all-reduce forward, nothing backward; then 3 real processes."
 
     def draw(self, case, rng):
@@ -257,16 +260,7 @@ class ReduceFrom(Operator):
         return [Want(sum(x for (x,), _ in args), {"x": args[0][1]})] * case.n
 
     def looks(self, case, args, rank, name, got):
-        n, dy = case.n, args[rank][1]
-        if name == "y":
-            return who(got, [x for (x,), _ in args], rank) or "Forward is the sum of all ranks' x."
-        looks = {
-            f"It is {n} times what came in. y = x₀ + x₁ + …, so a change of this x changes y once. Every rank has "
-            "the gradient of y already: hand it on, do not add it up.": n * dy,
-            f"It is 1/{n} of what came in: hand it on as it is.": dy / n,
-            "It is zero.": 0 * dy,
-        }
-        return (looks, "Backward hands the gradient on as it is.")
+        return who(got, [x for (x,), _ in args], rank) if name == "y" else {}
 
     def budget(self, case, args):
         return *[
@@ -285,6 +279,10 @@ class RowLinear(Through):
     """`row_linear(x, weight, bias, comm)`: a linear layer split by its inputs; the bias once."""
 
     name, halves = "row_linear", (2, 2)
+    rules = {
+        "y": "Y = X₀A₀ᵀ + X₁A₁ᵀ + … + b.",
+        "d": f"With g after the partial product, and the bias after g, autograd does the rest. {WHOLE}",
+    }
     right = "n = 1…4, uneven parts, any shape: the serial layer, each gradient, one all-reduce; then 3 real processes."
     names = ("x", "weight", "bias")
     cases = ways(LAYERS_RANKS)
@@ -307,15 +305,8 @@ class RowLinear(Through):
         return [Want(y, {"x": a, "weight": b, "bias": bias}) for a, b in cuts]
 
     def looks(self, case, args, rank, name, got):
-        n, ((x, weight, bias), _) = case.n, args[rank]
-        want = self.wants(case, args)[rank]
-        if name != "y":
-            return (
-                grad_looks(n, want.grads[name[1:]]) | bias_looks(n, name, want.grads["bias"]),
-                "With g after the partial product, and the bias after g, autograd does the rest.",
-            )
-        own = F.linear(x, weight)
-        return (sum_looks(n, want.y, own, bias), "Y = X₀A₀ᵀ + X₁A₁ᵀ + … + b.")
+        (x, weight, bias), want = args[rank][0], self.wants(case, args)[rank]
+        return sum_looks(case.n, want.y, F.linear(x, weight), bias) if name == "y" else {}
 
     def budget(self, case, args):
         y = self.wants(case, args)[0].y
@@ -332,30 +323,18 @@ def sum_looks(n: int, right, own, bias) -> dict:
         "It is this rank's product and the bias: g, the sum over the ranks, is missing.": own
         + bias,
         f"It is the mean of the {n} products: a sum is asked for.": (right - bias) / n + bias,
-        f"It is divided by {n}.": right / n,
-        f"It is {n} times what it should be: is it summed where it is whole already?": n * right,
     }
-
-
-def grad_looks(n: int, right) -> dict:
-    return {
-        f"It is {n} times too large: y is the same on every rank, so its gradient is whole already, and backward "
-        "adds up once more. Is there an all-reduce in g's backward, or a second f or g?": n * right,
-        f"It is {n * n} times too large: backward adds up twice more.": n * n * right,
-        f"It is divided by {n}.": right / n,
-    }
-
-
-def bias_looks(n: int, name: str, right) -> dict:
-    """What tricks with the bias do to its gradient."""
-    text = "It is zero: the bias is not used here. If one rank alone adds it, the copies on the others never learn, and part."
-    return {text: 0 * right} if "bias" in name else {}
 
 
 class Mlp(Through):
     """`mlp(x, fc, fc_bias, proj, proj_bias, comm)`: fc by outputs, proj by inputs, one all-reduce each way."""
 
     name, halves = "mlp", (2, 4)
+    rules = {
+        "y": "It is gelu(x·fcᵀ + fc_bias) of this rank's features, times its part of proj, summed over the ranks, plus "
+        "proj_bias.",
+        "d": f"f before fc, g after proj, and nothing else that talks. {WHOLE}",
+    }
     right = (
         "n = 1…4, uneven parts: the serial MLP, gradient by gradient, one all-reduce forward and one backward; "
         "then 3 real processes."
@@ -389,45 +368,17 @@ class Mlp(Through):
         inputs, dy = args[rank]
         n, want = case.n, self.wants(case, args)[rank]
         if name == "y":
-            return self._output(n, args, rank, want.y, got)
-        right, looks = want.grads[name[1:]], {}
-        if name == "dx":
-            own = oracle.serial(oracle.mlp, inputs, dy)[1][0]
-            looks = {
-                "It is this rank's part: each rank's features say something of x, and x's gradient is the sum of "
-                "what all say. f belongs before fc.": own,
-                HOOKED: right + (n - 1) * OTHER,
-            }
-        return (
-            looks | grad_looks(n, right) | bias_looks(n, name, right),
-            "f before fc, g after proj, and nothing else that talks.",
-        )
-
-    def _output(self, n, args, rank, right, got):
-        inputs, bias = args[rank][0], args[rank][0][4]
-        own = oracle.mlp(*inputs[:4], torch.zeros_like(bias))
-        hidden = [F.linear(*given[:3]) for given, _ in args]
-        proj = [given[3] for given, _ in args]
-        other = {
-            word: sum(F.linear(act(h), p) for h, p in zip(hidden, proj, strict=True)) + bias
-            for word, act in (
-                ("There is no GELU.", lambda h: h),
-                ("It has ReLU in GELU's place.", F.relu),
-                ("It has the exact GELU: approximate='tanh' is asked for.", F.gelu),
-            )
+            own = oracle.mlp(*inputs[:4], torch.zeros_like(inputs[4]))
+            exact = sum(F.linear(F.gelu(F.linear(*given[:3])), given[3]) for given, _ in args)
+            gelu = "It has the exact GELU: approximate='tanh' is asked for."
+            return sum_looks(n, want.y, own, inputs[4]) | {gelu: exact + inputs[4]}
+        if name != "dx":
+            return {}
+        return {
+            "It is this rank's part: each rank's features say something of x, and x's gradient is the sum of "
+            "what all say. f belongs before fc.": oracle.serial(oracle.mlp, inputs, dy)[1][0],
+            HOOKED: want.grads["x"] + (n - 1) * OTHER,
         }
-        bare = (
-            sum(
-                F.linear(F.gelu(F.linear(x, fc), approximate="tanh"), p)
-                for (x, fc, _, p, _), _ in args
-            )
-            + bias
-        )
-        return (
-            sum_looks(n, right, own, bias) | other | {"fc_bias is missing.": bare},
-            "gelu(x·fcᵀ + fc_bias) of this rank's features, times its part of proj, summed over the ranks, "
-            "plus proj_bias.",
-        )
 
     def budget(self, case, args):
         one = ring_bytes([args[0][0][0]], case.n)
@@ -481,7 +432,7 @@ class MyHeads(Exam):
                 continue
             unchanged(got["x"], x, f"rank {r}: the weight")
             parts = [self._part(x, heads, n, s) for s in range(n)]
-            looks, rule = self._looks(x, heads, n, r, parts), self._rule(heads, n, r)
+            looks, rule = self._looks(x, heads, n, r), self._rule(heads, n, r)
             same(got["value"], parts[r], f"rank {r}: your part", looks, rule)
             if got["shared"] and n == 1:
                 raise Wrong(
@@ -508,9 +459,9 @@ class MyHeads(Exam):
         which = f"heads {r * each}{last}" if each > 1 else f"head {r}"
         return f"Rank {r} has of Q, then of K, then of V the rows of {which}, in this order."
 
-    def _looks(self, x, heads, n, r, parts):
+    def _looks(self, x, heads, n, r):
         rest, each = x.shape[1:], heads // n
-        fused, thirds = x.view(3, heads, -1, *rest), x.chunk(3)
+        fused = x.view(3, heads, -1, *rest)
         by_head = fused[:, r * each : (r + 1) * each]
         return {
             f"It is the {r}-th of n equal pieces of all 3H rows: of Q, K and V together, not of each. With three ranks "
@@ -518,17 +469,10 @@ class MyHeads(Exam):
             "The rows are right, in another order: first all of Q, then of K, then of V.": by_head.transpose(
                 0, 1
             ).reshape(-1, *rest),
-            "The order is not Q, K, V.": torch.cat([*reversed(parts[r].chunk(3))]),
             f"It has heads {r}, {r + n}, …: a rank's heads lie together.": fused[:, r::n].reshape(
                 -1, *rest
             ),
-            "The rows of a head lie together; these are dealt out one by one.": torch.cat(
-                [third[r::n] for third in thirds]
-            ),
-            "The weight is read as if one head's q, k and v lay together: they do not, first comes all of Q.": x.view(
-                heads, -1, *rest
-            )[r * each : (r + 1) * each].reshape(-1, *rest),
-        } | {f"It is rank {s}'s part.": parts[s] for s in range(n) if s != r}
+        }
 
 
 # ------------------------------------------------------------
@@ -539,6 +483,10 @@ class SequencePair(Through):
     """`gather_sequence(x, comm)` and `reduce_scatter_sequence(x, comm)`, along dim 1."""
 
     name, halves = "sequence_pair", (1, 2)
+    rules = {
+        "d": "An all-gather puts all ranks' parts one after the other along dim 1, in rank order; a reduce-scatter gives this "
+        "rank's part, along dim 1, of the sum; and backward of each is the other."
+    }
     right = (
         "n = 1…4: an all-gather and a reduce-scatter along the tokens, each the other's backward, half an "
         "all-reduce each; then 3 real processes."
@@ -582,43 +530,24 @@ class SequencePair(Through):
         n, gathers = case.n, (case.given[0] == "gather") == (name == "y")
         parts = [a[0][0] if name == "y" else a[1] for a in args]
         if gathers:
-            own = torch.zeros_like(torch.cat(parts, 1))
-            own.narrow(1, rank * parts[0].shape[1], parts[0].shape[1]).copy_(parts[rank])
-            looks = {
-                "The parts are put together along another dimension, and cut anew: along dim 1 they belong.": torch.cat(
-                    parts
-                ).view_as(own),
-                "It has this rank's part only: what comes from the others is missing. Whole data come from an "
-                "all-gather.": own,
+            whole = torch.cat(parts, 1)
+            dim = torch.cat(parts).view_as(whole)
+            return {
+                "The parts are put together along another dimension, and cut anew: along dim 1 they belong.": dim,
                 "It repeats this rank's part: nothing came from the others.": torch.cat(
                     [parts[rank]] * n, 1
                 ),
-                f"It is {n} times too large: an all-gather adds up nothing.": n
-                * torch.cat(parts, 1),
-                "The parts are in another order than the ranks.": torch.cat(parts[::-1], 1),
             }
-            return (
-                looks,
-                "It is all ranks' parts, one after the other along dim 1, in rank order.",
-            )
-        mine, rule = (
-            self._scattered(parts),
-            "It is this rank's part, along dim 1, of the sum over the ranks.",
-        )
-        looks = {
+        mine, total = self._scattered(parts)[rank], sum(parts)
+        return {
             "It is this rank's part of its own data: those of the other ranks are not added. Each rank's "
             f"{'x' if name == 'y' else 'gradient'} is partial, the whole is their sum: reduce-scatter.": parts[
                 rank
             ].chunk(n, 1)[rank],
-            f"It is divided by {n}: a sum is asked for.": mine[rank] / n,
-            "It is cut along another dimension than the tokens, and reshaped: dim 1 is the sequence.": sum(
-                parts
-            )
-            .reshape(n, -1)[rank]
-            .reshape_as(mine[rank]),
-            f"It is {n} times too large.": n * mine[rank],
+            "It is cut along another dimension than the tokens, and reshaped: dim 1 is the sequence.": total.reshape(
+                n, -1
+            )[rank].reshape_as(mine),
         }
-        return (looks | {f"It is rank {s}'s part.": mine[s] for s in range(n) if s != rank}, rule)
 
     def budget(self, case, args):
         whole = self.wants(case, args)[0].y if case.given[0] == "gather" else args[0][0][0]
@@ -631,6 +560,12 @@ class SequenceNorm(Through):
     """`sequence_norm(x, weight, bias, comm)`: layer norm of this rank's tokens, with the gradients of all."""
 
     name, halves = "sequence_norm", (0, 4)
+    rules = {
+        "y": "A token's norm needs that token alone: F.layer_norm of this rank's tokens, its weight and bias as they are.",
+        "dx": "A token's gradient comes from its own rank alone: x is split, it needs neither f nor g. Only what is whole on "
+        "every rank, and used on a part of the data, needs f.",
+        "d": "It is the sum, over all ranks' tokens, of what they say of weight, or bias.",
+    }
     right = "n = 1…4: outputs and gradients of the serial norm, 2 all-reduces of H numbers; then 3 real processes."
     names = ("x", "weight", "bias")
     cases, beside = ways((2, 3, 1, 4)), True
@@ -654,26 +589,14 @@ class SequenceNorm(Through):
 
     def looks(self, case, args, rank, name, got):
         inputs, dy = args[rank]
-        if name == "y":
-            looks = {
-                "Weight and bias are not used.": F.layer_norm(inputs[0], inputs[1].shape),
-                f"Weight and bias are {case.n} times too large: f changes nothing forward.": self._norm(
-                    inputs[0], case.n * inputs[1], case.n * inputs[2]
-                ),
-            }
-            return (
-                looks,
-                "A token's norm needs that token alone: F.layer_norm of this rank's tokens.",
-            )
+        if name in ("y", "dx"):
+            return {}
         right = self.wants(case, args)[rank].grads[name[1:]]
         own = oracle.serial(self._norm, inputs, dy)[1][self.names.index(name[1:])]
-        if name == "dx":
-            return (
-                "A token's gradient comes from its own rank alone: x is split, it needs neither f nor g. Only what "
-                "is whole on every rank, and used on a part of the data, needs f."
-            )
-        looks = oracle.usual(case.n, right, own) | {HOOKED: right + (case.n - 1) * OTHER}
-        return (looks, f"It is the sum, over all ranks' tokens, of what they say of {name[1:]}.")
+        return {
+            "It is this rank's own part: the sum over the ranks is missing.": own,
+            HOOKED: right + (case.n - 1) * OTHER,
+        }
 
     def budget(self, case, args):
         both = 2 * ring_bytes([args[0][0][1]], case.n)

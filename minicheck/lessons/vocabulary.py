@@ -16,6 +16,7 @@ from ..exam import (
     NUMBERS,
     Case,
     Prediction,
+    equal,
     few,
     normal,
     ranked,
@@ -54,8 +55,12 @@ def drawn(shape, dtype: torch.dtype, rng: torch.Generator, share: float = 1.0) -
 class LookUp(VocabularyExam):
     """`look_up(comm, rows, tokens, vocab)`: the rows of the tokens, (…, H), on every rank. One all-reduce."""
 
-    name, exact = "look_up", True
+    name = "look_up"
     given = ("rows", "tokens")
+    rule = (
+        "A rank gives the rows of its own words, those of `uneven`, and zeros for all others; the sum over the ranks is "
+        "the row of each token."
+    )
     right = "n = 1…4, uneven parts, repeated tokens, two dtypes, one all-reduce's bytes; then 3 real processes."
     sizes = (
         (3, 40, (5,), F64),
@@ -82,8 +87,19 @@ class LookUp(VocabularyExam):
 
     def mistakes(self, case, args, rank, name, got):
         parts, tokens = [a[0] for a in args], args[0][1]
-        own = [self._own(parts, tokens, r) for r in range(case.n)]
-        return recognized(got, self._looks(parts, tokens, rank), "") or who(got, own, rank)
+        ranks = range(case.n)
+        looks = {
+            "Tokens of other ranks got a row, too: they must add zeros.": sum(
+                self._own(parts, tokens, r, False) for r in ranks
+            )
+        }
+        for low, high in ((0, 1), (1, 0), (1, 1), (-1, 0), (0, -1)):
+            looks[
+                "A word at a border is taken by two ranks, or by none: `first` is the first own word, `end` the "
+                f"first one of the next rank. ({low}, {high})"
+            ] = sum(self._own(parts, tokens, r, True, low, high) for r in ranks)
+        own = [self._own(parts, tokens, r) for r in ranks]
+        return recognized(got, looks, "", equal) or who(got, own, rank)
 
     def cost(self, case, args, outcome):
         nbytes = ring_bytes([self.wants(case, args)[0]["the result"]], case.n)
@@ -105,57 +121,16 @@ class LookUp(VocabularyExam):
         rows = parts[rank][local.clamp(0, len(parts[rank]) - 1)]
         return rows * here[..., None] if mask else rows
 
-    def _looks(self, parts, tokens, rank):
-        n, everyone = len(parts), range(len(parts))
-        wrapped = [p[tokens % len(p)] for p in parts]
-        masked = [self._own(parts, tokens, r) for r in everyone]
-        text = "Tokens of other ranks got a row, too: they must add zeros. "
-        firsts = [sum(len(p) for p in parts[:r]) for r in everyone]
-        negative = [p[(tokens - f) % len(p)] for p, f in zip(parts, firsts)]
-        zeroth = [m + p[0] * (m == 0).all(-1, keepdim=True) for m, p in zip(masked, parts)]
-        looks = {
-            f"It is rank {rank}'s own, zeros for all other tokens: nothing was added up.": masked[
-                rank
-            ],
-            f"{text}(Each took row token mod its number of rows.)": sum(wrapped),
-            f"{text}(Each took row token − first, modulo.)": sum(negative),
-            f"{text}(Each took its nearest row.)": sum(
-                self._own(parts, tokens, r, False) for r in everyone
-            ),
-            f"{text}(Each took its row 0.)": sum(zeroth),
-            "It is the mean over the ranks: one has the row, the others add zeros, so the sum is the row.": sum(
-                masked
-            )
-            / n,
-        }
-        for low, high in ((0, 1), (1, 0), (1, 1), (-1, 0), (0, -1)):
-            looks[
-                "A word at a border is taken by two ranks, or by none: `first` is the first own word, `end` the "
-                f"first one of the next rank. ({low}, {high})"
-            ] = sum(self._own(parts, tokens, r, True, low, high) for r in everyone)
-        nearest = torch.stack([self._own(parts, tokens, r, False) for r in everyone])
-        looks[f"{text}And the sum is asked for, not the largest."] = nearest.amax(0)
-        looks[
-            "The sum is asked for, not the largest: zeros are larger than numbers below zero."
-        ] = torch.stack(masked).amax(0)
-        total = torch.cat(parts)
-        for sizes in ([len(total) // n] * n, [len(p) for p in parts]):
-            words = "The parts are those of `uneven`: the first ones have a word more where n does not divide V."
-            looks[f"{words} (Not {sizes}.)"] = sum(
-                p[(tokens - r * size).clamp(0, size - 1)] * (tokens // size == r)[..., None]
-                for r, (p, size) in enumerate(zip(parts, sizes))
-            )
-        looks[f"It is {n} times the row: is it added up twice?"] = n * total[tokens]
-        for step, words in ((-1, "before"), (1, "after")):
-            looks[f"It is the row {words} the right one."] = total[(tokens + step) % len(total)]
-        return looks
-
 
 class LookUpGradient(VocabularyExam):
     """`look_up_gradient(comm, grad, tokens, vocab)`: the gradient of this rank's rows, (V_r, H). No message."""
 
-    name, exact = "look_up_gradient", True
+    name = "look_up_gradient"
     returns, given = ("the gradient",), ("grad", "tokens")
+    rule = (
+        "Row token − first has the sum of what its tokens say; tokens of other ranks are left out, and nothing is summed, or "
+        "averaged, over ranks."
+    )
     right = (
         "n = 1…4, uneven parts, tokens that repeat, two dtypes, no message; then 3 real processes."
     )
@@ -185,49 +160,27 @@ class LookUpGradient(VocabularyExam):
         return [{"the gradient": part} for part in cut(whole, case.n)]
 
     def mistakes(self, case, args, rank, name, got):
-        (grad, tokens, vocab), n = args[0], case.n
-        zeros = grad.new_zeros(vocab, grad.shape[-1])
-        once = cut(zeros.index_put((tokens.reshape(-1),), grad.reshape(-1, grad.shape[-1])), n)[
-            rank
-        ]
-        want = self.wants(case, args)[rank][name]
+        grad, tokens, vocab = args[0]
+        zeros, flat = grad.new_zeros(vocab, grad.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        once = cut(zeros.index_put((tokens.reshape(-1),), flat), case.n)[rank]
         return {
             "A token that occurs twice adds twice: = keeps the last gradient, and += with a list of indices "
-            "too. Use index_add_.": once,
-            f"It is {n} times too large: every rank has the whole gradient, so nothing is to be summed "
-            "over ranks.": n * want,
-            "It is divided by the number of ranks: nothing is to be averaged.": want / n,
-            "It is zero.": torch.zeros_like(want),
-            **self._astray(grad, tokens, len(want), case, rank),
+            "too. Use index_add_.": once
         }
 
     def cost(self, case, args, outcome):
         silent(outcome, "every rank has the gradients of all tokens already.")
 
-    def _astray(self, grad, tokens, size, case, rank):
-        """Gradients that went to rows which are not theirs."""
-        at, flat = tokens.reshape(-1), grad.reshape(-1, grad.shape[-1])
-        parts = cut(torch.arange(case.given[0]), case.n)
-        local, zeros = at - parts[rank][0], grad.new_zeros(size, flat.shape[1])
-        here = (local >= 0) & (local < size)
-        text = "Gradients of other ranks' tokens are in it: leave them out. "
-        return {
-            f"{text}(They went to row 0.)": zeros.index_add(0, local * here, flat),
-            f"{text}(They went to the nearest row.)": zeros.index_add(
-                0, local.clamp(0, size - 1), flat
-            ),
-            f"{text}(They went to row token − first, modulo.)": zeros.index_add(
-                0, local % size, flat
-            ),
-            f"{text}(They went to row token mod {size}.)": zeros.index_add(0, at % size, flat),
-        }
-
 
 class ProjectBackward(VocabularyExam):
     """`project_backward(comm, dlogits, x, rows)`: (dx, drows) of logits = x · rowsᵀ. One all-reduce, of dx."""
 
-    name, exact = "project_backward", True
+    name = "project_backward"
     returns, given = ("dx", "drows"), ("dlogits", "x", "rows")
+    rule = (
+        "dx is summed over the ranks, whose logits all came from x. A rank's rows have all their gradient here: others' are "
+        "of other words."
+    )
     right = "n = 1…4, uneven and even parts, two dtypes, dx whole, one all-reduce's bytes; then 3 real processes."
     sizes = ((3, 39, 4, F64), (2, 21, 5, F32), (4, 42, 3, F64), (1, 6, 2, F32))
     cases = ranked("n = {0}, {1} rows, {2} tokens", sizes)
@@ -249,18 +202,7 @@ class ProjectBackward(VocabularyExam):
         return [{"dx": dx, "drows": dlogits.T @ x} for dlogits, x, _ in args]
 
     def mistakes(self, case, args, rank, name, got):
-        n, want = case.n, self.wants(case, args)[rank][name]
-        if name == "dx":
-            return who(got, [d @ w for d, _, w in args], rank)
-        even = n > 1 and len({len(rows) for *_, rows in args}) == 1
-        mixed = sum(d.T @ x for d, x, _ in args) if even else 0 * want
-        return {
-            f"It is {n} times too large: a rank's rows have all their gradient here, nothing is to be added.": n
-            * want,
-            "It is divided by the number of ranks: nothing is to be averaged.": want / n,
-            "It is a sum over ranks: but their rows are different words'. A rank's rows have all their "
-            "gradient here.": mixed,
-        }
+        return who(got, [d @ w for d, _, w in args], rank) if name == "dx" else None
 
     def cost(self, case, args, outcome):
         nbytes = ring_bytes([self.wants(case, args)[0]["dx"]], case.n)
@@ -417,15 +359,12 @@ class LogitsGradient(LossExam):
         hot = torch.nn.functional.one_hot(logits.targets.clamp_min(0), logits.whole.shape[1])[
             :, first:end
         ].double()
-        width = end - first
         tokens = len(counted)
         many = counted.sum()
         here = ((logits.targets >= first) & (logits.targets < end)).sum()
         rough = (logits.whole - logits.totals().half().double()[:, None]).exp()[:, first:end]
-        local = (logits.targets - first)[:, None]
-        at = torch.arange(width)
-        nearest, modulo = (at == local.clamp(0, width - 1)).double(), (at == local % width).double()
-        unshifted = (at == logits.targets[:, None]).double()
+        local = (logits.targets - first)[:, None].clamp(0, end - first - 1)
+        nearest = (torch.arange(end - first) == local).double()
         of_mean = lambda x: x * counted / many
         right = (soft - hot) * counted
         mean = "the mean is over the tokens that are not ignored: divide by their number."
@@ -442,27 +381,13 @@ class LogitsGradient(LossExam):
             "log_total was rounded to float16: subtract, and take exp, in float32 at least.": of_mean(
                 rough - hot
             ),
-            f"It is divided by V: {mean}": right / logits.whole.shape[1],
-            f"It is divided by the number of ranks, too: {mean}": right / many / logits.n,
             "It is the softmax: 1 is to be subtracted at the target, on the rank that holds it.": of_mean(
                 soft
             ),
             "The softmax is that of this rank's logits alone: exp(x − log_total) is that of all.": of_mean(
                 own - hot
             ),
-            "The sign is wrong: softmax − 1 at the target.": -right / many,
-            "1 was added at the target: it is to be subtracted.": of_mean(soft + hot),
-            "Targets of other ranks took 1 from a logit here: mask them. (The nearest one.)": of_mean(
-                soft - nearest
-            ),
-            "Targets of other ranks took 1 from a logit here: mask them. (Modulo.)": of_mean(
-                soft - modulo
-            ),
-            "The target's column here is target − first: the 1 was taken from another one.": of_mean(
-                soft - unshifted
-            ),
-            "1 was subtracted everywhere: only at the target.": of_mean(soft - 1),
-            "It is zero.": torch.zeros_like(soft),
+            "Targets of other ranks took 1 from a logit here: mask them.": of_mean(soft - nearest),
         }
 
 

@@ -41,9 +41,7 @@ def gelu_looks(x: Tensor, b: Tensor) -> Looks:
         "That is GELU of x, without the bias.": gelu(x),
         "That is the tanh approximation: erf is asked for.": gelu(z, approximate="tanh"),
         "That is x + bias: where is GELU?": z,
-        "That is z·sigmoid(1.702 z), an approximation.": z * torch.sigmoid(1.702 * z),
         "That is Φ(z): times z.": (1 + torch.erf(z * math.sqrt(0.5))) / 2,
-        "It lacks the factor ½.": 2 * gelu(z),
         "Is z divided by √2 in erf?": z * (1 + torch.erf(z)) / 2,
     }
 
@@ -53,12 +51,8 @@ def dx_looks(dy: Tensor, x: Tensor, b: Tensor) -> Looks:
     return {
         "The second part is missing: z·φ(z), from the slope of Φ.": dy * phi,
         "The first part is missing: Φ(z).": dy * z * density(z),
-        "It is not multiplied by dy.": slope(z),
         "Backward saw x without the bias: form z = x + b again.": dy * slope(x),
-        "That is dy as it came.": dy,
         "φ lacks its 1/√(2π).": dy * (phi + z * torch.exp(-z * z / 2)),
-        "φ lacks its z: z·φ(z).": dy * (phi + density(z)),
-        "It is minus z·φ(z).": dy * (phi - z * density(z)),
         "It is GELU, not its slope.": dy * gelu(z),
     }
 
@@ -102,16 +96,11 @@ def attention_looks(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Looks:
     own = [(some.softmax(-1) @ part) for some, part in zip(scores.split(tile, 1), v.split(tile))]
     peak = scores.cummax(1).values[:, [min(j + tile, len(k)) - 1 for j in range(0, len(k), tile)]]
     late = torch.cat([s - peak[:, [j]] for j, s in enumerate(scores.split(tile, 1))], 1).exp()
-    right = scores.softmax(-1)
     last = peak[:, -1:]
     fixed = (scores - last).exp()
     return {
         "The scores are not divided by √d.": (q @ k.mT).softmax(-1) @ v,
-        "The scores are divided by d, not by √d.": (q @ k.mT / q.shape[-1]).softmax(-1) @ v,
         "Each tile of keys has a softmax of its own; they are added up.": sum(own),
-        "Each tile of keys has a softmax of its own; they are averaged.": sum(own) / len(own),
-        "That is the last tile of keys alone.": own[-1],
-        "That is the first tile of keys alone.": own[0],
         "It is not divided by the sum s.": fixed @ v,
         "Neither the sum nor the result so far is rescaled when a larger score comes.": late
         @ v
@@ -131,7 +120,6 @@ def attention_looks(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Looks:
             [scores, scores[:, : -len(k) % tile] * 0], 1
         ).softmax(-1)[:, : len(k)]
         @ v,
-        "That is the sum of v: where are the scores?": right.sum(1, keepdim=True) * v.sum(0),
     }
 
 
@@ -194,10 +182,6 @@ def byte_looks(
             total(one[2]) + sizes[one[3]] for one in group
         ): "That is what they move one by one: results that "
         "are read inside the group only never go to memory.",
-        total(
-            read | made
-        ): "All results are counted: those that are read inside the group only stay on the chip.",
-        total(read) + total(kept): "What is made inside the group is not read from memory.",
         total(read - made)
         + total(made): "All results are counted: those that are read inside the group only "
         "stay on the chip.",

@@ -31,14 +31,3 @@ def mlp(x: Tensor, fc: Tensor, fc_bias: Tensor, proj: Tensor, proj_bias: Tensor)
 def cut(x: Tensor, n: int, dim: int) -> list[Tensor]:
     """The ranks' parts; the first are larger by one where n does not divide."""
     return [part.contiguous() for part in x.split(uneven(x.shape[dim], n), dim)]
-
-
-def usual(n: int, right: Tensor, own: Tensor) -> dict[str, Tensor]:
-    """What a sum over the ranks looks like when it was not one. own: this rank's summand."""
-    return {
-        "It is this rank's own part: the sum over the ranks is missing.": own,
-        f"It is {n} times too large: is it summed twice, once where every rank has the whole already?": n
-        * right,
-        f"It is divided by {n}: a sum is asked for, not a mean.": right / n,
-        f"It is {n}² times too large: is it summed twice more?": n * n * right,
-    }

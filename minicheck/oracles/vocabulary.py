@@ -5,7 +5,7 @@ The numbers come from whole rows and whole logits, in float64, by PyTorch alone.
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minidist.split import bounds, uneven
 
-from ..exam import Exam, Outcome, Wrong, close, near, ranks, recognized, ring_bytes
+from ..exam import Exam, Outcome, Wrong, close, near, ranks, recognized, ring_bytes, same
 
 IGNORED = -100
 
@@ -24,6 +24,15 @@ class VocabularyExam(Exam):
 
     forbidden = ("minidist.parallel.vocab", "minidist.parallel", "minicheck.oracles.vocabulary")
     rule: str
+
+    def value(self, case, args, rank, name, got, want):
+        same(
+            got,
+            want,
+            f"rank {rank}: {name}",
+            partial(self.mistakes, case, args, rank, name),
+            self.rule,
+        )
 
     def within(self, slack: float, rounding: float, got, want, what: str, looks) -> None:
         """As `close`, where each number may be off by `slack`. rounding: what float16 would be off by."""
@@ -106,14 +115,6 @@ class Logits(NamedTuple):
             .sum(0)
             .log()
             + peak,
-            "Each log of a sum was taken alone, and these were added: add the sums, then take the log.": own.sum(
-                0
-            ),
-            "It is the mean over the ranks of their own: add the sums of exp, then take the log.": own.mean(
-                0
-            ),
-            "The sum of exp was averaged over the ranks: it is to be added up.": self.totals()
-            - math.log(self.n),
             "It is log s: the m that was subtracted before exp has to be added again.": self.totals()
             - peak,
             "It is Σ exp(x_c): its log is missing.": self.totals().exp(),
@@ -128,12 +129,7 @@ class Logits(NamedTuple):
         looks = {
             "x_t is missing on the ranks that do not hold the target: one rank has it, and all must hear of it.": total
             - own,
-            "The sign is wrong: a loss is log Σ exp(x_c) − x_t.": hit - total,
             "It is log Σ exp(x_c): x_t was not subtracted.": total,
-            "x_t was averaged over the ranks: one has it, the others add 0.": total - hit / self.n,
-            "It is the probability of the target, or its log: a loss is −log of it.": (
-                hit - total
-            ).exp(),
             f"x_t counts {self.n} times: do all ranks add the same number?": total - self.n * hit,
         }
         for s, (first, end) in enumerate(self.ours()):
