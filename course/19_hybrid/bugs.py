@@ -833,6 +833,16 @@ def synchronize(mesh, backward, micro_batches, grads, kinds):
 ''',
     ),
     Bug(
+        "synchronize",
+        "the two ends do not wait for what they send",
+        old="g += mesh.pp.sendrecv(g, other, torch.empty_like(g), other)",
+        new="""came = torch.empty_like(g)
+coming = mesh.pp.irecv(came, other)
+mesh.pp.isend(g.clone(), other)
+coming.wait()
+g += came""",
+    ),
+    Bug(
         "clip_grid",
         "the norm after clipping is returned",
         old="return norm",

@@ -150,18 +150,14 @@ def norm(
     grid: Grid,
     own: Grads,
     kinds: Kinds,
-    ranks: list[int] | None = None,
-    *,
     twice: tuple[str, ...] = (),
-    without: str = "",
 ) -> float:
-    """The norm of the model's gradients, each counted once. ranks: only what these count; without: a kind left out;
-    twice: kinds that are counted wherever a replica holds them."""
-    ranks = ranks or [rank for rank in range(grid.size) if not grid.place(rank)["dp"]]
+    """The norm of the model's gradients, each counted once; those of the kinds `twice` wherever a replica holds them."""
     total = 0.0
-    for rank in ranks:
+    for rank in range(grid.size):
         for name, kind in kinds[rank].items():
-            if kind != without and (kind in twice or counts(grid, rank, kind)):
+            counted = kind in twice or counts(grid, rank, kind)
+            if counted and not grid.place(rank)["dp"]:
                 total += float(own[rank][name].square().sum())
     return total**0.5
 
