@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -205,18 +206,20 @@ class Outside:
         for folder, folders, files in os.walk(top):
             folders[:] = [f for f in folders if f != ".git" and Path(folder, f) != self.folder]
             for name in files:
+                path = os.path.join(folder, name)
                 with contextlib.suppress(OSError):
-                    if self._holds(Path(folder, name)):
-                        found.append(os.path.join(folder, name))
+                    if self._holds(path):
+                        found.append(path)
         return found
 
-    def _holds(self, path: Path) -> bool:
-        about = path.lstat()
-        regular = path.is_file() and not path.is_symlink()
-        if not regular or about.st_ctime < self.start - 1 or path == self.shared:
+    def _holds(self, path: str) -> bool:
+        about = os.lstat(path)
+        if about.st_ctime < self.start - 1 or not stat.S_ISREG(about.st_mode):
             return False
-        return self.token in path.name or (
-            about.st_size <= LARGEST and self.token.encode() in path.read_bytes()
+        if path == str(self.shared):
+            return False
+        return self.token in os.path.basename(path) or (
+            about.st_size <= LARGEST and self.token.encode() in Path(path).read_bytes()
         )
 
 
