@@ -223,8 +223,8 @@ print(
 # | memory | scores: one tile, (tile, tile), at a time; nothing larger than q or k is made |
 # | cost | two products a tile, each once: 4TKd FLOPs |
 #
-# **Invariant:** exact. Scores may be some thousand: exp of them is inf. No `scaled_dot_product_attention`. About 12
-# lines.
+# **Invariant:** exact. Scores may be some thousand: exp of them is inf. A nan in a query is not hidden: its row is nan.
+# No `scaled_dot_product_attention`. About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -289,7 +289,7 @@ study.curves(
 # | | |
 # |---|---|
 # | call | `flatten(params)` |
-# | `params` | a list of `nn.Parameter`s of one dtype, of any shapes; one may be transposed in memory, or frozen |
+# | `params` | a list of `nn.Parameter`s of one dtype, of any shapes; one may be transposed in memory, or frozen, or have a gradient |
 # | returns | `flat` and `grads`: two tensors (N,), N the sum of their sizes |
 # | afterwards | `params[i].data` is a view of `flat`, `.grad` one of `grads`: in order, row by row, no gaps |
 # | memory | flat and grads; the old memory of the parameters is free |

@@ -419,7 +419,7 @@ study.bars(
 # | call | `clip(comm, grads, limit)` |
 # | `grads` | this rank's gradients, each on one rank alone; a rank may have none |
 # | afterwards | all gradients of all ranks, in place, times min(1, limit / (norm + 1e-6)) |
-# | returns | the norm before: a number, the same on every rank |
+# | returns | the norm before: a number, the same on every rank; where a gradient is nan it is nan, and the gradient stays so |
 # | cost | one number of each rank travels; that is worth a quarter of the points |
 #
 # <details><summary>Hint</summary>
