@@ -338,57 +338,17 @@ class DdpRing(AllReduce):
             super().cost(case, [(x,) for x, _ in args], outcome)
 
     def mistakes(self, case, args, rank, name, got):
-        xs = [x for x, _ in args]
-        return self._guess(case, got, xs, rank, args[0][1]) or mixed(got, xs)
-
-    def _guess(self, case, x, xs, r, op):
-        """Another reduction than the one asked for, that one done in a way of its own, or chunks astray."""
-        want = oracle.combined(xs, op)
-        others = {
-            f"It is the {name}: op says {op!r}.": oracle.combined(xs, name)
-            for name in oracle.COMBINE
-            if name != op and len(xs) > 1
-        }
-        found = recognized(x, others, "", torch.equal)
-        if found:
-            return found
-        if x.isnan().any() and not want.isnan().any():
-            return "It has nan, and no x had: numbers may be negative."
-        if (x.double() - want.double()).abs().max() <= 1e-6 * want.abs().max():
-            return "It is right but for rounding: keep x's dtype. A max or min is one of the numbers, not computed."
-        size, found = torch.stack(xs).double().abs(), x.double().abs()
-        if op in ("max", "min") and found.equal(size.amax(0) if op == "max" else size.amin(0)):
-            return f"It is the {op} by magnitude, without regard to signs."
+        xs, op = [x for x, _ in args], args[0][1]
+        looks = {f"It is rank {s}'s, as it was.": own for s, own in enumerate(xs)}
+        for other in oracle.COMBINE.keys() - {op}:
+            looks[f"It is the {other}: op says {op!r}."] = oracle.combined(xs, other)
+        found = recognized(got, looks, "")
         if op == "sum":
-            return super().mistakes(case, [(own,) for own in xs], r, "x", x)
-        as_before = {f"It is rank {s}'s, as it was.": own for s, own in enumerate(xs)}
-        return (
-            recognized(x, as_before, "", equal)
-            or f"The chunks of one number, of all ranks, are to be combined by {op!r}."
+            found = found or super().mistakes(case, [(own,) for own in xs], rank, name, got)
+        return found or (
+            f"Chunks of one number, of all ranks, are combined by {op!r}, with their signs: which one sets out first? In "
+            "the second half they are finished: receive them in place, and combine nothing."
         )
-
-
-def mixed(x: Tensor, xs: list[Tensor]) -> str | None:
-    """Which chunks of which ranks have come together in the first wrong chunk: tried for three ranks, 0 to 3 times."""
-    # rank, then chunk
-    n, parts = len(xs), [p.double() for own in xs for p in own.tensor_split(len(xs))]
-    if n != 3 or len(x) < n or len(x) % n or x.equal(sum(xs)):
-        return None
-    at, wrong, _ = wrong_part(x, sum(xs), [], n)
-    times = torch.cartesian_prod(*[torch.arange(4.0, dtype=torch.float64)] * (n * n))
-    fits = (times @ torch.stack(parts) == wrong.double()).all(1)
-    if not fits.any():
-        return None
-    found = times[fits.nonzero()[0, 0]].view(n, n)  # (rank, chunk)
-    if found.sum() != found[:, at].sum():
-        return (
-            f"In chunk {at} are chunks of other numbers: what arrives must be combined with the chunk of the "
-            "same number. Which one sets out first?"
-        )
-    return (
-        f"In chunk {at} the ranks count {found[:, at].int().tolist()} times. In the second half chunks "
-        "are finished: receive them in place, and combine nothing."
-    )
 
 
 class MeanHook(Exam):
@@ -716,7 +676,6 @@ class ReduceSingle(FlatExam):
         looks = {
             "It is the sum: divide by n." if op == "mean" else "It is the sum.": total,
             "It is divided by n twice.": total / n**2,
-            "It is divided by n at each step: divide once.": _each_step(mine, rank),
             "It is the mean: op says 'sum'.": total / n,
             "Nothing was written into it.": 0 * total + BEFORE,
             "What was in output is added to it.": total + BEFORE,
@@ -726,16 +685,11 @@ class ReduceSingle(FlatExam):
             for i, found in enumerate(self.wants(case, args))
         }
         found = recognized(got, looks, "") or recognized(got, others, "", equal)
-        return found or who(got, mine, rank) or _astray(got, chunks, rank)
-
-
-def _each_step(parts, r):
-    """What comes around the ring to rank r, divided by n whenever something is added."""
-    n = len(parts)
-    around = parts[(r + 1) % n]
-    for step in range(2, n + 1):
-        around = (around + parts[(r + step) % n]) / n
-    return around
+        found = found or who(got, mine, rank) or _astray(got, chunks, rank)
+        return found or (
+            f"Chunk {rank} goes around the ring, and on each rank that rank's numbers are added; a mean is divided by n "
+            "once, at the end."
+        )
 
 
 # ------------------------------------------------------------

@@ -298,6 +298,12 @@ FORBIDDEN = (
 )
 
 
+FORMULAS = (
+    "With M, the mean time between failures of all: √(2·cost·M), and cost/seconds + (seconds/2 + restart)/M, all in "
+    "seconds."
+)
+
+
 class SaveEvery(Solo):
     """`save_every(cost, restart, hours, devices)`: (seconds between saves, share of the time lost)."""
 
@@ -324,7 +330,7 @@ class SaveEvery(Solo):
 
     def value(self, case, args, rank, name, got, want):
         slips = _slips(name, *args[0])
-        close(got, want, name, slips, "Check the units: all in seconds.")
+        close(got, want, name, slips, FORMULAS)
 
 
 def _slips(name, cost, restart, hours, devices):
@@ -337,24 +343,13 @@ def _slips(name, cost, restart, hours, devices):
             "Hours are 3600 seconds.": every / 60,
             "The 2 under the root is missing.": every / 2**0.5,
             "The root is missing.": every**2,
-            "More devices fail more often, not less.": every * devices,
-            "The time to restart does not depend on how often one saves.": (
-                2 * (cost + restart) * between
-            )
-            ** 0.5,
-            "That is the time between failures: then a whole interval is lost each time.": between,
         }
     return {
         "A failure loses half an interval on average, not all of it.": lost + every / 2 / between,
         "The restart is missing.": lost - restart / between,
         "The saves themselves take time, too: cost in every interval.": lost - cost / every,
-        "What is lost by a failure is missing: half an interval.": lost - every / 2 / between,
         "A share of the time is asked for, not percent.": 100 * lost,
         "It may be more than 1: then more is lost than there is, and the run never ends.": 1.0,
-        "Those are the seconds of one failure: it comes every hours · 3600 / devices seconds.": cost
-        / every
-        + every / 2
-        + restart,
     }
 
 
@@ -515,13 +510,10 @@ def _compare(body, want, when):
         raise Wrong(
             f"the manifest's files are {sorted(body['files'])}, and should be {sorted(want['files'])}."
         )
-    for part, (size, total) in want["files"].items():
-        said, told = body["files"][part]
-        if said != size:
-            raise Wrong(f"{when}, the manifest says that {part} has {said} bytes; it has {size}.")
-        if told != total:
+    for part, sums in want["files"].items():
+        if list(body["files"][part]) != sums:
             raise Wrong(
-                f"{when}, the manifest has the checksum {told} of {part}; zlib.crc32 of its {size} bytes is {total}."
+                f"{when}, the manifest says {body['files'][part]} of {part}: its bytes and zlib.crc32 of them are {sums}."
             )
 
 
@@ -717,7 +709,7 @@ class LoadBox(Report):
     """`load_box(wanted, files, read)`: a part of a matrix, from the files that have parts of it."""
 
     name = "load_box"
-    right = "15 pairs of grids, uneven, with replicas and holes, and nan: right numbers, and no byte is read in vain."
+    right = "10 pairs of grids, uneven, with replicas and holes, and nan: right numbers, and no byte is read in vain."
     forbidden = FORBIDDEN
     cases = tuple(
         Case(
@@ -728,16 +720,11 @@ class LoadBox(Report):
         )
         for a, b, c, d, k, hole in (
             (2, 1, 1, 1, 1, 0),
-            (2, 1, 3, 1, 1, 0),
             (1, 1, 2, 2, 1, 0),
-            (1, 3, 1, 2, 1, 0),
-            (2, 2, 1, 1, 1, 0),
             (2, 2, 3, 3, 1, 0),
             (3, 1, 1, 3, 1, 0),
-            (1, 2, 4, 1, 1, 0),
             (7, 1, 2, 1, 1, 0),
             (2, 2, 2, 2, 1, 0),
-            (2, 1, 1, 2, 2, 0),
             (2, 2, 3, 1, 3, 0),
             (2, 2, 1, 1, 1, 1),
             (3, 2, 2, 1, 2, 1),

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 import minicheck as check
 from minicheck import Wrong
 from minicheck.lessons import capstone
-from minicheck.lessons.capstone import DTYPES, draw_numbers, mixed, predict_capstone
+from minicheck.lessons.capstone import DTYPES, draw_numbers, predict_capstone
 from minicheck.oracles import capstone as oracle
 from minidist import collectives
 from minidist.comm import Recv, Send, World, launch
@@ -189,14 +189,6 @@ def test_what_is_drawn_is_exact_in_any_order(dtype):
         oracle.combined([x.abs() for x in xs[op]], op).equal(oracle.combined(xs[op], op))
         for op in xs
     )
-
-
-def test_what_is_mixed():
-    xs = [torch.tensor([1.0, 20, 300]) * 7**r for r in range(3)]
-    right = sum(xs)
-    assert mixed(right, xs) is None
-    assert "the ranks count [2, 1, 1] times" in mixed(right + torch.tensor([0, 20.0, 0]), xs)
-    assert "chunks of other numbers" in mixed(right + torch.tensor([20.0, 0, 0]), xs)
 
 
 def step_of_fully_shard(comm):
