@@ -330,19 +330,9 @@ def _sources(answer) -> dict[str, list[str]]:
 
 
 DTYPES = {
-    str(d).removeprefix("torch."): d
-    for d in (
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.bool,
-        torch.complex64,
+    name: getattr(torch, name)
+    for name in (
+        "float16 bfloat16 float32 float64 uint8 int8 int16 int32 int64 bool complex64".split()
     )
 }
 
