@@ -332,7 +332,19 @@ def _sources(answer) -> dict[str, list[str]]:
 DTYPES = {
     name: getattr(torch, name)
     for name in (
-        "float16 bfloat16 float32 float64 uint8 int8 int16 int32 int64 bool complex64".split()
+        [
+            "float16",
+            "bfloat16",
+            "float32",
+            "float64",
+            "uint8",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "bool",
+            "complex64",
+        ]
     )
 }
 
@@ -765,24 +777,23 @@ def who(got: Tensor, parts: list[Tensor], rank: int) -> str | None:
     return None
 
 
-def _counted(times: tuple[int, ...], rank: int) -> str | None:
-    n, there = len(times), [r for r, t in enumerate(times) if t]
-    absent, twice = [r for r in range(n) if not times[r]], [r for r in there if times[r] == 2]
+def _counted(times: tuple[int, ...], rank: int) -> str:
+    """What a sum is in which each rank counts so many times."""
+    there, absent, twice = (
+        [r for r, t in enumerate(times) if t in kind] for kind in ((1, 2), (0,), (2,))
+    )
     if not there:
         return "It is zero: was nothing put into it?"
-    if there == [rank] and not twice:
-        return f"It is rank {rank}'s own, as before: nothing arrived, or what arrived was not used."
     if len(there) == 1 and not twice:
+        if there == [rank]:
+            return f"It is rank {rank}'s own, as before: nothing arrived, or what arrived was not used."
         return f"It is rank {there[0]}'s."
-    parts = ([f"counts {ranks(twice)} twice"] if twice else []) + (
-        [f"lacks {ranks(absent)}"] if absent else []
-    )
+    parts = [f"counts {ranks(twice)} twice"] if twice else []
+    parts += [f"lacks {ranks(absent)}"] if absent else []
+    if not parts:
+        return "It is the sum over all ranks."
     hint = " One step short?" if len(absent) == 1 and not twice else ""
-    return (
-        f"It is a sum that {' and '.join(parts)}.{hint}"
-        if parts
-        else "It is the sum over all ranks."
-    )
+    return f"It is a sum that {' and '.join(parts)}.{hint}"
 
 
 def ranks(some: list[int]) -> str:

@@ -47,13 +47,11 @@ def questions(name: str, solved: Path | None = None) -> dict:
     FileNotFoundError if nobody knows the assignment.
     """
     own = PACKAGE.parent / "solutions" / name / f"{name}.ipynb"  # an assignment of a teacher's
-    for path in [solved] if solved else [PACKAGE / "questions" / f"{name}.json", own]:
-        if path.exists():
-            return json.loads(path.read_text(encoding="utf-8"))
-    if solved:
-        raise FileNotFoundError(f"there is no {solved}")
-    known = ", ".join(sorted(path.stem for path in (PACKAGE / "questions").glob("*.json")))
-    raise FileNotFoundError(f"no assignment is named {name}; there are {known}")
+    found = [path for path in (PACKAGE / "questions" / f"{name}.json", own) if path.exists()]
+    if not solved and not found:
+        known = ", ".join(sorted(path.stem for path in (PACKAGE / "questions").glob("*.json")))
+        raise FileNotFoundError(f"no assignment is named {name}; there are {known}")
+    return json.loads((solved or found[0]).read_text(encoding="utf-8"))
 
 
 def test_cells(asked: dict) -> dict[str, float]:

@@ -241,7 +241,7 @@ def test_questions_are_known_without_solutions(tmp_path, monkeypatch):
         FileNotFoundError, match=r"no assignment is named 99_magic; there are 01_walls, "
     ):
         questions("99_magic")
-    with pytest.raises(FileNotFoundError, match=r"there is no .*none\.ipynb"):
+    with pytest.raises(FileNotFoundError, match=r"No such file .*none\.ipynb"):
         questions("06_buckets", tmp_path / "none.ipynb")
 
 
