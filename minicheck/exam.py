@@ -329,24 +329,9 @@ def _sources(answer) -> dict[str, list[str]]:
 # length of a JSON text, the text, the tensors' bytes one after the other.
 
 
-DTYPES = {
-    name: getattr(torch, name)
-    for name in (
-        [
-            "float16",
-            "bfloat16",
-            "float32",
-            "float64",
-            "uint8",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "bool",
-            "complex64",
-        ]
-    )
-}
+FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64")
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64", "bool")
+DTYPES = {name: getattr(torch, name) for name in FLOATS + INTEGERS}
 
 
 @dataclass(frozen=True)
