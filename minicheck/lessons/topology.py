@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import product
 
 import torch
 
-from minidist.collectives import all_reduce_
+from minidist.collectives import all_reduce_, all_to_all
 from minidist.comm.base import Comm
 from minidist.comm.cluster import Cluster
 from minidist.comm.trace import Message, Trace
@@ -60,12 +61,23 @@ from .messages import (
 TREE_RANKS = (4, 2, 3, 1, 5, 8, 7, 13, 16)
 TREE_SHAPES = ((4,), (), (0,), (13,), (3, 5))
 AGAIN = "a length that was there before, and other numbers"
-SET = "An answer leaves the clock alone."
 
 
-def rounds(outcome: Outcome, nbytes: int) -> float | None:
-    """How many messages of `nbytes`, one after the other, a case took; None where no clock says so."""
-    return outcome.time / nbytes if outcome.time is not None and nbytes else None
+def in_time(outcome: Outcome, nbytes: int, least: float, enough: int, what: str, hint) -> None:
+    """Raise Wrong if a case took less than `least` messages of `nbytes`, one after the other, or more than `enough`; where
+    a clock says so. hint(took): why it took longer."""
+    if outcome.time is None or not nbytes:
+        return
+    took = outcome.time / nbytes
+    if took < least:
+        raise Wrong(
+            f"the World's clock says {took:g} {what}, and {least:g} is the least there can be. An answer leaves the clock "
+            "alone."
+        )
+    if took > enough:
+        raise Wrong(
+            f"the numbers are right, but it takes {took:g} {what}: {enough} are enough. {hint(took)}"
+        )
 
 
 class ByteClock(InPlace):
@@ -121,16 +133,7 @@ class TreeBroadcast(ByteClock):
         n, (x, root) = case.n, args[0]
         least = (n - 1).bit_length()
         one_to_each(outcome, n, x.nbytes)
-        took = rounds(outcome, x.nbytes)
-        if took is not None and took < least:
-            raise Wrong(
-                f"the World's clock says {took:g} rounds, and {least} is the least there can be. {SET}"
-            )
-        if took is not None and took > least:
-            raise Wrong(
-                f"the numbers are right, but it takes {took:g} rounds: {least} are enough for {n} ranks. "
-                f"{shape_of(outcome, n, root)}"
-            )
+        in_time(outcome, x.nbytes, least, least, "rounds", lambda took: shape_of(outcome, n, root))
 
     def mistakes(self, case, args, rank, name, got):
         xs, root = [x for x, _ in args], args[0][1]
@@ -208,24 +211,16 @@ class Pipeline(ByteClock):
                     f"{outcome.nbytes(r)} bytes, and should send {pieces} pieces, {x.nbytes} bytes together."
                 )
         piece = -(-x.numel() // pieces) * x.element_size()
-        self._in_time(n, pieces, x.nbytes, piece, outcome)
-
-    def _in_time(self, n, pieces, whole, piece, outcome):
-        took, least = rounds(outcome, piece), n - 2 + pieces
-        if took is None or n == 1:
-            return
-        if outcome.time < whole:
-            raise Wrong(
-                f"the World's clock says {outcome.time:g} s, and {whole} bytes take longer. {SET}"
+        if n > 1:
+            hint = partial(self._hint, n, pieces)
+            in_time(
+                outcome, piece, x.nbytes / max(1, piece), n - 2 + pieces, "steps of a piece", hint
             )
-        if took <= least:
-            return
-        text = f"the numbers are right, but it takes {took:g} steps of a piece each: n−2+pieces = {least} are enough."
+
+    def _hint(self, n, pieces, took):
         if took > (n - 1) * pieces - 1:
-            raise Wrong(f"{text} Each rank waits for the last piece before it passes on the first.")
-        raise Wrong(
-            f"{text} A rank has a wire out and a wire in: while one piece leaves, the next can arrive."
-        )
+            return "Each rank waits for the last piece before it passes on the first."
+        return "A rank has a wire out and a wire in: while one piece leaves, the next can arrive."
 
     def mistakes(self, case, args, rank, name, got):
         xs, pieces = [x for x, _ in args], args[0][1]
@@ -635,8 +630,6 @@ class Hierarchical(InPlace):
                 f"Rank {idle} sends nothing there: its wire is idle. Let each rank of a node carry one piece of g "
                 "across."
             )
-        if max(across) > min(across) and max(inside) == min(inside):
-            return "Between the nodes one desk does more than the others: a ring shares the work."
         if g > 1 and sum(inside) < sum(across):
             return "More goes between the nodes than inside them: are the two splits the wrong way round?"
         return "Add up inside the node first, and cut: what crosses should be one piece of g."
@@ -652,23 +645,6 @@ NOISE = 0.05  # spread of the times of messages
 SLOWER = (1.5, 4.0)  # times as long, the slow rank
 
 
-def ring(comm: Comm, x) -> None:
-    """The messages of a ring all-reduce."""
-    n, r = comm.size, comm.rank
-    chunks = x.tensor_split(n)
-    for step in range(2 * (n - 1)):
-        out, into = chunks[(r - 1 - step) % n], chunks[(r - 2 - step) % n]
-        comm.sendrecv(out, (r + 1) % n, torch.empty_like(into), (r - 1) % n)
-
-
-def pairs(comm: Comm, x) -> None:
-    """The messages of an all-to-all: with everyone, one after the other."""
-    for k in range(1, comm.size):
-        comm.sendrecv(
-            x, (comm.rank + k) % comm.size, torch.empty_like(x), (comm.rank - k) % comm.size
-        )
-
-
 def busy(comm: Comm, x, two: list[int]) -> None:
     """Two ranks exchange more than all others, or smaller messages: who has the most to do, or waits for latencies, need
     not be slow."""
@@ -678,13 +654,14 @@ def busy(comm: Comm, x, two: list[int]) -> None:
             comm.sendrecv(x, other, torch.empty_like(x), other)
 
 
-def program(comm: Comm, name: str, two: list[int], theirs: int, sizes: list[int]) -> None:
+def program(comm: Comm, verb, two: list[int], theirs: int, sizes: list[int]) -> None:
     """All-reduces or all-to-alls of the sizes, among which two ranks are busy with something else."""
     for size in sizes:
         busy(comm, torch.empty(theirs, dtype=torch.uint8, device=comm.device), two)
-        {"all-reduce": ring, "all-to-all": pairs}[name](
-            comm, torch.empty(size, dtype=torch.uint8, device=comm.device)
-        )
+        verb(comm, torch.empty(size * comm.size, dtype=torch.uint8, device=comm.device))
+
+
+VERBS = {"all-reduce": all_reduce_, "all-to-all": all_to_all}
 
 
 class FindSlow(Report):
@@ -712,12 +689,12 @@ class FindSlow(Report):
         # no neighbours of the slow one
         first = self.slow + 2 + integer(rng, 0, max(1, n - 4))
         self.busy = [first % n, (first + 1) % n] if n > 4 else []
-        sizes = [integer(rng, 10**5, 10**7) for _ in range(3)]
+        sizes = [integer(rng, 10**5, 10**7) // n for _ in range(3)]
         cluster = (
             Cluster.uniform(n, 5e-6, 1 / 50e9).slow_rank(self.slow, self.factor).jitter(NOISE, seed)
         )
         world = World(n, cluster=cluster, device="meta")
-        world.run(program, name, self.busy, theirs, sizes)
+        world.run(program, VERBS[name], self.busy, theirs, sizes)
         return [(n, [tuple(m)[:6] for m in world.trace])]
 
     def run(self, comm, yours, n, rows):

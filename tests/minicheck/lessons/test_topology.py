@@ -13,7 +13,7 @@ import minicheck as check
 from minicheck import Wrong
 from minicheck.exam import Case, Outcome
 from minicheck.lessons import topology
-from minicheck.lessons.topology import FindSlow, rounds, shape_of
+from minicheck.lessons.topology import FindSlow, shape_of
 from minidist.collectives import all_gather, all_reduce_, all_to_all, reduce_scatter
 from minidist.comm import Recv, Send, World
 from tests.bank.bank import shows_bug, solved
@@ -339,9 +339,8 @@ def test_wrong_bandwidths(got, says):
         exam.judge(Case(1, ""), args, Outcome([{"found": got, "given": args[0]}], []))
 
 
-def test_rounds_and_shapes():
+def test_shapes():
     star = Outcome([], [(0, r, 8) for r in (1, 2, 3)], 24.0)
-    assert rounds(star, 8) == 3 and rounds(star, 0) is None and rounds(Outcome([], []), 8) is None
     assert "all the work" in shape_of(star, 4, 0)
     assert "a chain" in shape_of(Outcome([], [(0, 1, 8), (1, 2, 8), (2, 3, 8)]), 4, 0)
 
