@@ -459,7 +459,7 @@ memory_timeline(looked_at(train_lean), title="The loop as it was found: five ste
 # | | |
 # |---|---|
 # | call | `train_lean(model, optimizer, loss_fn, batches, test)` |
-# | `model` | without gradients when it comes |
+# | `model` | without gradients, and in `train()`, when it comes |
 # | `batches`, `test` | a list of pairs (x, y), and one pair |
 # | returns | two lists of **floats**: the loss of each batch before its step, and of the test set after each step, also where it is nan |
 # | afterwards | the model has taken the same steps as above, in the mode in which it came; what was frozen is frozen |

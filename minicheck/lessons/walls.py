@@ -129,8 +129,6 @@ class Peak(Sheet):
 
 def _peaks(events, live):
     sizes = [nbytes for _, nbytes in events]
-    # when each came for the first time
-    first = dict(zip(reversed(events), reversed(range(len(events))), strict=True))
     return {
         "That is all that was ever allocated: what is freed makes room.": sum(
             s for s in sizes if s > 0
@@ -139,16 +137,9 @@ def _peaks(events, live):
             sizes
         ),
         "That is what is left at the end, not the most there ever was.": live[-1],
-        "That is the most before an event, and the last event counts, too.": max([0, *live[:-1]]),
         "Are frees added, not taken away?": max(accumulate(map(abs, sizes))),
-        "It is as if nothing came back: a name that is freed and comes back counts again.": max(
-            accumulate(s for i, (n, s) in enumerate(events) if first[n, s] == i)
-        ),
         "It is the number of tensors that live, not their bytes.": max(
             accumulate(1 if s > 0 else -1 for s in sizes)
-        ),
-        "It is as if each name counted once, with its largest size.": sum(
-            max(s for _, s in mine) for mine in _by_name(events).values()
         ),
     }
 
@@ -159,47 +150,33 @@ def _whens(live):
     return {
         "It is reached again there: the first time is asked for.": last,
         "Events are counted from 0.": live.index(most) + 1,
-        "That is the event before: its own bytes are not there yet.": live.index(most) - 1,
-        "That is the last event.": len(live) - 1,
-        "That is how many events there are.": len(live),
         "That is the peak itself: the index of the event is asked for.": most,
     }
 
 
-def _by_name(events):
-    found: dict[str, list[Event]] = {}
-    for event in events:
-        found.setdefault(event[0], []).append(event)
-    return found
-
-
 def _left(got, want, events):
-    if not isinstance(got, dict):
-        if got == sum(want.values()) or got in (list(want), list(want.values())):
-            raise Wrong("what is left is asked for by name: a dict, name → bytes.")
-        typed(got, dict, "what is left", "a dict: name → bytes")
-    if got and not all(isinstance(name, str) for name in got):
-        raise Wrong(
-            f"what is left has the key {next(iter(got))!r}: names are the keys, bytes the values."
-        )
-    gone = sorted(name for name in got if name not in want)
-    if gone:
-        zero = " Its entry is 0: leave it out." if got[gone[0]] == 0 else " It was freed."
-        raise Wrong(f"what is left has {gone[0]!r}, which is not there at the end.{zero}")
-    came, missing = _by_name(events), sorted(name for name in want if name not in got)
-    if missing:
-        again = sum(s > 0 for _, s in came[missing[0]])
-        hint = " It was freed, and came back." if again > 1 else " It was never freed."
-        raise Wrong(f"what is left lacks {missing[0]!r}.{hint}")
+    if not isinstance(got, dict) and got in (
+        sum(want.values()),
+        list(want),
+        list(want.values()),
+    ):
+        raise Wrong("what is left is asked for by name: a dict, name → bytes.")
+    typed(got, dict, "what is left", "a dict: name → bytes")
+    for name in got:
+        if not isinstance(name, str):
+            raise Wrong(f"what is left has the key {name!r}: names are the keys, bytes the values.")
+        if name not in want:
+            zero = "Its entry is 0: leave it out." if got[name] == 0 else "It was freed."
+            raise Wrong(f"what is left has {name!r}, which is not there at the end. {zero}")
     for name, nbytes in want.items():
-        sizes = [s for _, s in came[name] if s > 0]
+        sizes = [s for n, s in events if n == name and s > 0]
+        if name not in got:
+            again = "It was freed, and came back." if len(sizes) > 1 else "It was never freed."
+            raise Wrong(f"what is left lacks {name!r}. {again}")
         looks = {
             "That is its size when it came for the first time.": sizes[0],
             "That is the largest size that it ever had.": max(sizes),
             "It is the sum of all its sizes: it was freed in between.": sum(sizes),
-            "It is as if it came, and the free were the last that happened to it.": -sizes[-1],
-            "It is 0: was it freed?": 0,
-            f"Frees are not in it: it came {len(sizes)} times.": len(sizes),
         }
         whole(got[name], nbytes, f"what is left of {name!r}", looks)
 
@@ -349,55 +326,31 @@ class ModelStates(Report):
 def _looks_of_states(part, trained, frozen, optimizer, precision):
     every, weight = trained + frozen, oracle.WEIGHT[precision]
     kept, mixed = oracle.KEPT[optimizer], 4 * (precision == "fp16")
+    numbers = "Those are numbers: how many bytes has one?"
     if part == "parameters":
         return {
             "What is frozen is in memory, too.": weight * trained,
-            "Those are numbers: how many bytes has one?": every,
+            numbers: every,
             "Weights in fp16 have 2 bytes. Their fp32 copy belongs to the optimizer.": 4 * every,
             "The fp32 copy is not to be counted here: it belongs to the optimizer.": 6 * every,
-            "And the fp32 copy, of what is trained, belongs to the optimizer.": 2 * every
-            + 4 * trained,
             "Weights in fp32 have 4 bytes.": 2 * every,
-            "A byte has 8 bits: were bits counted?": 8 * weight * every,
         }
     if part == "gradients":
         return {
             "What is frozen has no gradient.": weight * every,
-            "Those are numbers: how many bytes has one?": trained,
+            numbers: trained,
             "Gradients are fp16, like the weights: 2 bytes.": 4 * trained,
-            "They are fp16, 2 bytes; and what is frozen has none.": 4 * every,
-            "Gradients in fp32 have 4 bytes.": 2 * trained,
-            "There is a gradient for each trained parameter.": 0,
-        }
-    word = {
-        "sgd": "Plain SGD keeps nothing but that copy.",
-        "momentum": "And momentum keeps one fp32 number.",
-        "adam": "And Adam keeps two fp32 numbers: 12 bytes, not 8.",
-    }[optimizer]
-    if optimizer == "sgd" and precision == "fp32":
-        return {
-            "Plain SGD keeps nothing, and in fp32 the weights need no second copy.": 4 * trained
         }
     return {
-        f"You forgot the fp32 master copy, 4 bytes a parameter. {word}": kept * trained,
+        "In fp32 the weights need no second copy.": (kept + 4) * trained if not mixed else -1,
+        "You forgot the fp32 master copy, 4 bytes a parameter: plain SGD keeps nothing else.": kept
+        * trained,
         "What is frozen is never updated: no optimizer states.": (kept + mixed) * every,
-        "What is frozen is never updated: no fp32 copy of it.": kept * trained + mixed * every,
         "Optimizer states are fp32 beside fp16 weights, too: sums of small steps need the digits.": (
             kept // 2 + mixed
         )
         * trained,
-        "Optimizer states are fp32, and so is the copy of the weights: no fp16 in here.": (
-            kept + mixed
-        )
-        // 2
-        * trained,
-        "In fp32 the weights need no second copy.": (kept + 4) * trained,
-        "Adam keeps two numbers for each parameter: mean and variance.": (4 + mixed) * trained,
-        "SGD with momentum keeps one number for each parameter.": (8 + mixed) * trained,
-        "Plain SGD keeps nothing but the copy.": 8 * trained,
-        "Those are numbers: how many bytes has one?": (kept + mixed) // 4 * trained,
-        "Gradients and weights are not to be counted here.": (kept + mixed + 2 * weight) * trained,
-        "Is there an entry missing from a table? It is 0.": 0,
+        numbers: (kept + mixed) // 4 * trained,
     }
 
 
@@ -458,9 +411,7 @@ def _looks_of_activations(want, batch, sizes, itemsize, word):
     once, twice = hidden + out, 2 * hidden + out
     slips = {
         "A number has the bytes that are given: 4 only in fp32.": want // itemsize * 4,
-        "A number has the bytes that are given: 2 only in fp16.": want // itemsize * 2,
         "Two layers of one size have two outputs: each counts.": row
-        * (len(sizes) > 3)
         * ((1 + (word == "gelu")) * sum(set(sizes[1:-1])) + sizes[-1]),
         "gelu keeps its input, and the next layer keeps gelu's output: two tensors a hidden layer.": once,
         "relu keeps its output, which is the next layer's input: one tensor, not two.": twice,
@@ -477,9 +428,6 @@ def _looks_of_activations(want, batch, sizes, itemsize, word):
         "That is for one sample: the batch has more.": want // batch,
         "Is it the weights? They are model states: outputs are asked for.": weights,
         "Only the largest layer? Forward keeps all layers.": row * max(sizes[1:]),
-        "Only the largest hidden layer? Forward keeps all layers.": row
-        * max(sizes[1:-1], default=0),
-        "Only the last layer's output? Forward keeps all layers.": out,
         "The last hidden layer is missing.": want - row * (sizes[-2] if len(sizes) > 2 else 0),
         "The gradients of outputs come in backward, one at a time, and are not kept.": 2 * want,
     }
@@ -619,32 +567,16 @@ def _looks_of_size(want, memory, b, s, h, a, v):
         "A vocabulary that does not fit leaves no room: say 0.": abs(room) // each,
         "Whole layers only, and as an integer: //.": room / each,
         "The vocabulary is not in it: (V + s)·h more parameters.": memory // each,
-        "The vocabulary's parameters have 16 bytes each, too.": (memory - fixed // 16) // each,
-        "There are s position vectors beside the V words.": (memory - 16 * v * h) // each,
         "The activations are not in it: every layer keeps them until its backward.": room // states,
-        "The activations are not in it, nor the vocabulary.": memory // states,
         "The model states are not in it.": room // kept,
         "Activations are taken for one layer only: each layer keeps its own.": (room - kept)
         // states,
         "Activations grow with the batch: b samples.": room // (states + one),
         "5as/h is not in it: it, too, is times s·b·h.": room // (states + 34 * s * b * h),
-        "5as/h is outside the bracket: it, too, is times s·b·h.": room
-        // (states + 34 * s * b * h + 5 * a * s // h),
         "Is 5as/h rounded? Multiply first: 34sbh + 5as²b.": room
         // (states + s * b * h * (34 + 5 * a * s // h)),
-        "sbh(…) is in bytes already: each number's 2 are in it.": room // (states + 2 * kept),
-        "A layer has 12h² + 13h parameters: biases and norms, too.": (memory - fixed)
-        // (16 * 12 * h * h + kept),
         "Weights only? With gradients and Adam it is 16 bytes a parameter.": (memory - fixed // 8)
         // (2 * parameters + kept),
-        "Weights only? With gradients and Adam it is 16 bytes a parameter: the layers', too.": room
-        // (2 * parameters + kept),
-        "Those are parameters, not bytes: 16 bytes each.": room // (parameters + kept),
-        "12 are the optimizer's: with weights and gradients it is 16 bytes a parameter.": (
-            memory - fixed // 16 * 12
-        )
-        // (12 * parameters + kept),
-        "GB and GiB mixed? `memory` is in bytes already.": int(room / each * 2**30 / 10**9),
         "That is rounded up, or divided as floats: the last layer does not fit.": want + 1,
         "One more layer fits, to the byte.": want - 1,
         "0 is for a card on which not one layer fits.": 0,
@@ -711,8 +643,6 @@ def _cost_looks(parameters, tokens, gpus, peak, achieved, again):
         "gpu_hours": {text: hours * times for text, times in unused.items()}
         | {
             "Those are seconds.": hours * 3600,
-            "Those are minutes.": hours * 60,
-            "Those are days.": hours / 24,
             "That is how long the run takes: a GPU-hour is one hour of one GPU, so there are more.": hours
             / gpus,
             "`achieved` is one GPU's: do not multiply it by their number.": hours * gpus,
@@ -728,13 +658,7 @@ def _cost_looks(parameters, tokens, gpus, peak, achieved, again):
             "That is the HFU: what is recomputed is no use to the model, and not counted.": hfu,
             "It is upside down.": 1 / mfu,
             "A fraction is asked for, not percent.": 100 * mfu,
-            "Both the FLOPs and the time must be those of the run.": mfu * 6 / factor,
-            "Nothing is recomputed here: MFU and HFU are the same.": hfu * 6 / 8,
-            "More than the hardware does? The model needs fewer FLOPs than are executed.": hfu
-            * factor
-            / 6,
             "Divided by the GPUs twice?": mfu / gpus,
-            "That is a rate, not a fraction of the peak.": mfu * peak,
         },
         "hfu": {
             "That is the MFU: the hardware executes what is recomputed, too.": mfu,
@@ -744,7 +668,6 @@ def _cost_looks(parameters, tokens, gpus, peak, achieved, again):
             * 8
             / 6,
             "Divided by the GPUs twice?": hfu / gpus,
-            "That is a rate, not a fraction of the peak.": hfu * peak,
         },
     }
 
@@ -763,7 +686,7 @@ OPTIMIZERS = {
 CLOSE = 1e-9  # of losses and weights in float64: another order of sums, not another step
 EVAL = (
     "a batch's forward runs in another mode than the model came in, or it is left in another. With dropout or batch norm "
-    "that is another model: who says model.eval() for the test set, puts model.training back after it."
+    "that is another model: who says model.eval() for the test set, says model.train() after it."
 )
 
 
@@ -773,12 +696,10 @@ def loss_of(y: Tensor, want: Tensor) -> Tensor:
 
 
 class Given(NamedTuple):
-    """Sizes of an MLP, how many of its layers are frozen, whether it comes in train(), the word of an optimizer, batches
-    and test set as (x, y)."""
+    """Sizes of an MLP, how many of its layers are frozen, the word of an optimizer, batches and test set as (x, y)."""
 
     sizes: list[int]
     frozen: int
-    training: bool
     optimizer: str
     batches: list[tuple[Tensor, Tensor]]
     test: tuple[Tensor, Tensor]
@@ -786,7 +707,7 @@ class Given(NamedTuple):
 
 def metered(train, given: Given) -> dict:
     """Run a training loop under the meter; plain values. held: bytes of gradients at each forward that has a graph."""
-    model = mlp(given.sizes, dtype=torch.float64).train(given.training)
+    model = mlp(given.sizes, dtype=torch.float64)
     for p in list(model.parameters())[: 2 * given.frozen]:
         p.requires_grad_(False)
     optimizer = OPTIMIZERS[given.optimizer](model.parameters())
@@ -820,7 +741,7 @@ def metered(train, given: Given) -> dict:
         "found": found,
         "weights": nn.utils.parameters_to_vector(model.parameters()).detach(),
         "held": held,
-        "mode": {*modes, model.training} == {given.training},
+        "mode": all([*modes, model.training]),
         "flags": [p.requires_grad for p in model.parameters()],
         "peak": line.peak,
         "flops": sum(flops),
@@ -842,14 +763,7 @@ class TrainLean(Report):
         zip(
             [*OPTIMIZERS] * 3,
             (3, 2, 5, 4, 2, 3),
-            (
-                "",
-                "",
-                ", the first layers frozen",
-                ", large numbers",
-                ", nan in the last",
-                ", in eval()",
-            ),
+            ("", "", ", the first layers frozen", ", large numbers", ", nan in the last", ""),
             strict=True,
         ),
     )
@@ -871,7 +785,7 @@ class TrainLean(Report):
             data = [(1000 * x, y) for x, y in data]
         if "nan" in what:
             data[-2][0][0, 0] = torch.nan
-        return [(sizes, 2 * ("frozen" in what), "eval" not in what, word, data[:-1], data[-1])]
+        return [(sizes, 2 * ("frozen" in what), word, data[:-1], data[-1])]
 
     def run(self, comm, yours, *given):
         return metered(yours, Given(*given))
@@ -946,20 +860,15 @@ def _memory(got, lean):
             "the loop hold on to? A graph keeps its activations until its backward; without one, as long as "
             "its loss lives. torch.no_grad() makes none."
         )
-    if max(got["held"][1:], default=0) > 0:
-        if len(got["held"]) > len(lean["held"]):
-            raise Wrong(
-                f"{said} The forward of the test set makes a graph, and keeps activations for a backward that "
-                "never comes: torch.no_grad()."
-            )
+    if len(got["held"]) > len(lean["held"]):
+        raise Wrong(
+            f"{said} The forward of the test set makes a graph, and keeps activations for a backward that never comes: "
+            "torch.no_grad()."
+        )
+    if max(got["held"]):
         raise Wrong(
             f"{said} When a forward begins, {max(got['held']):,} bytes of gradients of the step before are "
             "still there. Free them earlier: zero_grad() before the forward sets them to None."
-        )
-    if len(got["held"]) > len(lean["held"]):
-        raise Wrong(
-            f"{said} A forward makes a graph, and keeps activations for a backward that never comes: "
-            "torch.no_grad()."
         )
     raise Wrong(
         f"{said} What is alive that is not needed any more: outputs, a graph that is retained, copies?"

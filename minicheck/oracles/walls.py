@@ -120,32 +120,23 @@ def claim_slips() -> dict[str, dict[float, str]]:
         "C": {
             1250: "It is so in MiB, of 2^20 bytes. How many MB, of 10^6 bytes?",
             1.31072: "In MB, not GB.",
-            1220.7: "MB are smaller than MiB, so there are more of them.",
             655.36: "Numbers in fp32 have 4 bytes.",
             327.68: "Those are numbers: 4 bytes each in fp32.",
         },
         "D": {
             222.453: "208 are of 10^9 bytes, 14.45 of 2^30. Which unit does the sum have?",
             208.17: "That is the model states alone, or the sum in GiB: the sum in GB is asked for.",
-            239.04: "sbh(34 + 5as/h) is in bytes already.",
-            193.715: "Those are the model states, in GiB.",
-            238.844: "The 208 are in GB already: only the activations were in GiB.",
         },
         "F": {
-            2720: "That is for 170 billion parameters.",
             2601.8: "That is right in GiB. How many GB?",
             2095.2: "With weights and gradients it is 16 bytes a parameter.",
             2.7936: "In GB, not TB.",
-            1396.8: "Adam in mixed precision has 16 bytes a parameter.",
-            2533.2: "170 billion parameters, in GiB?",
         },
         "G": {
             33.5544: "Those are numbers, not bytes: how many bytes has one in fp16?",
             134.2: "fp16: 2 bytes.",
             4.1943: "Divided by 16? What lies between layers is not split among the GPUs.",
             62.5: "In GB, not GiB.",
-            0.53687: "That is one layer: there are 125.",
-            2.097: "And times 32 samples, each kept by its own layer.",
         },
     }
 
@@ -175,7 +166,6 @@ def step(sizes: list[int], batch: int) -> tuple[dict[str, float], dict[str, dict
         "kept": {
             keeps / 4: numbers,
             keeps / batch: "That is for one sample.",
-            keeps + stays: "Not the model states.",
             2 * keeps: "ReLU's output is the next layer's input: kept once.",
             keeps - 4 * batch * sizes[-1]: "The last output is kept by the loss.",
             keeps + 4 * batch * sizes[0]: "The input is the batch itself, and not counted.",
@@ -184,14 +174,12 @@ def step(sizes: list[int], batch: int) -> tuple[dict[str, float], dict[str, dict
             6 * weights * batch: "That is forward and backward: one third of it is forward.",
             weights * batch: "A multiplication and an addition for each weight: two.",
             2 * weights: "That is for one sample.",
-            4 * weights * batch: "That is the backward's.",
         },
         "equal": {
             weights / outputs: "Numbers: how many has Adam in all for each weight?",
             12 * weights / (4 * outputs): "16 bytes of model states for each parameter.",
             batch: "That is the batch above: there the activations are another size than the model states.",
             4 * outputs / stays: "It is upside down.",
-            stays / outputs: "A kept number has 4 bytes.",
         },
     }
     return values, slips

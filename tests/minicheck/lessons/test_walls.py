@@ -266,7 +266,7 @@ def test_the_peak_of_the_lean_loop_is_that_of_one_step():
     exam = TrainLean()
     [given] = exam.draw(exam.cases[0], rng(1))
     found = exam.run(None, oracle.train, *given)
-    sizes, _, _, _, batches, test = given
+    sizes, _, _, batches, test = given
     model, (x, y) = mlp(sizes, dtype=torch.float64), batches[0]
     kept = saved_bytes(lambda: cross_entropy(model(x), y), [*model.parameters(), x, y])
     data = sum(t.nbytes for pair in [*batches, test] for t in pair)
