@@ -303,20 +303,15 @@ def _ranges(found, sizes, shown):
                 raise Wrong(
                     f"{shown}server {server} has an empty piece of parameter {param}: leave it out."
                 )
-    flat = []
-    for some in found:
-        for param, first, end in some:
-            flat += [(param, i) for i in range(first, end)]
+    flat = [(param, i) for some in found for param, first, end in some for i in range(first, end)]
     want = [(param, i) for param, size in enumerate(sizes) for i in range(size)]
     if sorted(flat) != want:
-        lost, twice = sorted(set(want) - set(flat)), len(flat) - len(set(flat))
-        what = (
-            f"{twice} numbers are held twice"
-            if twice
-            else f"element {lost[0][1]} of parameter {lost[0][0]} is held by none"
-        )
+        lost = [
+            f"element {i} of parameter {param} is not" for param, i in sorted(set(want) - set(flat))
+        ]
+        what = lost[0] if lost else "some are held twice"
         raise Wrong(
-            f"{shown}every number belongs to one server: {what}. Is `end` one behind the last?"
+            f"{shown}every number is held by one server, once: {what}. Is `end` one behind the last?"
         )
     if flat != want:
         raise Wrong(
@@ -328,21 +323,10 @@ def _ranges(found, sizes, shown):
 def _shares(found, sizes, s, shown):
     """Equal to one number, the first ones larger."""
     held = [sum(end - first for _, first, end in some) for some in found]
-    if max(held) - min(held) > 1:
-        hint = (
-            "Cut through a parameter where the share ends."
-            if all(
-                first == 0 and end == sizes[param] for some in found for param, first, end in some
-            )
-            else "The first total % s servers hold one more."
-        )
+    if max(held) - min(held) > 1 or held != sorted(held, reverse=True):
         raise Wrong(
-            f"{shown}the servers hold {held} numbers: shares should be equal, to one number. {hint}"
-        )
-    if held != sorted(held, reverse=True):
-        raise Wrong(
-            f"{shown}the servers hold {held} numbers: the first total % s of them hold one more, as everywhere "
-            "in minidist."
+            f"{shown}the servers hold {held} numbers: shares should be equal, to one number, and the first total % s of "
+            "them hold one more, as everywhere in minidist. Cut through a parameter where a share ends."
         )
     raise Wrong(f"{shown}a server's numbers of one parameter are one piece: yours are cut further.")
 
@@ -367,22 +351,15 @@ def trajectory(args: list[tuple], slip: str = "") -> list[Tensor]:
     works = [Gradient(*a[2]) for a in args[servers:]]
     found = [w]
     for t in range(steps):
-        old = found[0] if slip == "first" else found[-1]
-        grads = [work.of(old, t) for work in works]
-        grads = {"one": grads[:1], "last": grads[-1:]}.get(slip, grads)
+        grads = [work.of(found[-1], t) for work in works]
         by = {"sum": 1, "ranks": len(args)}.get(slip, len(grads))
-        found.append(
-            found[-1]
-            - (-rate if slip == "sign" else 1 if slip == "rate" else rate) * sum(grads) / by
-        )
+        found.append(found[-1] - {"sign": -rate, "rate": 1}.get(slip, rate) * sum(grads) / by)
     return found
 
 
 SLIPS = {
     "sum": "It is the sum of the gradients: divide by the number of workers.",
     "ranks": "The mean is over the workers: servers are ranks, too, and have no gradient.",
-    "one": "Only the first worker's gradients are in it.",
-    "last": "Only the last worker's gradients are in it.",
     "sign": "It goes uphill: w − rate·g.",
     "rate": "The rate is missing.",
 }
@@ -493,7 +470,8 @@ class Synchronous(Exam):
                         f"the weights are right, but server {r} {way} {count} bytes, and {n} workers and "
                         f"{steps} steps are {n * steps * part}: it answers and hears every worker itself."
                     )
-                if count > n * (steps + 1) * part or count % part:
+                # a Comm of one's own costs some
+                if count > n * (steps + 1) * part + 64 * n * (steps + 1):
                     raise Costly(
                         f"the weights are right, but server {r} {way} {count} bytes: {steps} steps of its part "
                         f"with {n} workers are {n * steps * part}. What else is there: what others own, or a message that "
@@ -712,7 +690,6 @@ def predict_server(
             * n
             * wire: "That is one way after the other: gradients come in while weights go out.",
             (n + 1) * wire: "And the computing?",
-            compute + 2 * wire: "Every worker's gradients pass the wire.",
             compute
             + n
             * wire: "Nearly: the first gradients come when one worker has its weights, N bytes.",
@@ -723,7 +700,6 @@ def predict_server(
             compute + n * wire: "A ring moves 2(n−1)/n of the bytes, whatever n is.",
             ring - compute: "And the computing?",
             compute + (n - 1) * (alpha + wire / n): HALF,
-            compute + 2 * n * wire: "That is a server.",
         },
         "servers": {
             n: "That would make it 2Nβ. How many make it (n/s + 1)Nβ = 100 ms?",
@@ -734,7 +710,6 @@ def predict_server(
             nbytes / servers: "That is one worker's.",
             n * nbytes: "That is one server's wire if it owns all.",
             2 * into: "In and out: only what comes in is asked for.",
-            nbytes: "All workers push to each server.",
             into / 1e9: "In bytes: 1 GB is 10⁹.",
         },
         "gradients": {
@@ -748,17 +723,14 @@ def predict_server(
             * bound: "Between its pull and its push another one may go from `bound` behind to `bound` + 1 ahead.",
             (n - 1) * (bound + 1): "It was up to `bound` behind at the pull, too.",
             n * (2 * bound + 1): "Its own pushes do not count.",
-            n - 1: "That is among equal workers.",
         },
         "rate": {
             math.pi / (2 * d) / curvature: "Nearly: π/2d is 2·sin(π/(4d + 2)) for a large d.",
-            math.pi / (2 * d): "π/2d is for a large d only, and the loss has curvature 4.",
             rate * curvature: "The loss has curvature 4: the step is w − 4ηw′.",
             2 / curvature: "That is with fresh gradients.",
             2
             * math.sin(math.pi / (4 * n + 2))
             / curvature: "The staleness is n − 1, its own push not counted.",
-            rate * curvature**2: "Divide by the curvature.",
         },
     }
     return values, slips
