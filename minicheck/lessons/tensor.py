@@ -455,9 +455,7 @@ class MyHeads(Exam):
 
     def _rule(self, heads, n, r):
         each = heads // n
-        last = f" to {(r + 1) * each - 1}" * (each > 1)
-        which = f"heads {r * each}{last}" if each > 1 else f"head {r}"
-        return f"Rank {r} has of Q, then of K, then of V the rows of {which}, in this order."
+        return f"Rank {r} has of Q, then of K, then of V the rows of heads {r * each} to {(r + 1) * each - 1}, in this order."
 
     def _looks(self, x, heads, n, r):
         rest, each = x.shape[1:], heads // n

@@ -80,7 +80,6 @@ def sums(parts: list[Tensor]) -> Looks:
         "What was summed up before a larger number came keeps its old m: rescale it.": kept,
         "That is the sum of the parts' own sums: each has its own m.": torch.stack(running).sum(0),
         "That is the last part's sum alone.": running[-1],
-        "That is log Σ exp(x): s is asked for.": m + s.log(),
         "That is Σ exp(x), without m.": whole.exp().sum(1),
         "That is log s: s is asked for.": s.log(),
     }
@@ -175,7 +174,6 @@ def byte_looks(
         total(
             read - made
         ): "Only what is read is counted: results that somebody outside reads are written.",
-        total(kept): "Only what is written is counted.",
         total(times)
         + total(kept): "A tensor that is read twice in a group is read from memory once.",
         sum(
