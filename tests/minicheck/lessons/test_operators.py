@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 import minicheck as check
+from minicheck.lessons import operators
 from minicheck.lessons.operators import (
     DEVICES,
     WALLS,
@@ -31,7 +32,7 @@ from minicheck.lessons.operators import (
 from minicheck.oracles import operators as oracle
 from tests.bank.bank import solved
 from tests.largest import smallest
-from tests.minicheck.examined import rng, verdicts
+from tests.minicheck.examined import assert_odd_answers_are_told, rng, verdicts
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -379,3 +380,7 @@ def test_what_is_not_seen_is_nothing():
         unknown = seen.given[0] + 1
     with pytest.raises(Unseen, match="no operator that the meter saw"):
         seen.ask(lambda x: unknown + x, seen.given[0])
+
+
+def test_odd_answers_are_told():
+    assert_odd_answers_are_told(operators)

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 import minicheck as check
 from minicheck import Wrong
 from minicheck.exam import Case, Outcome
+from minicheck.lessons import vocabulary
 from minicheck.lessons.vocabulary import (
     LogitsGradient,
     LookUp,
@@ -24,7 +25,7 @@ from minicheck.lessons.vocabulary import (
 from minicheck.oracles.vocabulary import IGNORED, Logits, cut, drawn_tokens, silent
 from minidist.collectives import all_gather, all_reduce_
 from minidist.split import bounds, uneven
-from tests.minicheck.examined import verdicts
+from tests.minicheck.examined import assert_odd_answers_are_told, verdicts
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -230,3 +231,7 @@ def test_predictions():
         for slip in own
     )
     assert Case(1, "x").given is None
+
+
+def test_odd_answers_are_told():
+    assert_odd_answers_are_told(vocabulary)

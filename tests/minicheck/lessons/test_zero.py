@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import minicheck as check
+from minicheck.lessons import zero
 from minicheck.lessons.zero import (
     EPSILON,
     Adam,
@@ -28,7 +29,7 @@ from minidist.parallel.zero import best_fit
 from minidist.split import uneven
 from minidist.study.predict import largest, states
 from minidist.train.norm import clip_
-from tests.minicheck.examined import rng, said
+from tests.minicheck.examined import assert_odd_answers_are_told, rng, said
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -216,3 +217,7 @@ def test_a_layer_in_a_world_without_messages_is_seen():
 
     assert "should be x·Wᵀ" in said(ShardedLinear(), alone, ShardedLinear.cases[0])
     assert World(1).run(lambda comm: comm.size) == [1]
+
+
+def test_odd_answers_are_told():
+    assert_odd_answers_are_told(zero)
