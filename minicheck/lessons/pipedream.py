@@ -53,9 +53,7 @@ class NoFlush(Lists):
     forbidden = FORBIDDEN
     right = "1 to 12 stages, 1 to 27 micro-batches: valid, no flush, an update after each backward, S − stage kept."
 
-    def allowed(self, stage, action):
-        if action.kind not in "FBU":
-            raise Wrong(f"stage {stage}: {action} is none of F, B and U: here backwards are whole.")
+    kinds = "FBU"
 
     def judged(self, lists, S, M):
         for stage, actions in enumerate(lists):
@@ -156,31 +154,20 @@ class Staleness(OfLists):
                 "Those are the versions that the backwards meet.": second,
                 "One too many: the update with the micro-batch's own gradient comes after its backward, and it is "
                 "added to what is there then.": [n + 1 for n in want],
-                "Those are actions between F and B: only updates count.": apart(row),
-                "Those are places between F and B: only updates count.": [
-                    n + 1 for n in apart(row)
-                ],
             }
-            listed(f"stage {s}", got, want, looks, " ".join(row))
+            rule = "Count the updates, and nothing else, between F and B of the same micro-batch."
+            listed(f"stage {s}", got, want, looks, rule, row)
 
 
-def apart(row: list[str]) -> list[int]:
-    """Actions between a micro-batch's F and its B."""
-    return [
-        row.index(f"B{m}") - row.index(f"F{m}") - 1
-        for m in range(sum(word[0] == "F" for word in row))
-    ]
-
-
-def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: str) -> None:
+def listed(whose: str, got, want: list[int], looks: dict, rule: str, row: list[str]) -> None:
     """Raise Wrong unless `got` is the list of numbers `want`."""
     should = "a list of whole numbers, one for each micro-batch"
     got = got.tolist() if isinstance(got, Tensor) else bare(got)
     shaped(got, [int], f"{whose}: the result", should)
     if list(got) != want:
-        hint = recognized(list(got), looks, "", eq)
+        hint = recognized(list(got), looks, rule, eq)
         raise Wrong(
-            f"{whose}: {list(got)}, and should be {want}. {hint}".rstrip() + f"\nits list: {row}"
+            f"{whose}: {list(got)}, and should be {want}. {hint}\nits list: {' '.join(row)}"
         )
 
 
@@ -212,21 +199,16 @@ class Needed(OfLists):
             raise Wrong(f"it returns {len(found)} lists, and there are {len(rows)} stages.")
         own, first = [before(row, "F") for row in rows], before(rows[0], "F")
         for s, (row, got) in enumerate(zip(rows, found, strict=True)):
-            looks = (
-                {"That is what the last stage used: stage 0's counts.": own[-1]}
-                if vertical and s == 0
-                else {}
-            )
-            looks |= {
+            looks = {
                 "That is the newest version when the backward comes: needed is the one of the forward.": before(
                     row, "B"
                 ),
-                "Those are the numbers of the micro-batches.": [*range(len(first))],
                 "That is with vertical sync.": first,
                 "That is the stage's own newest: with vertical sync all "
                 "stages use the one that stage 0 used.": own[s],
             }
-            listed(f"stage {s}", got, first if vertical else own[s], looks, " ".join(row))
+            rule = "A version has the number of updates before the forward that used it: its own, or that of stage 0."
+            listed(f"stage {s}", got, first if vertical else own[s], looks, rule, row)
 
 
 # ------------------------------------------------------------
@@ -286,7 +268,6 @@ class Store(Report):
             "counts": counts,
             "weight": mine,
             "changed": changed(yours, row, weight, grads, rate),
-            "mixed": mixed(yours, row, weight, grads, rate),
         }
 
     def check(self, case, got, row, weight, grads, rate):
@@ -299,22 +280,18 @@ class Store(Report):
             now += word[0] == "U"
             if word[0] in "FB":
                 where = f"action {i}, {word}"
-                self._handed(where, found, made, used[m], now, word[0], rate)
+                self._handed(where, found, made, used[m], now, word[0])
         unchanged(got["weight"], weight, "the tensor that was given")
         unchanged(False in got["seen"], False, "a gradient")
         if got["changed"]:
             raise Wrong(
-                f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "
-                "Autograd holds this very tensor until then: make the next version elsewhere."
-            )
-        if got["mixed"]:
-            raise Wrong(
-                f"two stores, used in turn: {got['mixed']} of one returns other weights than its forward had. "
-                "Each store has versions of its own."
+                f"two stores, used in turn: when {got['changed']} of one comes, it gets other weights than "
+                f"F{got['changed'][1:]}, or the tensor that F{got['changed'][1:]} got has other numbers now. Autograd holds this "
+                "very tensor until then: make the next version elsewhere, and in each store its own."
             )
         self._counted(row, used, got["own"], got["counts"])
 
-    def _handed(self, where, found, made, want, now, kind, rate):
+    def _handed(self, where, found, made, want, now, kind):
         if isinstance(found, str):
             raise Wrong(
                 f"{where}: it returns {found}, and should return the weights, a tensor of shape {SHAPE}."
@@ -322,16 +299,12 @@ class Store(Report):
         found = torch.tensor(found, dtype=torch.float64)
         if near(found, made[want]):
             return
-        step = made[0] - made[min(1, len(made) - 1)]
-        looks = {f"version {k}.": w for k, w in reversed([*enumerate(made)])}
-        looks["those of an update without the rate."] = made[0] - step / rate
-        looks["those of an update that climbs: subtract the gradient."] = made[0] + step
         which = next((k for k, w in enumerate(made) if near(found, w)), None)
-        text = recognized(
-            found,
-            looks,
-            "no version that there ever was. Is a "
-            "tensor changed in place that others need, or a gradient not added to the newest?",
+        text = (
+            "no version that there ever was. Is a tensor changed in place that others need, or is an update not the "
+            "newest − rate · grad?"
+            if which is None
+            else f"version {which}."
         )
         late = kind == "B" and which == now
         hint = " That is the newest: backward needs the weights of its forward." if late else ""
@@ -396,24 +369,17 @@ def watched(
 
 
 def changed(yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float) -> str:
-    """The first backward at which the tensor that its forward got is not what it was; "" if there is none."""
+    """The first backward that gets other weights than its forward, or whose forward's tensor is not what it was, where
+    another store does the same in turn; "" if there is none."""
     held = {}
+    others = walk(yours(-weight), row, grads, rate)
     for word, found in zip(row, walk(yours(weight.clone()), row, grads, rate)):
         if word[0] == "F":
             held[word[1:]] = found, copied(found)
-        elif word[0] == "B" and copied(held[word[1:]][0]) != held.pop(word[1:])[1]:
-            return word
-    return ""
-
-
-def mixed(yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float) -> str:
-    """The first backward that gets other weights than its forward, where another store does the same; or ""."""
-    had, others = {}, walk(yours(-weight), row, grads, rate)
-    for word, found in zip(row, walk(yours(weight.clone()), row, grads, rate)):
-        if word[0] == "F":
-            had[word[1:]] = copied(found)
-        elif word[0] == "B" and copied(found) != had[word[1:]]:
-            return word
+        elif word[0] == "B":
+            had, numbers = held.pop(word[1:])
+            if not copied(had) == copied(found) == numbers:
+                return word
         next(others)
     return ""
 
@@ -547,17 +513,12 @@ def _expected(S, weights, xs, ys, rate, more):
         "Gradients add up over the micro-batches: each update has one micro-batch's.": ends(
             adds_up=True
         ),
-        "All gradients are those of the weights at the start: update before the next forward.": ends(
-            [len(xs)] * S
-        ),
         "Each gradient was added to the weights that made it: it goes to the newest.": ends(
             onto_used=True
         ),
         f"The loss was divided by {len(xs)}: here every micro-batch has an update of its own.": ends(
             rate=rate / len(xs)
         ),
-        "The weights climb: subtract the gradient.": ends(rate=-rate),
-        "They are those of vertical sync: each stage uses its own newest.": ends([S - 1] * S),
         "They are those of a pipeline that never has two micro-batches in flight.": ends([0] * S),
     }
     return ends(), looks

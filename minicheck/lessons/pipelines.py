@@ -24,6 +24,7 @@ from ..exam import (
     Prediction,
     Report,
     Wrong,
+    alone,
     attempt,
     bare,
     close,
@@ -34,9 +35,7 @@ from ..exam import (
     near,
     normal,
     on_time,
-    ranks,
     real,
-    recognized,
     shaped,
     shuffled,
     table,
@@ -71,6 +70,7 @@ class Lists(Exam):
     """An answer is a schedule(stage, S, M). `judged` gets the lists of all stages, once they are valid."""
 
     forbidden = FORBIDDEN
+    kinds: str  # of the actions that are asked for
     sizes: tuple[tuple[int, int], ...] = SIZES
     drawn = 3  # cases with S and M drawn at random
 
@@ -93,7 +93,8 @@ class Lists(Exam):
         try:
             lists = [actions(stage, words) for stage, words in enumerate(outcome.results[0])]
             for stage, action in ((s, a) for s, some in enumerate(lists) for a in some):
-                self.allowed(stage, action)
+                if action.kind not in self.kinds:
+                    raise Wrong(f"stage {stage}: {action} is none of {', '.join(self.kinds)}.")
             try:
                 validate(lists, S, M)
             except ScheduleError as error:
@@ -101,10 +102,6 @@ class Lists(Exam):
             self.judged(lists, S, M)
         except Wrong as wrong:
             raise Wrong(str(wrong) if case.given else f"{said(S, M)}: {wrong}") from None
-
-    def allowed(self, stage, action):
-        """Raise Wrong for an action of a kind that is not asked for."""
-        raise NotImplementedError
 
     def judged(self, lists, S, M):
         """Raise Wrong unless these valid lists are as good as is asked for."""
@@ -178,33 +175,28 @@ class StepTime(Report):
                 ("any", 5, 6, False),
             ),
         ),
-        Case(1, "3 stages that wait for each other in a circle", ("upside", 3, 4, True)),
-        Case(1, "2 stages, of which one goes back before it goes forward", ("early", 2, 2, True)),
-        Case(1, "4 stages, of which one leaves a forward out", ("lost", 4, 3, True)),
-        Case(
-            1, "3 stages, of which the last begins with the last micro-batch", ("late", 3, 2, True)
+        *alone(
+            {
+                "3 stages that only go forward": "F0 F1 F2 | F0 F1 F2 | F0 F1 F2",
+                "2 stages that wait for each other in a circle": "F0 B0 F1 B1 | F0 F1 B0 B1",
+                "2 stages, of which one goes back before it goes forward": "F0 F1 B0 B1 | B0 F0 F1 B1",
+                "3 stages, of which one leaves a forward out": "F0 F1 B0 B1 | F0 B0 | F0 F1 B0 B1",
+                "2 stages, of which the last begins with the last micro-batch": "F0 B0 F1 B1 | F1 B1 F0 B0",
+                "2 stages, of which the last has a forward more": "F0 F1 B0 B1 | F0 F1 B0 B1 F2",
+            }
         ),
-        Case(1, "3 stages, of which the last has a forward more", ("more", 3, 2, True)),
-        Case(1, "3 stages that only go forward", ("forward", 3, 4, False)),
     )
 
     def draw(self, case, rng):
+        if isinstance(case.given, str):
+            lists = [row.split() for row in case.given.split(" | ")]
+            return [(lists, [1.0] * len(lists), [2.0] * len(lists))]
         kind, S, M, alike = case.given
-        plain = kind if kind in ("naive", "1f1b", "upside") else "gpipe"
-        lists = [words(plain, stage, S, M) for stage in range(S)]
-        if kind == "any":
-            lists = any_order(S, M, rng)
-        if kind == "early":
-            lists[1] = ["B0", "F0", "F1", "B1"]
-        if kind == "lost":
-            lists[1].remove("F1")
-            lists[1].remove("B1")
-        if kind == "late":
-            lists = [["F0", "B0", "F1", "B1"]] * 2 + [["F1", "B1", "F0", "B0"]]
-        if kind == "more":
-            lists[-1].append(f"F{M}")
-        if kind == "forward":
-            lists = [row[:M] for row in lists]
+        lists = (
+            [words(kind, stage, S, M) for stage in range(S)]
+            if kind != "any"
+            else any_order(S, M, rng)
+        )
         # in thousandths; in an order drawn at random the first stage's forward takes no time
         drawn = (1 + torch.randint(8000, (2, S), generator=rng).double()) / 1000
         drawn[0, 0] *= kind != "any"
@@ -233,32 +225,12 @@ class StepTime(Report):
         typed(number, int | float, "the result", "a number")
         number = real(number)
         if not near(number, want):
-            raise Wrong(
-                f"{number:g}, and should be {want:g}. {self._why(number, lists, forward, backward)}\n{shown}"
+            rule = (
+                "Too short: an action waits for the one before it in its list, and for what it needs of a neighbour."
+                if number < want
+                else "Too long: an action starts as soon as its stage is free and what it needs is there."
             )
-
-    def _why(self, number, lists, forward, backward):
-        M, both = len(lists[0]) // 2, [f + b for f, b in zip(forward, backward, strict=True)]
-        looks = {
-            "That is the busiest stage's work, without any waiting for other stages.": M
-            * max(both),
-            "That is the work of all stages, one after the other.": M * sum(both),
-            "That takes every stage for as slow as the slowest.": time_of(
-                lists, [max(forward)] * len(lists), [max(backward)] * len(lists)
-            ),
-            "That takes every stage for as fast as stage 0.": time_of(
-                lists, forward[:1] * len(lists), backward[:1] * len(lists)
-            ),
-            "That is with a B as short as an F.": time_of(lists, forward, forward),
-            "That is with an F as long as a B.": time_of(lists, backward, backward),
-        }
-        small = "Too short: an action waits for the one before it in its list, and for what it needs of a neighbour."
-        large = (
-            "Too long: an action starts as soon as its stage is free and what it needs is there."
-        )
-        rule = small if number < time_of(lists, forward, backward) else large
-        fits = lambda a, b: b is not None and near(a, b)
-        return recognized(number, looks, rule, fits)
+            raise Wrong(f"{number:.9g}, and should be {want:g}. {rule}\n{shown}")
 
 
 def predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1):
@@ -279,14 +251,12 @@ def predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1):
         "bubble": {
             (S - 1)
             / M: "That is the bubble over the time without it: it is a share of all the time.",
-            S / (M + S): "It takes S − 1 slots to fill S stages.",
             1 - gpipe: "That is the share of work.",
             (S - 1) / S: "That is the naive pipeline.",
         },
         "gpipe_keeps": {
             S: "That is 1F1B.",
             M + S - 1: "Those are slots of time.",
-            1: "All forwards come first.",
         },
         "keeps": {
             S: "That is stage 0.",
@@ -303,13 +273,11 @@ def predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1):
         },
         "enough": {
             round((S - 1) / share): "Nearly: the share is of all the time, M + S − 1.",
-            enough * S: "Each stage sees all micro-batches.",
             enough + 1: "One less is enough.",
         },
         "idle": {
             3 * (S - 1): "That is 1F1B: W fills a part of it.",
             2 * (S - 1): "The idle time is (S − 1)(T_F + T_I − T_W).",
-            S: "It takes S − 1 slots to fill S stages.",
             0: "That is ZB-H2.",
         },
     }
@@ -332,9 +300,7 @@ class OneFOneB(Lists):
     name = "one_f_one_b"
     right = "1 to 12 stages, 1 to 27 micro-batches: valid, GPipe's bubble, at most S − stage micro-batches kept."
 
-    def allowed(self, stage, action):
-        if action.kind not in "FB":
-            raise Wrong(f"stage {stage}: {action} is neither a forward F nor a whole backward B.")
+    kinds = "FB"
 
     def judged(self, lists, S, M):
         keeps(lists, [min(M, S - stage) for stage in range(S)], "S − stage")
@@ -351,16 +317,9 @@ def keeps(lists: list[list[Action]], most: list[int], name: str) -> None:
     for stage, actions in enumerate(lists):
         count = in_flight(actions)
         if count > most[stage]:
-            hint = ""
-            if [a.kind for a in actions] == sorted(
-                (a.kind for a in actions), reverse=True
-            ) and count > 1:
-                hint = " All its forwards come first: that is GPipe."
-            elif all(in_flight(some) == count for some in lists) and len(lists) > 1:
-                hint = " All stages keep alike: later stages need fewer forwards to warm up."
             raise Wrong(
                 f"the lists are valid, but stage {stage} keeps the activations of {count} micro-batches at "
-                f"once, and {name} = {most[stage]} are enough.{hint}{drawn(lists)}"
+                f"once, and {name} = {most[stage]} are enough.{drawn(lists)}"
             )
 
 
@@ -368,14 +327,8 @@ def in_time(lists: list[list[Action]], most: float, words: str, units: str) -> N
     """Raise Wrong if a schedule takes longer."""
     took = simulate(lists).time
     if took > most + 1e-9:
-        busy = 3 * sum(a.kind == "F" for a in lists[0])
-        naive = (
-            " It is the naive pipeline: one stage is busy at a time."
-            if took == busy * len(lists)
-            else ""
-        )
         raise Wrong(
-            f"the lists are valid, but the step takes {took:g}, and {words} is enough, where {units}.{naive}"
+            f"the lists are valid, but the step takes {took:g}, and {words} is enough, where {units}."
             f" Where does a stage wait that need not?{drawn(lists)}"
         )
 
@@ -392,11 +345,7 @@ class ZeroBubble(Lists):
     name = "zero_bubble"
     right = "1 to 12 stages, 1 to 27 micro-batches: valid, a third of 1F1B's bubble, at most S micro-batches kept."
 
-    def allowed(self, stage, action):
-        if action.kind not in "FIW":
-            raise Wrong(
-                f"stage {stage}: {action} is none of F, I and W. Here every backward is split."
-            )
+    kinds = "FIW"
 
     def judged(self, lists, S, M):
         keeps(lists, [min(M, S)] * S, "min(M, S)")
@@ -560,7 +509,7 @@ class RunStage(Exam):
             holds(got, {"xs": CHANGED}, f"stage {s}: ")
         # the last stage first: a wrong gradient goes on to the stages before
         for s in reversed(range(S)):
-            self._gradients(s, S, M, outcome.results[s]["grads"], want[s], other[s])
+            self._gradients(s, M, outcome.results[s]["grads"], want[s], other[s])
         self._costs(args, outcome)
 
     def _costs(self, args, outcome):
@@ -582,20 +531,14 @@ class RunStage(Exam):
         on_time(outcome, 0, enough * (1 + 1e-6), enough, "the numbers are", hint)
 
     def _order(self, stage, log, order):
-        if log == order:
-            return
-        done = " ".join(log) or "nothing"
-        text = f"stage {stage}: its list is {' '.join(order)}, and it does {done}."
-        if sum(word[0] == "F" for word in log) > sum(word[0] == "F" for word in order):
-            raise Wrong(f"{text} Some forwards are run twice: keep what backward needs.")
-        if sorted(word[0] for word in log) == sorted(word[0] for word in order):
+        if log != order:
             raise Wrong(
-                f"{text} The order is the list's, whatever the schedule, and so are the "
-                "numbers of the micro-batches."
+                f"stage {stage}: its list is {' '.join(order)}, and it does {' '.join(log) or 'nothing'}. The order is "
+                "the list's, whatever the schedule; each F runs `part` once, on its own micro-batch, and each B runs "
+                "backward from what that gave."
             )
-        raise Wrong(f"{text} Each F runs `part` once; each B runs backward from what that gave.")
 
-    def _gradients(self, stage, S, M, grads, want, other):
+    def _gradients(self, stage, M, grads, want, other):
         for i, (got, right) in enumerate(zip(grads, want, strict=True)):
             if got is None:
                 raise Wrong(
@@ -607,21 +550,16 @@ class RunStage(Exam):
                 f"It is {M} times too small: divided by M twice?": right / M,
                 "It is that of mse_loss: the loss is `loss_fn`, whatever it is.": other[i],
             }
-            hint = "is each gradient from the right used for the output of the same micro-batch?"
-            if stage == S - 1:
-                hint = "does the loss compare each output with the targets of the same micro-batch?"
-            rule = f"Micro-batches mixed up? Here, {hint}"
+            rule = (
+                "Micro-batches mixed up? Is each gradient from the right used for the output of the same one, and does "
+                "the loss compare each output with its own targets? Gradients of all add up."
+            )
             close(got, right, f"stage {stage}: the gradient of layer {i}", looks, rule)
 
     def _messages(self, outcome, S, M, total):
         for s in range(S):
-            near_by = [r for r in (s - 1, s + 1) if 0 <= r < S]
-            if [r for r in outcome.receivers(s) if r not in near_by]:
-                raise Wrong(
-                    f"the gradients are right, but stage {s} sends to {ranks(outcome.receivers(s))}: its "
-                    f"neighbours are {ranks(near_by)}."
-                )
-            most, nbytes = M * len(near_by), total * len(near_by)
+            edges = (s > 0) + (s < S - 1)
+            most, nbytes = M * edges, total * edges
             if (outcome.messages(s), outcome.nbytes(s)) != (most, nbytes):
                 raise Wrong(
                     f"the gradients are right, but stage {s} sends {outcome.messages(s)} messages with "
@@ -649,12 +587,9 @@ class Cut(Report):
             (
                 ([1, 1, 1, 4, 1, 1, 1], 3),
                 ([1, 1, 1, 1, 1, 1, 1, 4], 4),
-                ([5, 1, 1, 1, 1, 1], 3),
                 ([3], 1),
                 ([2, 2, 2], 3),
-                ([1, 9, 1, 1], 3),
                 ([0, 0, 5, 0], 2),
-                ([4, 4, 1, 1, 4, 4], 3),
                 ([1, 1, 3, 5, 1], 3),
                 ([1, 1, 5, 1, 3, 3], 3),
                 ([1, 1], 3),

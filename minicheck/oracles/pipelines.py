@@ -12,14 +12,13 @@ from minidist.parallel.simulate import simulate
 
 
 def words(kind: str, stage: int, S: int, M: int) -> list[str]:
-    """A stage's list; "upside" warms up the wrong way round, and hangs."""
+    """A stage's list."""
     steady = min(M, S - 1 - stage)
     warm = {
         "naive": 0,
         "gpipe": M,
         "1f1b": steady,
         "ahead": steady if stage else M,
-        "upside": min(M, stage),
     }[kind]
     first = [f"F{m}" for m in range(warm)]
     steady = [word for i in range(M - warm) for word in (f"F{warm + i}", f"B{i}")]
