@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate, cycle
 
 import torch
 from torch import Tensor, nn
 
-from minidist.comm.base import Comm, Work
+from minidist.comm.base import Comm
 from minidist.comm.processgroup import CommGroup
 from minidist.comm.wires import WorldComm
 
 from ..exam import (
     ALL,
     HALF,
-    HIDDEN,
     NUMBERS,
     Case,
     Exam,
     Outcome,
     Prediction,
     Wrong,
-    alike,
+    close,
     equal,
     holds,
     identical,
     integer,
-    near,
     normal,
     recognized,
     same,
     unchanged,
     who,
+    wrong_means,
 )
 from ..oracles import capstone as oracle
 from .messages import AllReduce, _astray, to_the_right, words, wrong_part
@@ -126,16 +126,19 @@ def trained(start: Tensor, xs: list[Tensor]) -> list[Tensor]:
 
 def _ready(comm, future, buffer):
     """The hook's future, of a value as large as the bucket's buffer. In a World C++ would wait without end for one that a lane has still to set: wait here."""
-    if isinstance(future, torch._C.Future) and isinstance(comm, WorldComm) and not future.done():
+    if not isinstance(future, torch._C.Future):
+        raise RuntimeError(
+            f"a torch.futures.Future is to be returned, not a {type(future).__name__}"
+        )
+    if isinstance(comm, WorldComm) and not future.done():
         comm.stream(lambda lane: None).wait()  # comes after what was put there before
         if not future.done():
             raise RuntimeError("the hook's future is never set: DDP would wait without end")
-    if isinstance(future, torch._C.Future) and future.done():
-        value = future.value()
-        if isinstance(value, Tensor) and value.shape != buffer.shape:
-            raise RuntimeError(
-                f"the value of the future has shape {tuple(value.shape)}, and the bucket {tuple(buffer.shape)}"
-            )
+    value = future.value() if future.done() else None
+    if isinstance(value, Tensor) and value.shape != buffer.shape:
+        raise RuntimeError(
+            f"the value of the future has shape {tuple(value.shape)}, and the bucket {tuple(buffer.shape)}"
+        )
     return future
 
 
@@ -181,31 +184,22 @@ def draw_training(case: Case, rng: torch.Generator) -> list[tuple]:
     return [(start, x) for x in xs]
 
 
-def judge_training(case: Case, args: list[tuple], outcome: Outcome, rows: dict[str, str]) -> None:
-    """Raise Wrong unless every rank trained as one would, and all end equal bit for bit. rows: what a slip means."""
+def _first_step(start: Tensor, given: list[Tensor], r: int, mine: Tensor) -> str:
+    found = recognized((start - mine) / RATE, wrong_means(r, given), "")
+    return found and f"Of the gradient: {found}"
+
+
+def judge_training(args: list[tuple], outcome: Outcome, rule: str) -> None:
+    """Raise Wrong unless every rank trained as one would, and all end equal bit for bit. rule: what the answer is to do."""
     start, xs = args[0][0], [x for _, x in args]
     want, given = trained(start, xs), [gradient(start, x) for x in xs]
-    total = sum(given)
     for r, got in enumerate(outcome.results):
         if not isinstance(got, list) or len(got) != len(want):
             raise Wrong(f"rank {r}: training did not come to its end.")
+        looks = partial(_first_step, start, given, r)
         for step, (mine, right) in enumerate(zip(got, want, strict=True)):
-            alike(mine, right, f"rank {r}: the parameters")
-            if near(mine, right):
-                continue
-            looks = {
-                rows["own"]: given[r] / case.n,
-                rows["sum"]: total,
-                rows["twice"]: total / case.n**2,
-                rows["alone"]: given[r],
-                rows["nothing"]: 0 * total,
-            }
-            text = recognized((start - mine) / RATE, looks if step == 0 else {}, "")
-            text = HIDDEN if right.isnan().all() else text
-            raise Wrong(
-                f"under PyTorch's DDP rank {r} has other parameters after step {step + 1} than one rank that "
-                f"has all the data, by {float((mine - right).abs().max()):.2g}. {text}".rstrip()
-            )
+            where = f"under PyTorch's DDP: rank {r}, step {step + 1}: all parameters"
+            close(mine, right, where, None if step else looks, rule)
     identical([got[-1] for got in outcome.results], "under PyTorch's DDP, what every rank has")
 
 
@@ -232,49 +226,6 @@ def _with_nan(xs: list[Tensor]) -> list[Tensor]:
     if len(xs) > 3 and xs[0].is_floating_point() and xs[0].numel():
         xs[0][-1] = torch.nan
     return xs
-
-
-class Posted:
-    """A send that an answer has posted. over: whether the answer has heard that it is."""
-
-    def __init__(self, work: Work):
-        self.work = work
-        self.over = False
-
-    def wait(self) -> None:
-        self.over = True
-        self.work.wait()
-
-    def done(self) -> bool:
-        self.over |= self.work.done()
-        return self.over
-
-
-def noting(comm: Comm) -> tuple[Comm, dict[int, Posted]]:
-    """The same Comm, and the last send that was posted to each rank: when it is over, those before it are."""
-    isend, last = comm.isend, {}
-
-    def posting(x, dst, *rest, **named):
-        last[dst] = Posted(isend(x, dst, *rest, **named))
-        return last[dst]
-
-    comm.isend = posting
-    return comm, last
-
-
-def all_sent(counts: list[bool]) -> None:
-    """Raise Wrong for a rank that returns and does not know whether its sends are over."""
-    for r, known in enumerate(counts):
-        if not known:
-            raise Wrong(
-                f"the numbers are right, but rank {r} returns before it knows that its sends are over: the caller may "
-                "change what they send. Wait for them."
-            )
-
-
-def known(last: dict[int, Posted]) -> bool:
-    """Whether the answer has heard that its sends are over."""
-    return all(posted.over for posted in last.values())
 
 
 class DdpRing(AllReduce):
@@ -313,22 +264,15 @@ class DdpRing(AllReduce):
     def run(self, comm, yours, x, op):
         if isinstance(op, Tensor):
             return train(comm, x, op, yours)
-        comm, last = noting(comm)
-        found = super().run(comm, yours, x, op)
-        return found | {"sent": known(last)}
+        return super().run(comm, yours, x, op)
 
     def judge(self, case, args, outcome):
         if case.given is None:
-            rows = {
-                "own": "It has used its own gradient alone. Is the sum written into x?",
-                "sum": "It is the sum of the gradients, and not divided.",
-                "twice": "It is divided by n twice: DDP has divided already, a sum is asked for.",
-                "alone": "It has used its own gradient alone.",
-                "nothing": "It has not moved at all.",
-            }
-            return judge_training(case, args, outcome, rows)
+            rule = (
+                "DDP divides by n before it calls: the gradients are to be added up, in x itself."
+            )
+            return judge_training(args, outcome, rule)
         super().judge(case, args, outcome)
-        all_sent([got["sent"] for got in outcome.results])
 
     def wants(self, case, args):
         return [{"x": oracle.combined([x for x, _ in args], args[0][1])}] * case.n
@@ -368,18 +312,8 @@ class MeanHook(Exam):
         return train(comm, start, x, _not_called, yours)
 
     def judge(self, case, args, outcome):
-        judge_training(
-            case,
-            args,
-            outcome,
-            {
-                "own": "It has used its own gradient, divided by n: the others' never arrived.",
-                "sum": "It is the sum of the gradients: with a hook DDP does not divide. SGD takes steps n times too long.",
-                "twice": "It is divided by n twice.",
-                "alone": "It has used its own gradient alone: was the future ready before the sum was?",
-                "nothing": "It has not moved at all: what is the value of the future?",
-            },
-        )
+        rule = "DDP does not divide if there is a hook: the value is the mean, and is there when the future is done."
+        judge_training(args, outcome, rule)
 
 
 def _not_called(comm, x, op):
@@ -563,10 +497,6 @@ class FlatExam(Exam):
         unchanged(got["input"], args[rank][0], f"rank {rank}: input")
         super().value(case, args, rank, name, got["output"], want)
 
-    def judge(self, case, args, outcome):
-        super().judge(case, args, outcome)
-        all_sent([got["found"]["sent"] for got in outcome.results])
-
     def cost(self, case, args, outcome):
         k, _, dtype = case.given
         least = (case.n - 1) * k * dtype.itemsize
@@ -609,9 +539,8 @@ class GatherSingle(FlatExam):
         if place:  # FSDP2 gives a view
             mine = output[comm.rank * len(x) : (comm.rank + 1) * len(x)].copy_(x)
         alias = output.detach()  # the caller's memory: `output.data = …` leaves it as it was
-        comm, last = noting(comm)
         yours(comm, output, mine)
-        return {"output": alias, "input": mine.clone(), "sent": known(last)}
+        return {"output": alias, "input": mine.clone()}
 
     exact = True
 
@@ -656,9 +585,8 @@ class ReduceSingle(FlatExam):
     def call(self, comm, yours, x, op):
         output = x.new_full((len(x) // comm.size,), BEFORE)
         alias = output.detach()
-        comm, last = noting(comm)
         yours(comm, output, x, op)
-        return {"output": alias, "input": x, "sent": known(last)}
+        return {"output": alias, "input": x}
 
     def wants(self, case, args):
         chunks, op = [x.tensor_split(case.n) for x, _ in args], case.given[1]

@@ -156,7 +156,7 @@ def test_a_wrong_mean_is_seen_by_ddp_alone():
             x /= comm.size
 
     with pytest.raises(
-        Wrong, match="PyTorch's DDP on 3 ranks: under PyTorch's DDP rank 0 has other parameters"
+        Wrong, match="PyTorch's DDP on 3 ranks: under PyTorch's DDP: rank 0, step 1: number"
     ):
         check.ddp_ring(answer)
 
