@@ -99,24 +99,25 @@ class Nursery:
 
     def ask(self, what: str, *given, seconds: float = 0.0):
         """The reply to one of `examinee.Nursery`'s methods."""
-        try:
-            self._line.send(pickle.dumps((what, *given)), MARGIN)
-            said = decode(self._line.receive(seconds + MARGIN))
-        except (EOFError, OSError, ValueError):  # an answer has ended its parent, or speaks for it
-            said = examinee.OVER
+        said = self._reply((what, *given), seconds)
         if said == examinee.OVER:
-            raise Wrong(f"{self._name}: the examination was ended from outside")
+            raise self._ended()
         return said
 
     def leave(self) -> None:
         """End the nursery that a zygote has forked; Wrong if it had been ended before."""
+        if self._reply(("leave",), 0.0) != examinee.OVER:
+            raise self._ended()
+
+    def _reply(self, asked: tuple, seconds: float):
         try:
-            self._line.send(pickle.dumps(("leave",)), MARGIN)
-            over = decode(self._line.receive(MARGIN)) == examinee.OVER
-        except (EOFError, OSError, ValueError):
-            over = False
-        if not over:
-            raise Wrong(f"{self._name}: the examination was ended from outside")
+            self._line.send(pickle.dumps(asked), MARGIN)
+            return decode(self._line.receive(seconds + MARGIN))
+        except (EOFError, OSError, ValueError):  # an answer has ended its parent, or speaks for it
+            raise self._ended() from None
+
+    def _ended(self) -> Wrong:
+        return Wrong(f"{self._name}: the examination was ended from outside")
 
     @contextlib.contextmanager
     def answer(self, packed: list[bytes], n: int = 0) -> Iterator[None]:
@@ -172,8 +173,8 @@ def forked(exam: Exam) -> Iterator[Nursery]:
 def ask(exam: Exam, *answers) -> None:
     """Examine the answers in fresh processes: print a line if they are right, raise Wrong if not.
 
-    Numbers are compared at once: nothing of them runs. The cost of functions: one `launch` (0.05 s once its server runs), 70 ms for a process without the library, 25 ms for each
-    process of the answer, 2 ms for each case.
+    Numbers are compared at once: nothing of them runs. The cost of functions: one `launch` (0.05 s once its server runs),
+    70 ms for a process without the library, 25 ms for each process of the answer, 2 ms for each case.
     """
     packed = [pack(exam.name, answer) for answer in answers]
     if isinstance(exam, Prediction):

@@ -392,7 +392,7 @@ class Examiner:
             return
         sources = {file: lines for answer in answers for file, lines in answer.sources.items()}
         if self._inside is None:
-            self._inside = self._sandbox.start(("minicheck.examinee", "zygote"), proc=False)
+            self._inside = self._sandbox.start(("minicheck.examinee", "zygote"), examines=True)
         nursery = Nursery(exam.name, self._inside.line, self._inside.process.pid)
         try:
             nursery.ask("exam", exam, seconds=60.0)

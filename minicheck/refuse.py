@@ -16,7 +16,7 @@ import inspect
 import os
 import sys
 import sysconfig
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 
 import torch
 
@@ -140,8 +140,25 @@ def _empty(part, forbidden: tuple[str, ...]) -> None:
         return
     # torch itself asks is_initialized, is_available
     if not function.__name__.startswith("is_"):
-        free = function.__code__.co_freevars  # as many as its closure has
-        function.__code__ = _refused.__code__.replace(co_freevars=free)
+        function.__code__ = _instead_of(function.__code__)
+
+
+def _instead_of(code: CodeType) -> CodeType:
+    """The code of `_refused`, with as many free names as the closure of a function has."""
+    return _refused.__code__.replace(co_freevars=code.co_freevars)
+
+
+def emptied(code: CodeType) -> CodeType:
+    """A module's code, or a class's, of which no function can be called: each raises Refused. The others are not in it."""
+    consts = []
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            if not const.co_flags & inspect.CO_NEWLOCALS:
+                const = emptied(const)  # of a class
+            elif const.co_name == "<lambda>" or not const.co_name.startswith("<"):
+                const = _instead_of(const)
+        consts.append(const)
+    return code.replace(co_consts=tuple(consts))
 
 
 def others() -> None:

@@ -31,6 +31,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from . import refuse
 from .kernel import MACHINES, sandbox_filter
 from .pipe import Pipe
 
@@ -66,6 +67,8 @@ WATCH = 0.25  # seconds between two looks at memory and processes
 ENDING = 30.0  # seconds that the kernel may take to end some gigabytes and a hundred processes
 HERE = Path(__file__).resolve().parent
 PACKAGES = (HERE.parent / "minidist", HERE)
+ORACLES = ("minicheck.oracles",)
+EXAMINATIONS = ("minicheck.lessons", *ORACLES)
 
 
 def engine(name: str = "bwrap", limits: Limits | None = None) -> Sandbox:
@@ -112,14 +115,25 @@ class Sandbox:
         if done.stdout != "in\n":
             raise Refused(f"bubblewrap makes no sandbox here: {done.stderr.strip()[-500:]}")
 
-    def start(self, run: tuple[str, str], *given, proc: bool = True) -> Inside:
-        """Begin `module.function(reads, writes, finder, *given)` in a new sandbox; `given`: plain values. proc: whether
-        its processes can see what others do there."""
+    def start(self, run: tuple[str, str], *given, examines: bool = False) -> Inside:
+        """Begin `module.function(reads, writes, finder, *given)` in a new sandbox; `given`: plain values.
+
+        examines: whether answers are examined there. Then the examinations are there, and no /proc, in which processes
+        see what others do.
+        """
         asked, ask = os.pipe()
         told, tell = os.pipe()
         with self._filter() as fd:
             process = subprocess.Popen(
-                [*self._bwrap(fd, proc), sys.executable, "-I", "-c", text(), str(asked), str(tell)],
+                [
+                    *self._bwrap(fd, proc=not examines),
+                    sys.executable,
+                    "-I",
+                    "-c",
+                    text(),
+                    str(asked),
+                    str(tell),
+                ],
                 pass_fds=[fd, asked, tell],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -132,7 +146,7 @@ class Sandbox:
         os.close(tell)
         first = {
             "limits": self.limits.of_a_process(),
-            "modules": modules(),
+            "modules": modules(examines),
             "run": run,
             "given": given,
         }
@@ -220,18 +234,21 @@ def text() -> str:
 
 
 @cache
-def modules() -> dict[str, tuple[str, bool, bytes]]:
-    """All modules of the library and of the graders, as `inside.Sent` imports them; the graders' package is empty, as
-    what it imports is all there is."""
+def modules(examines: bool) -> dict[str, tuple[str, bool, bytes]]:
+    """The modules of the library and of the graders, as `inside.Sent` imports them. The graders' package is empty, as
+    what it imports is all there is; so are the oracles, whose functions nobody may call there."""
     found = {}
     for folder in PACKAGES:
         for file in sorted(folder.rglob("*.py")):
             name = ".".join(file.relative_to(folder.parent).with_suffix("").parts)
             name = name.removesuffix(".__init__")
             code = SourceFileLoader(name, str(file)).get_code(name)
-            found[name] = (str(file), file.name == "__init__.py", marshal.dumps(code))
-    empty = compile("", found["minicheck"][0], "exec")
-    found["minicheck"] = (found["minicheck"][0], True, marshal.dumps(empty))
+            if name == "minicheck":
+                code = compile("", str(file), "exec")
+            elif refuse.under(name, ORACLES):
+                code = refuse.emptied(code)
+            if examines or not refuse.under(name, EXAMINATIONS):
+                found[name] = (str(file), file.name == "__init__.py", marshal.dumps(code))
     return found
 
 

@@ -1,7 +1,9 @@
 """What an answer may not do is refused, with a message that says so; what it needs is not."""
 
+import inspect
+import marshal
 import sys
-from types import FunctionType
+from types import CodeType, FunctionType
 
 import cloudpickle
 import pytest
@@ -12,7 +14,8 @@ import minicheck as check
 import minidist
 import minidist.collectives
 import minidist.collectives.ring
-from minicheck import Wrong
+from minicheck import Wrong, refuse
+from minicheck.sandbox import EXAMINATIONS, ORACLES, modules
 from tests.minicheck.answers import double
 from tests.minicheck.examined import assert_wrong
 
@@ -176,3 +179,56 @@ def test_ordinary_work_is_not_refused():
         return 2 * x
 
     double(answer)
+
+
+SECRETS = """
+from functools import cache
+
+TABLE = {k: k * k for k in range(3)}
+RULES = {"twice": lambda x: 2 * x}
+
+
+@cache
+def answer(x=1, *more, key=2):
+    def inner():
+        return x
+    return inner()
+
+
+class Kept:
+    size = 4
+
+    def __init__(self, x):
+        self.x = x
+
+    def more(self):
+        return super().__str__()
+"""
+
+
+def test_code_that_is_emptied_has_no_function_that_could_be_called():
+    names = {"__name__": "secrets"}
+    exec(refuse.emptied(compile(SECRETS, "secrets.py", "exec")), names)
+    assert names["TABLE"] == {0: 0, 1: 1, 2: 4} and names["Kept"].size == 4
+    for call in (names["answer"], names["RULES"]["twice"], names["Kept"], names["Kept"].more):
+        with pytest.raises(refuse.Refused, match="the library's"):
+            call(3)
+
+
+def functions(code):
+    """The names of all functions in code."""
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            if const.co_flags & inspect.CO_NEWLOCALS and not const.co_name.endswith("comp>"):
+                yield const.co_name
+            yield from functions(const)
+
+
+def test_a_sandbox_hears_of_no_right_answer():
+    """Where answers are examined the oracles have names alone; where a notebook's cells run there is no examination."""
+    there = modules(examines=True)
+    oracles = [name for name in there if refuse.under(name, ORACLES)]
+    assert len(oracles) > 10 and "minicheck.lessons.zero" in there
+    found = {name: {*functions(marshal.loads(there[name][2]))} for name in oracles}
+    assert all(names <= {"_refused", "<genexpr>"} for names in found.values())
+    assert not [name for name in modules(examines=False) if refuse.under(name, EXAMINATIONS)]
