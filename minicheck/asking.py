@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from . import refuse
 from .exam import Exam
@@ -49,8 +51,8 @@ class Reached:
         self.names: set[tuple[int, str]] = set()
         self._seen: dict[int, object] = {}
         # (id, names) in which any name that code mentions may be meant: of examinations, and of modules
-        self._spaces = {id(k): vars(k) for k in type(exam).__mro__ if issubclass(k, Exam)}
-        self._spaces.pop(id(Exam), None)
+        kinds = [k for k in type(exam).__mro__ if issubclass(k, Exam) and k is not Exam]
+        self._spaces: dict[int, Mapping[str, Any]] = {id(k): vars(k) for k in kinds}
         mentioned = 0
         while mentioned < len(self._spaces):
             mentioned = len(self._spaces)
