@@ -11,8 +11,6 @@ docs/grading.md is the page for teachers.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import os
 import signal
 import sys
@@ -95,10 +93,7 @@ def grade_class(argv: list[str]) -> int:
         engine = sandbox.choose(args.engine, args.seconds, trust=args.trust_submissions)
         progress = Progress(len(found), sys.stdout)
         run = Run(asked, out, notebook.mark, engine, args.jobs, args.again, progress.say)
-        with contextlib.redirect_stdout(
-            io.StringIO()
-        ):  # markings may redirect it, each as it likes
-            graded, changes = run.grade(found)
+        graded, changes = run.grade(found)
         write_all(out, args.assignment, args.canvas_column or args.assignment, graded)
     except Stopped as stopped:
         print(

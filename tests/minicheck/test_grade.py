@@ -303,19 +303,6 @@ def test_the_command(folder, command):
     )
 
 
-def test_markings_that_print_do_not_disturb(folder, command, monkeypatch):
-    """Nor do those that leave standard output elsewhere, as two that redirect it at once can."""
-
-    def prints(path, asked, sandbox):
-        print("noise")
-        sys.stdout = io.StringIO()
-        return mark_all_right(asked)
-
-    monkeypatch.setattr(notebook, "mark", prints, raising=False)
-    _, said, _, _ = command(folder(ann="add", bob="add"), "--jobs", "1")
-    assert "2/2  bob" in said and "2 submissions" in said and "noise" not in said
-
-
 def test_a_bar_on_a_terminal():
     terminal = io.StringIO()
     terminal.isatty = lambda: True
