@@ -1,6 +1,7 @@
 """A notebook checked without nbgrader: by what its cells define, not by what they claim."""
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -14,7 +15,7 @@ import minicheck as check
 from minicheck import __main__
 from minicheck.__main__ import main
 from minicheck.notebook import ROOT, Mark, examine
-from minicheck.regrade import Regrade, _outputs
+from minicheck.regrade import Regrade, _outputs, no_files
 from minicheck.sandbox import choose
 from tests.sandboxed import BWRAP
 
@@ -225,6 +226,20 @@ def test_nbgrader_takes_a_number_for_some_of_the_points():
         cell.outputs = _outputs(Mark("shift_test", 3, wrong, share))
         assert determine_grade(cell) == (points, 3)
         nbformat.validate(cell.outputs[-1], ref="output", version=4)
+
+
+def test_links_and_pipes_are_no_files(tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "own.txt").write_text("own")
+    (inner / "link.txt").symlink_to(inner / "own.txt")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "away").symlink_to(inner)
+    assert sorted(no_files(str(tmp_path))) == [str(inner / "link.txt"), str(tmp_path / "pipe")]
+    assert no_files(str(tmp_path / "away"))[0] == str(tmp_path / "away")
+    for number in range(20):
+        (inner / f"{number}.txt").symlink_to(inner / "own.txt")
+    assert no_files(str(tmp_path)) == [str(tmp_path)]
 
 
 @BWRAP
