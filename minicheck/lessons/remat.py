@@ -121,7 +121,7 @@ class AccumulateTokens(Report):
     def check(self, case, got, w, before, micros):
         self._calls(got["calls"], micros)
         holds(got, {"same": "a list that was given was changed, and belongs to the caller."})
-        sizes, rows = [count(m) for m in micros], [len(m) for m in micros]
+        sizes = [count(m) for m in micros]
         k, total = len(micros), sum(sizes)
         share = [n / total for n in sizes]
         mix = lambda parts, weights: sum(p * x for p, x in zip(parts, weights))
@@ -135,18 +135,9 @@ class AccumulateTokens(Report):
                 grads
             )
             / k,
-            "The micro-batches that count were divided by the number of all.": want * (k - 1) / k,
             "The losses are added up: divide.": sum(grads),
-            "It is the sum over tokens: divide by all of them.": mix(grads, sizes),
-            f"It is {k} times too small: the shares add up to 1 already.": want / k,
             "Divided by tokens: the loss is a mean already, so multiply by its tokens.": mix(
                 grads, [1 / n / total if n else 0 for n in sizes]
-            ),
-            "The weights are divided by the largest micro-batch: divide by all tokens.": mix(
-                grads, [n / max(sizes) for n in sizes]
-            ),
-            "They are weighed by the rows of the micro-batches: `counts` has the tokens that count.": mix(
-                grads, [n / sum(rows) for n in rows]
             ),
             "Only the last micro-batch is in it.": grads[-1] * share[-1],
         }
@@ -161,7 +152,7 @@ class AccumulateTokens(Report):
 
         typed(got["grad"], Tensor, "after it, .grad", "a tensor: `backward` adds to it")
         what = f"what is added to .grad, the gradient of the mean over all {total} tokens,"
-        rule = "Is each loss weighted by its part of the tokens?"
+        rule = "Is each loss, a mean, weighted by its part of all the tokens that count, `counts`, and by nothing else?"
         close(got["grad"] - before, want, what, mistakes, rule)
         typed(got["mean"], int | float, "the result", "the mean loss of all tokens, a number")
         if got["graph"]:
@@ -729,12 +720,6 @@ class BestPlan(Report):
     step = 2.0
     cases = (
         Case(1, "4 layers by hand", ([3, 1, 2, 2], [4, 2, 6, 3], 12)),
-        Case(1, "4 layers, all fit", ([3, 1, 2, 2], [4, 2, 6, 3], 15)),
-        Case(
-            1,
-            "10 layers by hand",
-            ([9, 2, 7, 1, 8, 3, 6, 4, 5, 9], [8, 9, 3, 7, 6, 2, 9, 5, 4, 9], 45),
-        ),
         Case(1, "2 layers, too large", ([1, 1], [9, 2], 8)),
         *table(
             lambda n, share: f"{n} layers drawn at random, {share:.0%} of what all need",
@@ -912,31 +897,25 @@ class ReversibleBackward(Report):
                 "x1": {
                     "That is y1 + f(x2): subtract.": y1 + f(x2),
                     "f takes x2, which comes first: not y2.": y1 - f(y2),
-                    "That is y1.": y1,
-                    "f takes x2, not x1 or y1.": y1 - f(y1),
                 },
                 "x2": {
                     "That is y2 + g(y1): subtract.": y2 + g(y1),
-                    "That is y2.": y2,
                     "f and g are exchanged.": y2 - f(y1),
-                    "That is x1: the order is x1, x2, and their gradients.": x1,
                 },
                 NAMES[2]: {
                     "That is dy1: y1 goes through g into y2, too.": dy1,
-                    "That is dy1 + dy2: the way through g is missing.": dy1 + dy2,
                     "The direct way is missing: dy1.": dx1 - dy1,
                 },
                 NAMES[3]: {
                     "That is dy2: x2 goes through f into y1, too.": dy2,
                     "The direct way is missing: dy2.": dx2 - dy2,
-                    "Through f comes the whole gradient of y1, not dy1 alone.": self._through(
-                        f, x2, dy1
-                    )
-                    + dy2,
                 },
             }
         for i in (1, 0, 2, 3):  # x1 comes from x2
-            rule = "Follow each way from it to y1 and y2: gradients of all ways are added."
+            rule = (
+                "Walk back: x2 first, by y1, and then x1, by x2. Follow each way from it to y1 and y2: gradients of all "
+                "ways are added, and through f comes the whole gradient of y1, not dy1 alone."
+            )
             close(found[NAMES[i]], want[i], NAMES[i], looks[NAMES[i]], rule)
         self._parameters(got, [*f.parameters(), *g.parameters()])
 
@@ -965,11 +944,6 @@ class ReversibleBackward(Report):
                 f"backward of f and g have {PRODUCTS}: what is computed out of sight is not counted."
             )
 
-    def _through(self, f, x2, dy1):
-        with torch.enable_grad():
-            x2 = x2.clone().requires_grad_()
-            return torch.autograd.grad(f(x2), x2, dy1)[0]
-
 
 # ------------------------------------------------------------
 # Numbers foretold: bytes, segments, work, a share, a momentum, a rate.
@@ -996,7 +970,6 @@ def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, mic
     slips = {
         "plain_bytes": {
             L * x: "That is their inputs only.",
-            L * (a + x): "The input is among the 400 MB.",
         },
         "segment_bytes": {
             k * x
@@ -1004,36 +977,27 @@ def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, mic
             k
             * x: "That is the inputs only: one segment is computed again, with all that it keeps.",
             L / k * a: "The inputs of the other segments are held, too.",
-            (k - 1) * a + L / k * a: "Of the other segments only inputs are held.",
             (k - 1) * x + L / k * x: "A layer of the segment keeps 400 MB when it runs again.",
         },
         "best": {
             round(
                 L**0.5
             ): "√L is best where a layer keeps its input only. Here it keeps four times as much.",
-            L: "Then all inputs are held.",
             5: "The root of L·x/a? It is the other way round.",
         },
         "work": {
             4 / 3: "Nearly: the last segment is not repeated.",
             (4 - 1 / k): "Over a step without: divide by 3.",
             2 - 1 / k: "That is forward only: a step has the backward, too, of two forwards.",
-            1 - 1 / k: "That is what is repeated, in forwards.",
-            (1 - 1 / k) / 3: "That is what is added.",
             1.5 - 1 / (2 * k): "A backward costs two forwards, so a step costs three.",
         },
         "halves": {
             6 * x: "And the one layer whose backward comes.",
             7 * x + a: "log₂ 64 is 6.",
-            7 * a: "Of a half only its input is held.",
             7 * x: "The last layer keeps all of its 400 MB.",
-            64 * a: "That is all of them.",
-            32 * a: "The first half is halved again, until one layer is left.",
-            15 * x: "That is √L, and with layers that keep their input only.",
         },
         "share": {
             core / 34: "Of all that is kept: 34 + 5as/h.",
-            core: "The part of all that is kept.",
             34 / (34 + core): "That is what stays.",
             100 * core / (34 + core): "A part of 1, not per cent.",
         },
@@ -1041,15 +1005,12 @@ def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, mic
             0.1 / micro: "Nearly: 1 − (1 − m)^(1/k).",
             1 - 0.9**micro: "The other way round: a root.",
             0.9 ** (1 / micro): "That is what is left; the momentum is what comes in.",
-            0.1: "Of one update.",
             0.1 ** (1 / micro): "What is left of the old averages counts: (1 − m).",
         },
         "rate": {
             0.1 * micro: "That is the linear rule.",
             0.1: "That is the rate of one micro-batch.",
             0.1 / micro: "A larger batch wants a larger rate.",
-            0.1 / micro**0.5: "A larger batch wants a larger rate.",
-            micro**0.5: "That is how many times 0.1 it is.",
         },
     }
     for name in ("plain_bytes", "segment_bytes", "halves"):

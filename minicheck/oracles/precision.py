@@ -53,10 +53,6 @@ ROUNDING = {
     "A tie goes to the even one of its neighbours, not away from zero.": dict(
         to=lambda q: math.floor(q + 0.5)
     ),
-    "It is rounded up: take the nearest number.": dict(to=math.ceil),
-    "A tie goes to the even one of its neighbours, not towards zero.": dict(
-        to=lambda q: math.ceil(q - 0.5)
-    ),
     "Below the smallest normal number the step stays what it is there: subnormal numbers are not 0.": dict(
         flush=True
     ),
@@ -141,28 +137,23 @@ class Masters:
     def _unscaled(self, g: Tensor) -> Tensor:
         if self.slip == "in half":
             return (g / self.scale).float()
-        return g.float() * (
-            1 if self.slip == "scaled" else self.scale if self.slip == "times" else 1 / self.scale
-        )
+        return g.float() / (1 if self.slip == "scaled" else self.scale)
 
     def _update(self, i: int) -> None:
         w = self.weights[i]
         m = self.masters[i]
-        sign = -1 if self.slip == "climbs" else 1
         if self.slip == "from weights":
             m.copy_(w)
-        m.sub_(sign * self.lr * self.momenta[i])
+        m.sub_(self.lr * self.momenta[i])
         w.copy_(m)
 
 
 SLIPS = {
     "in half": "The gradients were divided in half precision, where they become 0 or lose bits: convert first.",
     "scaled": "The gradients were not divided by the scale.",
-    "times": "The gradients were multiplied by the scale: the loss was, so divide.",
     "no mu": "The momentum was not multiplied by mu before the gradient was added.",
     "from weights": "The update was added to the rounded weight, and what rounding had lost was lost again: the master "
     "is what is stepped.",
-    "climbs": "It goes up the gradient: subtract.",
     "coasts": "A parameter without a gradient was moved by its momentum: it is left alone.",
     "momenta": "The step was skipped, but not for the momenta: nothing may change.",
     "nothing": "It is as it was before the first step: change the tensors that were given, in place.",

@@ -332,7 +332,7 @@ def test_modes_right_for_some_only(lists):
         return Spoiled
 
     assert_wrong(
-        f"autocast: a {lists} function",
+        f"a {lists} function",
         check.autocast,
         map(spoiled, ["float16 only", "two at most"]),
     )
