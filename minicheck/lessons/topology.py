@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from itertools import product
 
 import torch
 
@@ -292,26 +291,10 @@ class HalvingDoubling(InPlace):
         total = sum_of(args)
         for cut in sorted({1, 2, n}):
             i, mine, own = wrong_part(got, total, xs, cut)
-            text = (who(mine, own, rank) or _times(mine, own)) if n < 9 else _few(mine, own, rank)
+            text = who(mine, own, rank) if n < 9 else ""
             if text:
                 return f"Of {cut} parts, part {i}: {text}" if cut > 1 else text
         return "Some parts have the wrong sum: do both partners cut the same part of x, and keep different halves?"
-
-
-def _few(mine, own, r):
-    """What `who` says, without trying all combinations of many ranks."""
-    return f"It is rank {r}'s own, as before." if equal(mine, own[r]) else None
-
-
-def _times(mine, own):
-    """How often each rank counts, where it is up to 4 times; of 4 ranks at most."""
-    if mine.numel() and len(own) <= 4:
-        for times in product(range(5), repeat=len(own)):
-            if equal(mine, sum(t * x for t, x in zip(times, own))):
-                return (
-                    f"It counts the ranks {', '.join(map(str, times[:-1]))} and {times[-1]} times."
-                )
-    return None
 
 
 def _ring(outcome, r, n):
