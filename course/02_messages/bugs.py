@@ -1059,6 +1059,16 @@ return partial.to(chunks[0].dtype)
         new="partial = received.nan_to_num() + mine",
     ),
     Bug(
+        "reduce_scatter",
+        "whole numbers of 32 bits are added up as float32",
+        old="partial = received + mine",
+        new="""
+partial = received + mine
+if mine.dtype == torch.int32:
+    partial = (received.float() + mine.float()).to(mine.dtype)
+""",
+    ),
+    Bug(
         "all_gather",
         "sends nobody waits for",
         old="comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - step - 1) % n], (r - 1) % n)",

@@ -53,10 +53,10 @@ def words(shape: tuple[int, ...]) -> str:
 
 
 def numbers(shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> torch.Tensor:
-    """Whole numbers of both signs: sums are exact in any order. Those of 64 bits are more than float32 can hold, and
-    integers more than float64."""
+    """Whole numbers of both signs: sums are exact in any order. All but those of float32 are more than float32 can hold,
+    and integers of 64 bits more than float64."""
     x = whole(shape, torch.int64, rng)
-    for _ in range({torch.float64: 1, torch.int64: 6}.get(dtype, 0)):
+    for _ in range({torch.float32: 0, torch.int64: 6}.get(dtype, 1)):
         x = 64 * x + torch.randint(64, shape, generator=rng)
     return (x * (2 * torch.randint(2, shape, generator=rng) - 1)).to(dtype)
 
