@@ -6,7 +6,7 @@ The networks, whose backward takes time, come first; how long a step may take, t
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,6 @@ from minidist.collectives import all_reduce_
 from minidist.comm.world import World
 
 from ..exam import (
-    ALL,
     HALF,
     ROUGHLY,
     Case,
@@ -46,6 +45,7 @@ from ..exam import (
     shuffled,
     timed,
     unchanged,
+    uniform,
     waited,
     wrong_means,
 )
@@ -173,30 +173,15 @@ class AssignBuckets(Solo):
             return
         flat, count = [i for b in buckets for i in b], len(sizes)
         shown = f"{sizes} bytes, room for {room}, {first} in the first: " if count <= 12 else ""
-        if sorted(flat) != list(range(count)):
-            lost, twice = (
-                sorted(set(range(count)) - set(flat)),
-                sorted({i for i in flat if flat.count(i) > 1}),
-            )
-            what = f"{twice[:5]} are there twice" if twice else "some do not exist"
-            what = f"{lost[:5]} are in none" if lost else what
-            raise Wrong(
-                f"{shown}every position from 0 to {count - 1} belongs into one bucket: {what}."
-            )
         if [] in buckets:
             raise Wrong(
                 f"{shown}bucket {buckets.index([])} is empty. A gradient that is larger than the room opens a "
                 "bucket of its own, the next empty one."
             )
-        if flat == list(range(count)):
-            raise Wrong(
-                f"{shown}the buckets begin with gradient 0, of the first layer: backward reaches it last. "
-                "Begin with the last gradient."
-            )
         if flat != list(range(count))[::-1]:
             raise Wrong(
-                f"{shown}one bucket after the other, the positions should go from {count - 1} down to 0, the "
-                f"order in which gradients are ready, and they are {flat[:12]}."
+                f"{shown}one bucket after the other, the positions should go from {count - 1} down to 0, the order in "
+                f"which gradients are ready, each of them once, and they are {flat[:12]}."
             )
         _rooms(buckets, sizes, room, first, shown)
 
@@ -228,20 +213,21 @@ class Bucketed(Exam):
         "2(n−1) messages a bucket; then 2 and 3 real processes."
     )
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(
-            n,
-            f"n = {n}, {count} gradients in {cuts} bucket{'s' * (cuts > 1)}{', nan in one' * (n == 5)}",
-            (count, cuts),
-        )
-        for n, given in {
-            3: ((6, 2), (1, 1), (9, 4), (5, 5)),
-            2: ((6, 3), (4, 1)),
-            4: ((7, 3),),
-            1: ((4, 2),),
-            5: ((8, 3),),
-        }.items()
-        for count, cuts in given
+    cases = ranked(
+        lambda n, count, cuts: (
+            f"n = {n}, {count} gradients in {cuts} bucket{'s' * (cuts > 1)}{', nan in one' * (n == 5)}"
+        ),
+        (
+            (3, 6, 2),
+            (3, 1, 1),
+            (3, 9, 4),
+            (3, 5, 5),
+            (2, 6, 3),
+            (2, 4, 1),
+            (4, 7, 3),
+            (1, 4, 2),
+            (5, 8, 3),
+        ),
     )
     processes = (
         Case(3, "3 real processes, 6 gradients in 2 buckets", (6, 2)),
@@ -250,10 +236,7 @@ class Bucketed(Exam):
 
     def draw(self, case, rng):
         (count, cuts), draw = case.given, partial(integer, rng)
-        shapes = [
-            [(draw(2, 6), draw(2, 9)), (draw(3, 20),), ()][min(2, draw(0, 5) // 2)]
-            for _ in range(count)
-        ]
+        shapes = [((draw(2, 6), draw(2, 9)), (draw(3, 20),), ())[draw(0, 3)] for _ in range(count)]
         dtype = torch.float32 if case.n == 2 and count == 4 else torch.float64
         buckets = reversed_cut(count, cuts, rng)
         if case != self.cases[0]:  # neither neighbours nor in reverse
@@ -646,18 +629,14 @@ class StepSeconds(Solo):
     def draw(self, case, rng):
         """`share`: seconds on the wire for each of backward, on average."""
         n, count, share = case.given
-        uniform = lambda low, high: (
-            low + (high - low) * torch.rand((), generator=rng, dtype=torch.float64).item()
-        )
-        ready, total = [], 0.0
-        for _ in range(count):
-            total += round(uniform(0.3, 1.7) * 1e6) * 2e-9  # so many products of two numbers
-            ready.append(total)
-        alpha = uniform(0.1, 0.4) * max(share, 0.1) * total / count / max(1, 2 * (n - 1))
-        beta = 10 ** uniform(-10.5, -9.5)
-        wire = 0.75 * max(share, 0.1) * total / count / beta
-        nbytes = [n * int(uniform(0.4, 1.6) * wire / (2 * max(1, n - 1))) for _ in range(count)]
-        return [([max(n, size) for size in nbytes], ready, n, alpha, beta)]
+        between = lambda low, high: low + (high - low) * uniform(rng)
+        # so many products of two numbers
+        ready = list(accumulate(round(between(1.5e5, 8.5e5)) * 2e-9 for _ in range(count)))
+        wire, steps = ready[-1] / count * max(share, 0.1), max(1, 2 * (n - 1))
+        alpha, beta = between(0.1, 0.4) * wire / steps, 10 ** between(-10.5, -9.5)
+        most = 0.75 * wire / steps / beta
+        nbytes = [n * max(1, int(between(0.4, 1.6) * most)) for _ in range(count)]
+        return [(nbytes, ready, n, alpha, beta)]
 
     def judge(self, case, args, outcome):
         got, want = number(outcome.results[0]["found"], "the result"), clock(*args[0])
@@ -693,14 +672,10 @@ def slips_of(
         return wire
 
     costs = [took(size) for size in nbytes]
-    right, gaps = queued(costs), [b - a for a, b in zip([0.0, *ready], ready, strict=False)]
+    right = queued(costs)
     slips = {
         ready[-1]
         + sum(costs): "That is without overlap: buckets may travel while backward goes on.",
-        max(
-            ready[-1], sum(costs)
-        ): "The larger of the two times is a lower bound: the wire rests until the first "
-        "bucket is complete, and backward is over before the last one starts.",
         ready[-1]
         + costs[
             -1
@@ -708,10 +683,9 @@ def slips_of(
         ready[0]
         + sum(costs): "The wire may rest, too: a bucket does not start before it is complete.",
         max(
-            at + cost for at, cost in zip(ready, costs, strict=True)
+            map(sum, zip(ready, costs))
         ): "One wire, one bucket at a time: a bucket waits for the one before it.",
         sum(costs): "That is the wire's time alone.",
-        ready[-1]: "That is backward alone.",
         queued([took(s, n - 1, (n - 1) / n) for s in nbytes]): HALF,
         queued(
             [took(s, 2 * (n - 1), 2) for s in nbytes]
@@ -720,13 +694,9 @@ def slips_of(
             [took(s, 1) for s in nbytes]
         ): "Each of the 2(n−1) messages of a ring starts with an α.",
         queued([took(s, 0) for s in nbytes]): "The latencies are missing.",
-        queued([took(s, 2 * (n - 1), 0) for s in nbytes]): "The bytes are missing.",
         queued(
             [took(s, 2 * n, 2) for s in nbytes]
         ): "In a ring of n ranks a chunk takes n−1 steps, not n.",
-        sum(
-            max(gap, cost) for gap, cost in zip(gaps, costs, strict=True)
-        ): "Bucket k travels while bucket k+1 is computed, not while it is computed itself.",
         1e3 * right: "Seconds are asked for.",
     }
     return {value: text for value, text in slips.items() if not near(value, right, ROUGHLY)}
@@ -756,33 +726,27 @@ def predict_overlap(
             steps * b: "That is what is still sent.",
             steps * (tensors - 1): f"That is with one bucket: there are {b}.",
             (n - 1) * (tensors - b): HALF,
-            n * steps * (tensors - b): ALL,
         },
         "bucket": {
             one / 2: HALF,
             factor * nbytes / b * beta: "The latencies are missing.",
             steps * alpha + factor * nbytes * beta: "That is all gradients in one bucket.",
-            b * one: f"That is all {b} buckets.",
-            steps * alpha: "The bytes are missing.",
             alpha + factor * nbytes / b * beta: "Each of the 2(n−1) messages starts with an α.",
         },
         "afterwards": {
             backward + one: "That is one bucket after backward: here all of them come after it.",
             b * one: "And backward?",
-            backward: "And the buckets?",
         },
         "beside": {
             backward + b * one: "That is without overlap.",
             backward: "The last bucket starts when backward ends.",
             backward / b
             + b * one: "The wire is faster than backward here, and waits for each bucket.",
-            b * one: "The wire waits for the gradients.",
         },
         "slow": {
             backward
             + slow: "A bucket takes longer than the next one needs to be computed: they queue.",
             backward + b * slow: "That is without overlap.",
-            b * slow: "The wire rests until the first bucket.",
             backward / b + b * 2 * one: "Bytes take twice as long, latencies do not.",
             backward + one: "The wire is half as fast: β is twice as large.",
         },
@@ -794,7 +758,6 @@ def predict_overlap(
         },
         "variance": {
             2.0: "That is within the ranks: their means differ.",
-            1.25: "That is between the ranks alone.",
             2 + 5 / 3: "Divide by the number of means, not by one less.",
         },
     }
@@ -882,7 +845,7 @@ class SyncStatistics(Exam):
             if isinstance(got, Tensor) and got.numel() and (got == got.reshape(-1)[0]).all():
                 got = got.reshape(-1)[0]  # one for each channel
             return close(got, want, what, own, "It is the samples of all ranks, one number.", 0)
-        looks = lambda got: _looks(name, got, parts, rank)
+        looks = lambda got: _looks(name, got, parts)
         close(got, want, what, looks, RULE[name], 1e-12 if name == "mean" else CLOSE)
 
     def cost(self, case, args, outcome):
@@ -900,73 +863,35 @@ RULE = {
 }
 
 
-def _looks(name, got, parts, rank):
+def _looks(name, got, parts):
     """What a wrong mean or variance looks like."""
     if got.isnan().any():
         return (
             "The mean of no samples is nan, and nan · 0 is nan: a rank without samples sends zeros."
         )
-    whole, own = torch.cat(parts), parts[rank]
-    if name == "mean" and near(got, whole.mean(0), 1e-5):
-        return "Its first digits are right: is something computed in float32?"
-    if (
-        name == "var"
-        and whole.mean(0).abs().max() > FAR / 2
-        and near(got, whole.var(0, correction=0), 0.05)
-    ):
+    whole, there = torch.cat(parts), [x for x in parts if len(x)]
+    right = whole.var(0, correction=0)
+    means = torch.stack([x.mean(0) for x in there])
+    if name == "mean":
+        return {
+            "It is the plain mean of the means: a rank with few samples counts as much as one with many.": means.mean(
+                0
+            ),
+            "It is the variance: the order is (mean, var, count).": right,
+        }
+    if whole.mean(0).abs().max() > FAR / 2 and near(got, right, 0.05):
         return (
-            "A few digits are right: two large numbers that are nearly equal were subtracted, as E[x²] − E[x]² "
-            "does. Center first: add up (x − mean)²."
+            "A few digits are right: two large numbers that are nearly equal were subtracted, as E[x²] − E[x]² does. "
+            "Center first: add up (x − mean)²."
         )
-    looks = {}
-    if len(own):
-        looks[f"It is rank {rank}'s own."] = (
-            own.mean(0) if name == "mean" else own.var(0, correction=0)
-        )
-    looks |= (_means if name == "mean" else _variances)(
-        whole, [x for x in parts if len(x)], len(parts)
-    )
-    return recognized(got, looks, RULE[name], lambda a, b: near(a, b, CLOSE))
-
-
-def _means(whole, there, n):
-    """What a wrong mean may be. there: the parts of the ranks that have samples."""
-    means = torch.stack([x.mean(0) for x in there])
+    own = torch.stack([x.var(0, correction=0) for x in there])
+    within = sum(len(x) * spread for x, spread in zip(there, own)) / len(whole)
     return {
-        "It is the plain mean of the means: a rank with few samples counts as much as one with many.": means.mean(
-            0
-        ),
-        "It is a sum of means.": means.sum(0),
-        "It is a sum.": whole.sum(0),
-        f"It is divided by {n}: by the ranks, not by the samples.": whole.sum(0) / n,
-        f"It is divided by {n} once too often.": whole.mean(0) / n,
-        "It is the variance: the order is (mean, var, count).": whole.var(0, correction=0),
-        f"It is the sum of the means, divided by {n} ranks, also those without samples.": means.sum(
-            0
-        )
-        / n,
-    }
-
-
-def _variances(whole, there, n):
-    """What a wrong variance may be."""
-    means = torch.stack([x.mean(0) for x in there])
-    sizes = torch.tensor([float(len(x)) for x in there], dtype=torch.float64)[:, None] / len(whole)
-    spread = torch.stack([x.var(0, correction=0) for x in there])
-    within, between = (sizes * spread).sum(0), (sizes * (means - whole.mean(0)).square()).sum(0)
-    total = (within + between) * len(whole)
-    return {
-        "It is the plain mean of the ranks' variances: what lies between their means is missing.": spread.mean(
+        "It is the plain mean of the ranks' variances: what lies between their means is missing.": own.mean(
             0
         ),
         "What lies between the ranks' means is missing.": within,
-        f"It is the sum of the ranks' variances, divided by {n}.": spread.sum(0) / n,
-        "It is a sum of squares: divide it by the number of samples.": total,
-        "It is divided by the samples less one: batch norm divides by all of them.": total
-        / (len(whole) - 1),
-        "It is the variance between the ranks alone.": between,
-        "It is the square root: the standard deviation.": (within + between).sqrt(),
-        "It is the mean of the squares, without the square of the mean.": whole.square().mean(0),
+        "It is divided by the samples less one: batch norm divides by all of them.": whole.var(0),
         "Between the means, a rank counts as much as any other: weigh with the samples.": within
         + means.var(0, correction=0),
     }
@@ -1019,42 +944,24 @@ class SyncBackward(Exam):
         few(outcome, most, hint, 2 * (n - 1))
 
     def _looks(self, args, rank):
-        dy, normal, scale, count = args[rank]
-        n, size = len(args), max(1, len(dy))
-        one, two = (
-            sum(f(a) for a in args) for f in (lambda a: a[0].sum(0), lambda a: (a[0] * a[1]).sum(0))
-        )
-        mine = dy.sum(0)
-        mine2 = (dy * normal).sum(0)
-        zero = 0 * one
-
-        def dx(a, b, by=count, factor=scale):
-            return factor * (dy - a / by - normal * b / by)
-
+        dy, xhat, scale, count = args[rank]
+        size = max(1, len(dy))
+        both = lambda dy, xhat, *_: torch.stack([dy.sum(0), (dy * xhat).sum(0)])
+        dx = lambda sums, by=count: scale * (dy - sums[0] / by - xhat * sums[1] / by)
+        mine, sums = both(*args[rank]), sum(both(*some) for some in args)
+        first = torch.tensor([[1.0], [0.0]])
         return {
-            "The sums are this rank's own: they run over all ranks' samples.": dx(
-                mine, mine2, size
-            ),
-            f"The sums are this rank's own, divided by all {count} samples.": dx(mine, mine2),
+            "The sums are this rank's own: they run over all ranks' samples.": dx(mine, size),
             "The sums are divided by this rank's samples: `count` has those of all ranks.": dx(
-                one, two, size
+                sums, size
             ),
             "The means over the ranks are divided by count: add up, do not average.": dx(
-                one / n, two / n
+                sums / len(args)
             ),
-            f"The sums are divided by {n} ranks, not by the samples.": dx(one, two, n),
-            "The sums are not divided by the number of samples.": dx(one, two, 1),
-            "Only dy, scaled: mean and variance depend on x, too.": dx(zero, zero),
-            "The term with xhat is missing: the variance depends on x, too.": dx(one, zero),
-            "The term with Σ dy is missing: the mean depends on x, too.": dx(zero, two),
-            "Σ dy is exchanged, Σ dy·xhat is not.": dx(one, mine2),
-            "Σ dy·xhat is exchanged, Σ dy is not.": dx(mine, two),
-            "`scale` is missing.": dx(one, two, factor=1.0),
-            "It is divided by `scale`: multiply.": dx(one, two, factor=1 / scale),
-            "`scale` is there twice.": dx(one, two, factor=scale**2),
-            "A sign: both terms are taken off dy.": dx(-one, -two),
-            "A sign: the term with Σ dy is taken off, too.": dx(-one, two),
-            "A sign: the term with xhat is taken off, too.": dx(one, -two),
-            "Σ dy·xhat is to be multiplied with xhat.": scale * (dy - one / count - two / count),
-            "Σ dy and Σ dy·xhat are swapped.": dx(two, one),
+            "The sums are not divided by the number of samples.": dx(sums, 1),
+            "The term with xhat is missing: the variance depends on x, too.": dx(first * sums),
+            "The term with Σ dy is missing: the mean depends on x, too.": dx(sums - first * sums),
+            "Σ dy is exchanged, Σ dy·xhat is not.": dx(first * sums + (1 - first) * mine),
+            "Σ dy·xhat is exchanged, Σ dy is not.": dx(first * mine + (1 - first) * sums),
+            "A sign: both terms are taken off dy.": dx(-sums),
         }
