@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +87,7 @@ class AccumulateTokens(Report):
     )
 
     def draw(self, case, rng):
-        drawn = lambda *shape: normal(rng, *shape)
+        drawn = partial(normal, rng)
         sizes = case.given or [3, *integers(rng, 0, 20, 8)]
         padding = [4, *integers(rng, 0, 5, len(sizes))]
         micros = [
@@ -358,7 +359,7 @@ class Recompute(Report):
 
     def draw(self, case, rng):
         blocks, learn, factor = case.given
-        drawn = lambda *shape: normal(rng, *shape)
+        drawn = partial(normal, rng)
         return [
             (
                 [(drawn(WIDTH, WIDTH), drawn(WIDTH)) for _ in range(blocks)],
@@ -848,7 +849,7 @@ class ReversibleBackward(Report):
 
     def draw(self, case, rng):
         rows, width = case.given
-        drawn = lambda *shape: normal(rng, *shape)
+        drawn = partial(normal, rng)
         weights = [(drawn(width, width), drawn(width)) for _ in range(2)]
         x1, x2, dy1, dy2 = (drawn(rows, width) for _ in range(4))
         f, g = (Part(w, b) for w, b in weights)
