@@ -334,6 +334,8 @@ class Fused(Solo):
             product = draw(3) == 0 and i != 2
             recent = names if draw(2) else names[-4:]
             reads = [names[-1], recent[draw(len(recent))]] if i else ["x", "w"]
+            if i > 8:
+                reads.append(f"t{i - 7}")  # a result of long ago
             operators.append(
                 (
                     f"{'op' if draw(2) else 'mm'}{i}",
