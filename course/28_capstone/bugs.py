@@ -1266,4 +1266,10 @@ combine = {"sum": torch.add, "min": least, "max": torch.maximum, "prod": torch.m
         old="parts[r].copy_(input)",
         new="parts[r].add_(input)",
     ),
+    Bug(
+        "reduce_single",
+        "the mean is a whole number",
+        old='output.copy_(partial / n if op == "mean" else partial)',
+        new='output.copy_(partial // n if op == "mean" else partial)',
+    ),
 ]
