@@ -765,6 +765,7 @@ def plain(text, blobs=b""):
         encode(torch.ones(4))[:-1],
         encode({"a": 1}).replace(b"dict", b"dirt"),
         plain('{"tensor": []}'),
+        plain('{"tensor": ["float32", [1099511627776, 1099511627776, 0]]}'),
         plain('{"tensor": ["float32", [Infinity]]}'),
         plain('{"tensor": ["float32", [1e30]]}'),
         plain('{"tensor": ["float32", [-1]]}'),

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -13,7 +14,9 @@ from nbgrader.utils import determine_grade
 
 import minicheck as check
 from minicheck import __main__
+from minicheck import notebook as judge
 from minicheck.__main__ import main
+from minicheck.exam import pack
 from minicheck.notebook import ROOT, Mark, examine
 from minicheck.regrade import Regrade, _outputs, no_files
 from minicheck.sandbox import choose
@@ -251,3 +254,27 @@ def test_regrade_marks_what_the_kernel_believed():
     [output] = nb.cells[2].outputs
     assert output.output_type == "error" and "Wrong: " in output.traceback[0]
     assert [output.text for output in nb.cells[4].outputs] == ["right\n"]
+
+
+def test_a_judge_that_fails_leaves_the_nursery(monkeypatch):
+    """Else the next exercise would be examined where the last one's modules are refused, and not its own."""
+
+    class Box:
+        line, process, odd, closed = None, SimpleNamespace(pid=0), (), False
+
+        def close(self):
+            self.closed = True
+
+    class Asked(judge.Nursery):
+        def ask(self, *given, seconds=0.0): ...
+
+    def fails(*given):
+        raise KeyError("found")
+
+    box = Box()
+    monkeypatch.setattr(judge, "Nursery", Asked)
+    monkeypatch.setattr(judge, "examined", fails)
+    examiner = judge.Examiner(SimpleNamespace(start=lambda *given, **more: box))
+    with pytest.raises(KeyError):
+        examiner.all_reduce(pack("all_reduce", len))
+    assert box.closed and examiner._inside is None
