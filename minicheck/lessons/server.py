@@ -303,7 +303,10 @@ def _ranges(found, sizes, shown):
                 raise Wrong(
                     f"{shown}server {server} has an empty piece of parameter {param}: leave it out."
                 )
-    flat = [(param, i) for some in found for param, first, end in some for i in range(first, end)]
+    flat = []
+    for some in found:
+        for param, first, end in some:
+            flat += [(param, i) for i in range(first, end)]
     want = [(param, i) for param, size in enumerate(sizes) for i in range(size)]
     if sorted(flat) != want:
         lost = [
