@@ -230,30 +230,34 @@ class Exam:
         """Raise Costly if the right numbers came with too many messages or bytes."""
 
 
+COSTLY = 0.5  # of the points, for what is right and takes too much, where an exam does not say how much each cost is worth
+
+
 def look(exam: Exam, outcomes: Iterable[tuple[Case, list[tuple], Outcome]]) -> None:
-    """Raise Wrong unless every case is right, and every promise is kept; each is looked at until it is broken."""
+    """Raise Wrong unless every case is right, and Costly, with its share, where that alone is wrong."""
+    shares = {"judge": COSTLY} | exam.promises
     broken: dict[str, str] = {}
     for case, args, outcome in outcomes:
         try:
-            exam.judge(case, args, outcome)
+            for promise in shares:
+                words = _cost(exam, promise, case, args, outcome)
+                if words:
+                    broken.setdefault(promise, f"{case.what}: {words}")
             waited(outcome)
-            for promise in exam.promises:
-                broken[promise] = broken.get(promise) or _cost(exam, promise, case, args, outcome)
         except Wrong as wrong:
             raise Wrong(f"{exam.name}: {case.what}: {wrong}") from None
-    words = [said for said in broken.values() if said]
-    if words:
-        share = 1.0 - sum(exam.promises[promise] for promise, said in broken.items() if said)
-        words.append(f"All else is right: {share:.0%} of the points.")
+    if broken:
+        share = 1.0 - sum(shares[promise] for promise in broken)
+        words = [*broken.values(), f"All else is right: {share:.0%} of the points."]
         raise Costly(f"{exam.name}: " + "\n".join(words), share)
 
 
 def _cost(exam: Exam, promise: str, case: Case, args: list[tuple], outcome: Outcome) -> str:
-    """What to say of a promise that is not kept in a case, or ""."""
+    """What takes too much in a case, or "": the result is right."""
     try:
         getattr(exam, promise)(case, args, outcome)
     except Costly as costly:
-        return f"{case.what}: {costly}"
+        return str(costly)
     return ""
 
 
