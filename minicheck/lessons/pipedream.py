@@ -435,7 +435,7 @@ class RunPipeDream(RunStage):
         given = super().draw(case._replace(given=("1f1b", M)), rng)
         rows = [updated("1f1b", s, case.n, M, 1) for s in range(case.n)]
         rows = [delayed(row) if kind == "late" else row for row in rows]
-        rate = (1 + integer(rng, 0, 4)) / 16
+        rate = (1 + integer(rng, 0, 4)) / 2  # so that a wrong step is no rounding
         return [
             ([first, first[0].clone(), second], row, xs, ys, rate)
             for row, ((first, second), _, xs, ys) in zip(rows, given)
