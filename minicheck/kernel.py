@@ -120,7 +120,9 @@ def keep_to_itself() -> None:
     code = answer_filter(platform.machine())
     rows = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(rows))
-    PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2  # prctl(2)
+    PR_SET_NO_NEW_PRIVS = 38  # prctl(2)
+    PR_SET_SECCOMP = 22
+    SECCOMP_MODE_FILTER = 2
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)

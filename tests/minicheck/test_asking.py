@@ -1,6 +1,8 @@
 """What is left of the files of the examinations in the process of an answer."""
 
 import os
+import sys
+from functools import partial
 
 import pytest
 
@@ -20,13 +22,14 @@ def left(name):
     """{module: names} of these files in a process that asks this examination, and its own class's."""
     exam = getattr(minicheck, name).exam
     keep_asking(exam)
-    found = {
-        module: {n for n in vars(sys_module) if not n.startswith("__")}
-        for module, sys_module in refuse.sys.modules.items()
-        if refuse.under(module, FILES)
-    }
-    kinds = [kind for kind in type(exam).__mro__ if kind not in (Exam, object)]
-    return found, {n for kind in kinds for n in vars(kind) if refuse.under(kind.__module__, FILES)}
+    modules = [module for module in sys.modules if refuse.under(module, FILES)]
+    return {module: {*vars(sys.modules[module])} for module in modules}, own_names(exam)
+
+
+def own_names(exam):
+    """What the examination's classes have, but for those that all have."""
+    kinds = [kind for kind in type(exam).__mro__ if refuse.under(kind.__module__, FILES)]
+    return set().union(*map(vars, kinds))
 
 
 def in_a_fork(act):
@@ -44,7 +47,7 @@ def in_a_fork(act):
 @pytest.mark.parametrize("name", SECRETS)
 def test_the_judges_half_is_gone(name):
     module, names = SECRETS[name]
-    there = vars(refuse.sys.modules[module])
+    there = vars(sys.modules[module])
     assert all(n in there for n in names)  # as long as it was not forked
 
     def gone():
@@ -65,29 +68,15 @@ def test_what_asks_is_there():
     assert in_a_fork(there)
 
 
+def asks_only(exam):
+    keep_asking(exam)
+    return callable(exam.run) and not own_names(exam) & {*JUDGES}
+
+
 def test_each_examination_keeps_its_run():
     """Whatever is asked by a `run` of a lesson's own has it, and has no judge's half."""
-
-    def kept():
-        return all(
-            in_a_fork(
-                lambda exam=exam: (
-                    keep_asking(exam) is None
-                    and callable(exam.run)
-                    and not any(
-                        n in vars(k)
-                        for k in type(exam).__mro__[:-2]
-                        if k.__module__ in MINE
-                        for n in JUDGES
-                    )
-                )
-            )
-            for exam in EXAMS
-        )
-
-    assert kept()
+    assert all(in_a_fork(partial(asks_only, exam)) for exam in EXAMS)
 
 
 EXAMS = [g.exam for g in vars(minicheck).values() if isinstance(getattr(g, "exam", None), Exam)]
 EXAMS = [exam for exam in EXAMS if not isinstance(exam, Prediction)]
-MINE = {type(exam).__module__ for exam in EXAMS}

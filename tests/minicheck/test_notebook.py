@@ -260,7 +260,10 @@ def test_a_judge_that_fails_leaves_the_nursery(monkeypatch):
     """Else the next exercise would be examined where the last one's modules are refused, and not its own."""
 
     class Box:
-        line, process, odd, closed = None, SimpleNamespace(pid=0), (), False
+        line = None
+        process = SimpleNamespace(pid=0)
+        odd = ()
+        closed = False
 
         def close(self):
             self.closed = True
