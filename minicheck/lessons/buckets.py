@@ -19,6 +19,7 @@ from ..exam import (
     HALF,
     ROUGHLY,
     Case,
+    Costly,
     Exam,
     Outcome,
     Prediction,
@@ -46,7 +47,6 @@ from ..exam import (
     timed,
     unchanged,
     uniform,
-    waited,
     wrong_means,
 )
 from ..oracles.buckets import accumulated, buckets_hooked, clock, fill
@@ -275,7 +275,6 @@ class Bucketed(Exam):
         means(found, own, lambda *_: None, MIXED)
         for r, got in enumerate(outcome.results):
             _views(r, got, buckets, values)
-        waited(outcome)
         _messages(outcome, n, buckets, values)
 
 
@@ -405,7 +404,7 @@ def counted(outcome: Outcome, n: int, all_reduces: int, extra: int = 0) -> None:
     most = 2 * (n - 1) * (all_reduces + extra)
     for r in range(n):
         if outcome.messages(r) > most:
-            raise Wrong(
+            raise Costly(
                 f"the gradients are right, but rank {r} sends {outcome.messages(r) - 2 * (n - 1) * extra} "
                 f"messages, and {all_reduces} all-reduces, one for each bucket and step, are "
                 f"{2 * (n - 1) * all_reduces}. Is something sent twice, or each gradient alone?"
@@ -477,7 +476,6 @@ class Overlapped(Exam):
             changed = "the parameters themselves were changed. It is p.grad that is averaged."
             holds(got, {"kept": changed}, f"rank {r}: ")
         self.averaged(case, args, outcome)
-        waited(outcome)
         counted(outcome, case.n, STEPS * len(args[0][2]))
         after = partial(buckets_hooked, beside=False)
         hint = (
@@ -570,7 +568,6 @@ class AccumulateOverlapped(Overlapped):
                     f"rank {r}: in {STEPS} steps {STEPS * k} backwards were given, and {got['called']} were called."
                 )
         self.averaged(case, args, outcome)
-        waited(outcome)
         counted(outcome, case.n, STEPS * len(args[0][2]), extra=STEPS * k)
         left = (
             "the gradients are right, but hooks are left on the parameters: the next step, which registers "

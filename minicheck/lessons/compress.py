@@ -12,6 +12,7 @@ from ..exam import (
     HALF,
     NUMBERS,
     Case,
+    Costly,
     Exam,
     Outcome,
     Prediction,
@@ -210,7 +211,7 @@ def gathered_twice(outcome: Outcome, what: str, times: int = 1) -> None:
     n, sent = len(outcome.results), outcome.messages()
     most = times * 2 * n * (n - 1)
     if sent > most:
-        raise Wrong(
+        raise Costly(
             f"the numbers are right, but all ranks together send {sent} messages, and {most} are enough: {what}, one "
             "message each to every other."
         )

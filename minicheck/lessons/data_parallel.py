@@ -20,6 +20,7 @@ from ..exam import (
     NUMBERS,
     UNKNOWN,
     Case,
+    Costly,
     Exam,
     Outcome,
     Prediction,
@@ -44,7 +45,6 @@ from ..exam import (
     same,
     typed,
     unchanged,
-    waited,
     wrong_means,
 )
 
@@ -375,7 +375,6 @@ class ReplicaExam(Exam):
         found = [got["grads"] for got in outcome.results]
         looks = lambda r, name, got: self.looks(r, filled(model, parts, name), parts, outcome)
         same_gradients(found, gradient(model, *together(parts)), looks)
-        waited(outcome)
         cheap(outcome, case.n, trainable(model), frozen(model), self.extra * case.n)
 
     extra = 0  # bytes of a rank that something else than gradients may take, times n
@@ -519,7 +518,6 @@ class AverageHooks(ReplicaExam):
                 p.grad = found[0][name]
             step_(module)
             model = model._replace(values={name: x.detach() for name, x in state(module).items()})
-        waited(outcome)
         count = len(self.steps)
         cheap(outcome, case.n, count * trainable(model), count * frozen(model))
 
@@ -599,7 +597,7 @@ class MyBatches(Exam):
             for b, part in enumerate(parts):
                 self._part(r, part, b, [whole[b][s * size : s * size + size] for s in range(n)])
         if outcome.messages():
-            raise Wrong(
+            raise Costly(
                 "the parts are right, but messages are sent: every rank has the whole order already."
             )
 
@@ -747,11 +745,10 @@ class Accumulate(ReplicaExam):
         for r, got in enumerate(outcome.results):
             self._one_by_one(r, got["log"], k, len(parts[r][0][0]))
             if got["left"]:
-                raise Wrong(
+                raise Costly(
                     f"the gradient is right, but when a forward begins on rank {r}, {got['left']} outputs of layers are "
                     "still there from forwards before it. Backward frees them: is its graph retained, or are they kept?"
                 )
-        waited(outcome)
         self._once(outcome, n, k, model)
 
     def _looks(self, rank, micro, stale, sent):
@@ -793,7 +790,7 @@ class Accumulate(ReplicaExam):
     def _one_by_one(self, rank, log, k, size):
         forwards = [entry for entry in log if entry != "backward"] if isinstance(log, list) else []
         if any(isinstance(f, int) and f > size for f in forwards):
-            raise Wrong(
+            raise Costly(
                 f"the gradient is right, but rank {rank} runs a forward with {max(forwards)} samples: a "
                 f"micro-batch has {size}, because more do not fit into memory."
             )
@@ -803,7 +800,7 @@ class Accumulate(ReplicaExam):
                 f"{k} micro-batches: one module(x) for each."
             )
         if any(a != "backward" and b != "backward" for a, b in pairwise(log)):
-            raise Wrong(
+            raise Costly(
                 f"the gradient is right, but rank {rank} begins a forward before the backward of the last: the "
                 "activations of several micro-batches are in memory at once. Backward after each."
             )
@@ -877,7 +874,6 @@ class StartEqual(ReplicaExam):
                 looks = partial(self._looks, values=values, rank=r, buffer=name in buffers)
                 same(got["state"].get(name), want, f"rank {r}: {name}", looks)
             holds(got, HELD, f"rank {r}: ")
-        waited(outcome)
         most = sum(
             (case.n**2 - 1) * -(-x.numel() // case.n) * x.element_size()
             for x in all_values[0].values()

@@ -13,6 +13,7 @@ from ..exam import (
     HIDDEN,
     NUMBERS,
     Case,
+    Costly,
     Exam,
     Prediction,
     Report,
@@ -34,7 +35,6 @@ from ..exam import (
     table,
     unchanged,
     uniform,
-    waited,
 )
 from ..oracles import hybrid as oracle
 
@@ -261,7 +261,6 @@ class Synchronize(Exam):
             for name, kind in kinds[r].items():
                 self._gradient(grid, r, name, kind, got["grads"].get(name), own, args)
         oracle.copies_agree(grid, [got["grads"] for got in outcome.results], kinds)
-        waited(outcome)
         self._traffic(grid, own, args, outcome)
 
     def _gradient(self, grid, r, name, kind, got, own, args):
@@ -283,14 +282,14 @@ class Synchronize(Exam):
             padded = sum(-(-size // n) * n for size in sizes)  # to chunks of one length
             # or a reduce and a broadcast, by rings
             if sent[axis] > most(max(padded, (1 + 1 / n) * sum(sizes))):
-                raise Wrong(
+                raise Costly(
                     f"the numbers are right, but all ranks together send {sent[axis]} bytes along {axis}: "
                     f"{most(sum(sizes))} are enough. Once a step is enough, in chunks, as a ring sends, of the gradients whose "
                     "axis it is; tied ones are on the first and the last stage alone."
                 )
         others = [axis for axis in sent if axis not in moved and sent[axis]]
         if others:
-            raise Wrong(
+            raise Costly(
                 f"the numbers are right, but {sent[others[0]]} bytes go across {others[0]}: each kind of "
                 "gradient has one axis, and goes along that."
             )
@@ -311,7 +310,7 @@ class Synchronize(Exam):
                     if axis == "dp"
                     else "whole tensors travel"
                 )
-                raise Wrong(
+                raise Costly(
                     f"the numbers are right, but a rank sends {messages} messages along {axis}: {words}, {enough} "
                     "messages. It takes a list, too."
                 )
@@ -442,7 +441,7 @@ class ClipGrid(Exam):
     def _traffic(self, grid, outcome):
         across = [pair for pair in outcome.sent if "dp" in grid.between(*pair[:2])]
         if across:
-            raise Wrong(
+            raise Costly(
                 f"the numbers are right, but {sum(x for *_, x in across)} bytes go between data ranks: they "
                 "have the same gradients. mesh.group('pp', 'tp') are the ranks of one replica."
             )

@@ -14,6 +14,7 @@ from ..exam import (
     HALF,
     NUMBERS,
     Case,
+    Costly,
     Exam,
     Outcome,
     Prediction,
@@ -126,12 +127,12 @@ def to_the_right(case: Case, outcome: Outcome, times: int, nbytes: list[int], wh
             )
         # nothing need not be sent
         if outcome.messages(r) != times and (nbytes[r] or outcome.messages(r) > times):
-            raise Wrong(
+            raise (Costly if outcome.messages(r) > times else Wrong)(
                 f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages: {why} = {times} "
                 "is what is asked for."
             )
         if outcome.nbytes(r) != nbytes[r]:
-            raise Wrong(
+            raise (Costly if outcome.nbytes(r) > nbytes[r] else Wrong)(
                 f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: {nbytes[r]} would do. "
                 "Whole tensors where chunks are enough?"
             )
@@ -249,7 +250,7 @@ def one_to_each(outcome: Outcome, n: int, nbytes: int) -> None:
     """Raise Wrong unless n−1 messages of so many bytes were sent in all."""
     sent = outcome.messages(), outcome.nbytes()
     if sent != (n - 1, (n - 1) * nbytes) and (nbytes or outcome.messages()):
-        raise Wrong(
+        raise (Costly if sent >= (n - 1, (n - 1) * nbytes) else Wrong)(
             f"the numbers are right, but {sent[0]} messages with {sent[1]} bytes were sent: n−1 = {n - 1} with "
             f"{(n - 1) * nbytes} bytes are enough, one to each rank that has nothing yet."
         )

@@ -22,6 +22,7 @@ from minidist.comm.costs import operator, tensors
 from ..exam import (
     NUMBERS,
     Case,
+    Costly,
     Other,
     Prediction,
     Report,
@@ -460,7 +461,7 @@ class BiasGelu(Report):
             GELU_OTHERWISE,
         )
         if got["held"] > b.nbytes:
-            raise Wrong(
+            raise Costly(
                 f"the numbers are right, but {got['held']} bytes are kept for backward beside x and b (y is one of "
                 "them, if it is kept): save x and b, and form x + b again."
             )
@@ -539,18 +540,18 @@ class Normalizer(Report):
     def _one_by_one(self, parts, got):
         most = max(part.nbytes for part in parts)
         if len(parts) > 3 and got["largest"] > 1.5 * most:
-            raise Wrong(
+            raise Costly(
                 f"the numbers are right, but a tensor of {got['largest']} bytes is made, and the largest part "
                 f"has {most}: look at one part at a time."
             )
         if len(parts) > 3 and got["peak"] > 6 * most:
-            raise Wrong(
+            raise Costly(
                 f"the numbers are right, but {got['peak']} bytes are alive at once, and the largest part has "
                 f"{most}: look at one part at a time, and keep m and s alone."
             )
         twice = [i for at, i in enumerate(got["readings"]) if i in got["readings"][:at]]
         if twice:
-            raise Wrong(
+            raise Costly(
                 f"the numbers are right, but parts[{twice[0]}] is read again after others: m and s are to be "
                 "taken together, in one reading."
             )
@@ -652,12 +653,12 @@ class Attention(Report):
     def _memory(self, q, k, tile, got):
         most, whole = max(q.nbytes, k.nbytes), len(q) * len(k) * q.itemsize
         if got["largest"] > most:
-            raise Wrong(
+            raise Costly(
                 f"the numbers are right, but a tensor of {got['largest']:,} bytes is made, and q has {most:,}: "
                 f"a tile of scores has {tile * tile * q.itemsize:,}, all scores {whole:,}."
             )
         if got["peak"] > 8 * most:
-            raise Wrong(
+            raise Costly(
                 f"the numbers are right, but {got['peak']:,} bytes are alive at once, and {8 * most:,} are "
                 "plenty: are tiles of scores kept?"
             )

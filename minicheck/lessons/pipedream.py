@@ -16,6 +16,7 @@ from minidist.parallel.schedules import Action, in_flight, parse
 
 from ..exam import (
     Case,
+    Costly,
     Prediction,
     Report,
     Wrong,
@@ -467,7 +468,7 @@ class RunPipeDream(RunStage):
         for s, got in enumerate(outcome.results):
             enough = LAYERS * 2 * (2 + in_flight(parse(" ".join(args[s][1]))))
             if outcome.time is not None and got["versions"] > enough:  # in a World
-                raise Wrong(
+                raise Costly(
                     f"stage {s}: the weights are right, but {got['versions']} tensors of a weight's shape are "
                     f"alive at once, and {enough} are plenty, with gradients. Is an old version kept after the "
                     "backward that needed it?"

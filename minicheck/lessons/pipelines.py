@@ -20,6 +20,7 @@ from minidist.parallel.validate import ScheduleError, validate
 
 from ..exam import (
     Case,
+    Costly,
     Exam,
     Prediction,
     Report,
@@ -43,7 +44,6 @@ from ..exam import (
     typed,
     unchanged,
     unpacked,
-    waited,
 )
 from ..oracles.pipelines import any_order, mlp_gradients, time_of, whole_gradient, words
 
@@ -524,7 +524,6 @@ class RunStage(Exam):
                     f"stage {s}: the numbers are right, but after B{m} what F{m} was sent, or what it made of it, is "
                     "still in memory. Nothing should hold it then: pop it where it was kept."
                 )
-        waited(outcome)
         products = ([k * PRODUCT] * len(args) for k in (2, 4))  # of an F, and of a B
         enough = time_of([order for _, order, *_ in args], *products)
         hint = "Does a stage wait for a send before it goes on?"
@@ -561,7 +560,7 @@ class RunStage(Exam):
             edges = (s > 0) + (s < S - 1)
             most, nbytes = M * edges, total * edges
             if (outcome.messages(s), outcome.nbytes(s)) != (most, nbytes):
-                raise Wrong(
+                raise (Costly if outcome.nbytes(s) >= nbytes else Wrong)(
                     f"the gradients are right, but stage {s} sends {outcome.messages(s)} messages with "
                     f"{outcome.nbytes(s)} bytes: {most} with {nbytes} are enough, an activation to the right "
                     "and a gradient to the left for each micro-batch."
@@ -757,12 +756,12 @@ class SplitBackward(Report):
         half = 2 * b * h * (i + o)
         first, second = flops
         if first + second > 2 * half:
-            raise Wrong(
+            raise Costly(
                 f"the gradients are right, but both halves together take {first + second} FLOPs, and a whole "
                 f"backward takes {2 * half}. Is something computed twice, or a forward run again?"
             )
         if first > half:
-            raise Wrong(
+            raise Costly(
                 f"the gradients are right, but the first half takes {first} FLOPs, and dx alone takes {half}: "
                 "the stage before waits for dx. Leave the weights' products to the second half."
             )

@@ -16,6 +16,7 @@ from minidist.comm.world import World
 
 from ..exam import (
     Case,
+    Costly,
     Exam,
     Prediction,
     Report,
@@ -637,7 +638,7 @@ def _check_reads(log, files, want, refused):
             f"the answers are right, but {changed[0]} was changed: looking changes nothing."
         )
     if twice:
-        raise Wrong(
+        raise Costly(
             f"the answers are right, but {twice} was read {read.count(twice)} times: a checkpoint has TB."
         )
     for name in files:
@@ -867,7 +868,7 @@ def _reads(where, box, files, log):
             if len(set(files.values())) < len(files)
             else "Read the part that is wanted, not the whole file."
         )
-        raise Wrong(
+        raise Costly(
             f"{where}the numbers are right, but {size} numbers were read for {area(box)}. {more}"
         )
 

@@ -13,6 +13,7 @@ from ..exam import (
     ALL,
     NUMBERS,
     Case,
+    Costly,
     Exam,
     Prediction,
     Wrong,
@@ -28,7 +29,6 @@ from ..exam import (
     ring_bytes,
     same,
     unchanged,
-    waited,
     who,
 )
 from ..oracles import tensor as oracle
@@ -165,7 +165,6 @@ class Through(Exam):
                             "was used."
                         )
                     self._told(case, args, r, f"d{name}", grad, want.grads[name])
-        waited(outcome)
         self._cheap(case, args, outcome)
 
     def _handed_in(self, rank, got, args):
@@ -440,12 +439,12 @@ class MyHeads(Exam):
                     "changes it. Give back a copy, on one rank, too."
                 )
             if got["held"] > parts[r].nbytes:
-                raise Wrong(
+                raise Costly(
                     f"rank {r}: the rows are right, but they are a view: {got['held']} bytes stay in memory "
                     f"for {parts[r].nbytes}. Give back a copy, so that the whole can be freed."
                 )
         if outcome.messages():
-            raise Wrong(
+            raise Costly(
                 "the rows are right, but messages are sent: every rank has the whole weight."
             )
 

@@ -18,6 +18,7 @@ from ..exam import (
     HALF,
     ROUGHLY,
     Case,
+    Costly,
     Outcome,
     Prediction,
     Report,
@@ -74,7 +75,7 @@ def in_time(outcome: Outcome, nbytes: int, least: float, enough: int, what: str,
             "alone."
         )
     if took > enough:
-        raise Wrong(
+        raise Costly(
             f"the numbers are right, but it takes {took:g} {what}: {enough} are enough. {hint(took)}"
         )
 
@@ -205,7 +206,7 @@ class Pipeline(ByteClock):
                     f"sends to rank {r + 1} only."
                 )
             if outcome.messages(r) != pieces or outcome.nbytes(r) != x.nbytes:
-                raise Wrong(
+                raise (Costly if outcome.nbytes(r) >= x.nbytes else Wrong)(
                     f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages with "
                     f"{outcome.nbytes(r)} bytes, and should send {pieces} pieces, {x.nbytes} bytes together."
                 )
@@ -280,7 +281,7 @@ class HalvingDoubling(InPlace):
         for r in range(n):
             sent = outcome.messages(r)
             if sent != 2 * steps and (x.numel() or sent > 2 * steps):
-                raise Wrong(
+                raise (Costly if sent > 2 * steps else Wrong)(
                     f"the numbers are right, but rank {r} sends {sent} messages: 2·log2 n = {2 * steps} is "
                     f"what is asked for.{_ring(outcome, r, n)}"
                 )
@@ -599,7 +600,7 @@ class Hierarchical(InPlace):
             raise Wrong(f"{text} {self._why(outcome, n, g, across, inside, least)}")
         r = max(range(n), key=inside.__getitem__)
         if inside[r] > within:
-            raise Wrong(
+            raise Costly(
                 f"the numbers are right, but rank {r} sends {inside[r]} bytes inside its node: {within} are "
                 "enough, if each rank adds up one piece of g."
             )

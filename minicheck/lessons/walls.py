@@ -17,6 +17,7 @@ from minidist.models import mlp
 
 from ..exam import (
     Case,
+    Costly,
     Prediction,
     Report,
     Solo,
@@ -833,7 +834,7 @@ def _flops(got, want):
             "computed elsewhere takes memory elsewhere."
         )
     if got > 1.01 * want:
-        raise Wrong(
+        raise Costly(
             f"the numbers are right, but {got:,} FLOPs are executed, and {want:,} are enough: is a forward run "
             "more than once for the same number?"
         )

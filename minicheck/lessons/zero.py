@@ -14,6 +14,7 @@ from minidist.comm.meter import charges
 
 from ..exam import (
     Case,
+    Costly,
     Exam,
     Outcome,
     Prediction,
@@ -35,7 +36,6 @@ from ..exam import (
     ranked,
     shaped,
     unchanged,
-    waited,
     wrong_means,
 )
 from ..oracles import zero as oracle
@@ -134,7 +134,7 @@ class Unseen:
 def apart(nbytes: int, psi: int, where: str) -> None:
     """Raise Wrong where so many bytes outside of tensors can only be copies of Ψ bytes of numbers."""
     if nbytes > psi // 2:
-        raise Wrong(
+        raise Costly(
             f"the numbers are right, but {where}{nbytes:,} bytes more are held outside of tensors, and all weights have "
             f"{psi:,}: numbers that are kept in lists or in arrays of NumPy take memory, too."
         )
@@ -344,7 +344,6 @@ class Sharded(Exam):
         for r, got in enumerate(outcome.results):
             self._memory(r, got, mine[r], psi)
             apart(got["unseen"], psi, "after the last step ")
-        waited(outcome)
         bytes_ = 2 * (case.n - 1) * psi * STEPS
         hint = (
             "A gradient is needed at its owner alone: a flat buffer in the order of the owners, a reduce-scatter and an "
@@ -386,7 +385,7 @@ class Sharded(Exam):
                 f"{own:,} are needed: use the optimizer that is given, one for all steps."
             )
         if got["metered"] and got["more"] > own + psi // 4 + 1000:
-            raise Wrong(
+            raise Costly(
                 f"the weights are right, but after the last step rank {r} holds {got['more']:,} bytes more "
                 f"than at the start, and {own:,} are its states. What else is kept? Parameters should be views "
                 "of the flat buffer, and gradients of a step are not needed after it."
@@ -482,7 +481,6 @@ class ToOwners(Exam):
             if got["metered"] and n > 1:
                 self._memory(r, got["peaks"], mine, largest)
             apart(got["unseen"], psi, "after backward ")
-        waited(outcome)
         least = 2 * (n - 1) * psi
         hint = (
             "A gradient is needed at its owner alone: reduce_(…, root) sends half of an all-reduce."
@@ -507,18 +505,18 @@ class ToOwners(Exam):
     def _memory(self, r, peaks, mine, largest):
         for gradients, more, left in peaks:
             if gradients > mine + 2 * largest:
-                raise Wrong(
+                raise Costly(
                     f"the gradients are right, but during backward rank {r} holds {gradients:,} bytes of them; "
                     f"its own have {mine:,}, one on its way {largest:,}. Send each in a hook, as soon as it "
                     "is there, and drop it then, not when backward has ended."
                 )
             if more > mine + 6 * largest:
-                raise Wrong(
+                raise Costly(
                     f"the gradients are right, but during backward rank {r} holds {more:,} bytes more than "
                     f"before; its own gradients have {mine:,}. Are copies kept of what was sent?"
                 )
             if left > mine + largest // 4 + 500:
-                raise Wrong(
+                raise Costly(
                     f"the gradients are right, but after backward rank {r} holds {left:,} bytes more than before; its "
                     f"own gradients have {mine:,}. Are copies kept of what was sent?"
                 )
@@ -642,7 +640,6 @@ class ShardedLinear(Exam):
         psi = sum(w.nbytes for w in weights)
         for got in outcome.results:
             apart(got["unseen"], psi, "after forward, or backward, ")
-        waited(outcome)
         hint = (
             "A gather in forward, a gather in backward, a reduce-scatter of the gradient: an all-reduce sends twice as "
             "much."
