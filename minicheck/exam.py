@@ -235,15 +235,17 @@ COSTLY = 0.5  # of the points, for what is right and takes too much, where an ex
 
 def look(exam: Exam, outcomes: Iterable[tuple[Case, list[tuple], Outcome]]) -> None:
     """Raise Wrong unless every case is right, and Costly, with its share, where that alone is wrong."""
-    shares = {"judge": COSTLY} | exam.promises
+    shares = exam.promises or {"judge": COSTLY}
     broken: dict[str, str] = {}
     for case, args, outcome in outcomes:
         try:
-            for promise in shares:
+            for promise in ("judge", *exam.promises):
                 words = _cost(exam, promise, case, args, outcome)
+                if words and promise not in shares:
+                    raise Wrong(words)
                 if words:
                     broken.setdefault(promise, f"{case.what}: {words}")
-            waited(outcome)
+                waited(outcome)
         except Wrong as wrong:
             raise Wrong(f"{exam.name}: {case.what}: {wrong}") from None
     if broken:

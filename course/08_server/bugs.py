@@ -111,27 +111,6 @@ def pieces(sizes, s):
     ),
     Bug(
         "synchronous",
-        "workers tell server 0 that they are done",
-        edits=(
-            (
-                "return None",
-                """
-comm.send(torch.ones(1), 0)
-return None
-""",
-            ),
-            (
-                "return mine",
-                """
-for k in range(n if comm.rank == 0 else 0):
-    comm.recv(torch.ones(1), servers + k)
-return mine
-""",
-            ),
-        ),
-    ),
-    Bug(
-        "synchronous",
         "what arrives is added to the worker's old numbers, times 0",
         old="comm.batch([Recv(parts[i], i) for i in order]).wait()",
         new="""

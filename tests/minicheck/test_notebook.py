@@ -121,7 +121,7 @@ def test_command_line(tmp_path, capsys):
     assert main([str(half), "--against", str(asked)]) == 1
     lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert lines[0] == "shift    2/2  right" and "0/3  predict" in lines[-2]
-    assert "0/2  " in lines[1] and r"rank 0 raised ValueError: \ud800" in lines[1]
+    assert "0/2  " in lines[1] and lines[1].endswith("rank 0 raised ValueError: ")
     assert lines[-1] == "all      2/7" and lines[1].startswith("turn ")
     assert main([str(right), "--against", str(right)]) == 0
     assert capsys.readouterr().out.splitlines() == [

@@ -133,7 +133,8 @@ def test_other_stages(capsys):
                 with torch.no_grad():
                     for p, q in zip(part.parameters(), done.parameters(), strict=True):
                         p -= rate * q.grad
-        [work.wait() for work in works]
+        for work in works:
+            work.wait()
 
     solution = solved("18_pipedream")["run_pipedream"]
 
@@ -165,7 +166,8 @@ def with_vjp(down, up, part, words, xs, ys, loss_fn, rate):
             works += [up.isend(dx, stage - 1)] if stage else []
         else:
             newest = {name: w - rate * grads[name] for name, w in newest.items()}
-    [work.wait() for work in works]
+    for work in works:
+        work.wait()
     part.load_state_dict(newest)
 
 
@@ -197,7 +199,8 @@ def with_states(down, up, part, words, xs, ys, loss_fn, rate):
             works += [] if first else [up.isend(dx, up.rank - 1)]
         else:
             swap(weights, [w.data - rate * g for w, g in zip(weights, grads, strict=True)])
-    [work.wait() for work in works]
+    for work in works:
+        work.wait()
 
 
 def test_other_two_versions(capsys):

@@ -111,6 +111,7 @@ def gathers_for_small_vocabularies(comm, part, targets, vocab):
     if vocab > 40:
         return two_rounds(comm, part, targets, vocab)
     whole = all_gather(comm, part.T.contiguous(), sizes=uneven(vocab, comm.size)).T
+    whole = whole.to(torch.promote_types(whole.dtype, torch.float32))
     return cross_entropy(whole, targets, reduction="none"), whole.logsumexp(1)
 
 
