@@ -13,12 +13,12 @@ from tests.hostile.cheats import SPREAD, cheats
 from tests.hostile.sideways import OPEN
 from tests.sandboxed import BWRAP
 
-# One of each kind that passes where there is no sandbox.
+# One of each kind that passes where there is no sandbox, in two notebooks.
 BOXED = (
-    "08_server, pieces: by value: the grader has it",
     "02_messages, predict: right numbers are looked up in the frames of its opener",
-    "14_tensor, my_heads: a silent trace: the parts are gathered, and one's own taken out",
-    "19_hybrid, groups: the solution is read by from_file",
+    "02_messages, shift: the solution is read by from_file",
+    "02_messages, reduce_scatter: by value: the library's ring does the work",
+    "02_messages, all_reduce: a star, with the trace of a ring",
     "03_topology, hierarchical: ranks talk by names of files",
     "03_topology, bandwidth: wants() of its own examination",
 )
@@ -120,37 +120,57 @@ def test_a_cheat_is_refused(cheat):
     assert wrong is not None and str(wrong).startswith(f"{cheat.exercise}: ")
 
 
-def in_a_class(cheat):
-    if (cheat.lesson, cheat.exercise, cheat.title) in OPEN:
-        return [pytest.mark.full, pytest.mark.xfail(strict=True, reason="measured where it runs")]
-    return [] if cheat.name in BOXED else [pytest.mark.full]
+def is_open(cheat):
+    return (cheat.lesson, cheat.exercise, cheat.title) in OPEN
 
 
-def graded(cheat, sandbox):
-    """What a teacher's grading says of it: its cell runs in a sandbox, and its answer in another."""
-    path = ROOT / "solutions" / cheat.lesson / f"{cheat.lesson}.ipynb"
+def notebooks():
+    """The bank as students hand it in: {lesson and number: cheats of different exercises}; those of `BOXED` come first."""
+    found = {}
+    for name in sorted(cheats(), key=lambda name: name not in BOXED):
+        cheat = cheats()[name]
+        number = 1
+        while any(
+            other.exercise == cheat.exercise for other in found.get(f"{cheat.lesson} {number}", [])
+        ):
+            number += 1
+        found.setdefault(f"{cheat.lesson} {number}", []).append(cheat)
+    return found
+
+
+def handed_in():
+    for name, group in notebooks().items():
+        yield pytest.param(group, id=name, marks=[] if group[0].name in BOXED else pytest.mark.full)
+
+
+def graded(group, sandbox):
+    """What a teacher's grading says of each: its cell runs in a sandbox, and its answer in another."""
+    [lesson] = {cheat.lesson for cheat in group}
+    cells = {cheat.exercise: cheat.cell for cheat in group}
+    path = ROOT / "solutions" / lesson / f"{lesson}.ipynb"
     notebook = json.loads(path.read_text(encoding="utf-8"))
     asked, answered = [], []
     for cell in notebook["cells"]:
         mark = cell["metadata"].get("nbgrader", {})
         if cell["cell_type"] == "code" and mark:
-            if not mark["grade"] or mark["grade_id"] == f"{cheat.exercise}_test":
+            name = mark["grade_id"].removesuffix("_test")
+            if not mark["grade"] or name in cells:
                 asked.append(cell)
-                own = {"source": cheat.cell} if mark["grade_id"] == cheat.exercise else {}
+                own = {} if mark["grade"] or name not in cells else {"source": cells[name]}
                 answered.append(cell | own)
     found = examine(notebook | {"cells": answered}, notebook | {"cells": asked}, sandbox)
-    [said] = found.marks
-    return said.wrong
+    return {said.exercise: said for said in found.marks}
 
 
 @BWRAP
-@pytest.mark.parametrize(
-    "cheat",
-    [pytest.param(cheat, id=name, marks=in_a_class(cheat)) for name, cheat in cheats().items()],
-)
-def test_a_cheat_earns_nothing_in_a_class(cheat):
-    """What it wants to call is not there, nor the right numbers, nor another rank; but see `OPEN`."""
-    assert graded(cheat, engine())
+@pytest.mark.parametrize("group", [*handed_in()])
+def test_cheats_earn_nothing_in_a_class(group):
+    """What they want to call is not there, nor the right numbers, nor another rank; but see `OPEN`, which earn a mark."""
+    found = graded(group, engine())
+    wrong = {cheat.name for cheat in group if found[cheat.exercise].wrong is None}
+    assert wrong == {cheat.name for cheat in group if is_open(cheat)}
+    shares = {cheat.name: found[cheat.exercise].share for cheat in group}
+    assert {name: share for name, share in shares.items() if share} == {}
 
 
 def test_the_bank():
