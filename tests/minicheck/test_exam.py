@@ -112,13 +112,21 @@ class Dear(Exam):
     ("cases", "share", "says"),
     [
         ([(None, Costly, None)], 0.5, "dear: 1: of bytes\nAll else is right: 50% of the points."),
-        ([(None, None, None), (None, None, Costly)], 0.75, "dear: 2: of time\nAll else is right: 75% of the points."),
-        ([(None, Costly, None), (None, Costly, Costly)], 0.25, "dear: 1: of bytes\n2: of time\nAll else is right: 25% of the points."),
+        (
+            [(None, None, None), (None, None, Costly)],
+            0.75,
+            "dear: 2: of time\nAll else is right: 75% of the points.",
+        ),
+        (
+            [(None, Costly, None), (None, Costly, Costly)],
+            0.25,
+            "dear: 1: of bytes\n2: of time\nAll else is right: 25% of the points.",
+        ),
         ([(None, Costly, None), (Wrong, None, None)], 0.0, "dear: 2: of judge"),
         ([(None, Wrong, None)], 0.0, "dear: 1: of bytes"),
         ([(Costly, None, None)], 0.0, "dear: 1: of judge"),
     ],
-)  # fmt: skip
+)
 def test_a_promise_is_worth_its_share(cases, share, says):
     outcomes = [(Case(1, str(i)), [()], Outcome(list(of), [])) for i, of in enumerate(cases, 1)]
     with pytest.raises(Wrong) as caught:
