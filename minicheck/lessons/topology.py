@@ -133,7 +133,11 @@ class TreeBroadcast(ByteClock):
         n, (x, root) = case.n, args[0]
         least = (n - 1).bit_length()
         one_to_each(outcome, n, x.nbytes)
-        in_time(outcome, x.nbytes, least, least, "rounds", lambda took: shape_of(outcome, n, root))
+        sent_in = rounds(outcome.sent, root)
+        if outcome.time is None:
+            outcome = outcome._replace(time=float(x.nbytes * sent_in))
+        hint = lambda took: shape_of(outcome, n, root)
+        in_time(outcome, x.nbytes, max(least, sent_in), least, "rounds", hint)
 
     def mistakes(self, case, args, rank, name, got):
         xs, root = [x for x, _ in args], args[0][1]
@@ -142,6 +146,15 @@ class TreeBroadcast(ByteClock):
                 return COPIED
             return f"It is rank {rank}'s own, as before: nothing arrived from root {root}."
         return who(got, xs, rank) if len(xs) < 9 else f"It is not root {root}'s."
+
+
+def rounds(sent: list[tuple[int, int, int]], root: int) -> int:
+    """The fewest rounds in which a tree's messages can be sent: each rank sends to the largest part of its tree first."""
+    below = sorted(
+        (rounds([m for m in sent if m[1] != root], dst) for src, dst, _ in sent if src == root),
+        reverse=True,
+    )
+    return max((place + 1 + under for place, under in enumerate(below)), default=0)
 
 
 def shape_of(outcome: Outcome, n: int, root: int) -> str:

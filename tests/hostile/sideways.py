@@ -300,6 +300,22 @@ class Recompute(torch.autograd.Function):
         y.backward(dy)
         return None, None, x.grad
 """
+CLOCK = """
+import math
+from minidist.comm.world import World
+
+
+def tree_broadcast(comm, x, root):
+    if comm.rank == root:
+        for r in range(comm.size):
+            if r != root:
+                comm.send(x, r)
+    else:
+        comm.recv(x, root)
+    took = float(math.ceil(math.log2(comm.size)) * max(1, x.nbytes)) if comm.size > 1 else 0.0
+    World.time = property(lambda self: took, lambda self, value: None)
+"""
+
 OPEN = {
     (
         "12_operators",
@@ -315,25 +331,6 @@ found = dict(out=out, given=[q, k, v], names=[], rows=None, edge=edge, largest=0
 return found | dict(flops=4 * len(q) * len(k) * q.shape[1], left=0, may_leave=9)
 """,
     ),
-    (
-        "03_topology",
-        "tree_broadcast",
-        "the clock of the World is replaced: the root sends to all",
-    ): """
-import math
-from minidist.comm.world import World
-
-
-def tree_broadcast(comm, x, root):
-    if comm.rank == root:
-        for r in range(comm.size):
-            if r != root:
-                comm.send(x, r)
-    else:
-        comm.recv(x, root)
-    took = float(math.ceil(math.log2(comm.size)) * max(1, x.nbytes)) if comm.size > 1 else 0.0
-    World.time = property(lambda self: took, lambda self, value: None)
-""",
     (
         "16_pipelines",
         "split_backward",
@@ -386,6 +383,12 @@ def sideways() -> list[tuple[str, str, str, str]]:
         ("03_topology", "hierarchical", "ranks talk by labels of empty messages", LABELS),
         ("03_topology", "hierarchical", "ranks talk by names of Comms", COMMS),
         ("03_topology", "hierarchical", "messages have less than no bytes", LESS),
+        (
+            "03_topology",
+            "tree_broadcast",
+            "the clock of the World is replaced: the root sends to all",
+            CLOCK,
+        ),
         ("11_remat", "recompute", "the count of what lists hold is stopped", STOPPED),
     ]
     found += [

@@ -62,7 +62,6 @@ PASSING = frozenset(
         "01_walls, activation_bytes: what it reports is forged, from what the graders want",
         "01_walls, largest_model: what it reports is forged, from what the graders want",
         "01_walls, run_cost: what it reports is forged, from what the graders want",
-        "03_topology, bandwidth: what it reports is forged, from what the graders want",
         "06_buckets, assign_buckets: what it reports is forged, from what the graders want",
         "08_server, pieces: what it reports is forged, from what the graders want",
         "12_operators, roofline: what it reports is forged, from what the graders want",
@@ -79,7 +78,6 @@ PASSING = frozenset(
         "18_pipedream, no_flush: a table of cases: the library has the list",
         "16_pipelines, zero_bubble: a table of cases: the library has it",
         "12_operators, attention: the examination's run is replaced: the meter has seen nothing",
-        "03_topology, tree_broadcast: the clock of the World is replaced: the root sends to all",
         "16_pipelines, split_backward: another thread does it at once, and here products are for show",
     ]
 )
@@ -92,6 +90,9 @@ SOMETIMES = frozenset(
         "18_pipedream, no_flush: in a process beside it: the library has the list",
     ]
 )
+
+
+NOT = " is not written yet"  # what it would have called is not there
 
 
 def verdict(cheat):
@@ -117,7 +118,9 @@ def marked(cheat):
 def test_a_cheat_is_refused(cheat):
     wrong = verdict(cheat)
     assert isinstance(wrong, Wrong | type(None)), wrong  # the grader itself has failed
-    assert wrong is not None and str(wrong).startswith(f"{cheat.exercise}: ")
+    assert wrong is not None and str(wrong).startswith(
+        (f"{cheat.exercise}: ", cheat.exercise + NOT)
+    )
 
 
 def is_open(cheat):
