@@ -574,8 +574,12 @@ def _looks_of_size(want, memory, b, s, h, a, v):
         // states,
         "Activations grow with the batch: b samples.": room // (states + one),
         "5as/h is not in it: it, too, is times s·b·h.": room // (states + 34 * s * b * h),
+        "5as/h is outside the bracket: it, too, is times s·b·h.": room
+        // (states + 34 * s * b * h + 5 * a * s // h),
         "Is 5as/h rounded? Multiply first: 34sbh + 5as²b.": room
         // (states + s * b * h * (34 + 5 * a * s // h)),
+        "A layer has 12h² + 13h parameters: biases and norms, too.": room
+        // (16 * 12 * h * h + kept),
         "Weights only? With gradients and Adam it is 16 bytes a parameter.": (memory - fixed // 8)
         // (2 * parameters + kept),
         "That is rounded up, or divided as floats: the last layer does not fit.": want + 1,

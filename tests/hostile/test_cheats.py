@@ -5,7 +5,7 @@ import json
 import pytest
 
 from minicheck import Wrong
-from minicheck.notebook import examine
+from minicheck.notebook import examine, inspected
 from minicheck.sandbox import engine
 from tests.bank.bank import ROOT, assignment, run
 from tests.bank.judge import examined, graders_kept
@@ -66,7 +66,6 @@ PASSING = frozenset(
         "08_server, pieces: what it reports is forged, from what the graders want",
         "12_operators, roofline: what it reports is forged, from what the graders want",
         "12_operators, fused: what it reports is forged, from what the graders want",
-        "26_survive, save_every: what it reports is forged, from what the graders want",
         "02_messages, shift: the solution is read by from_file",
         "06_buckets, assign_buckets: the solution is read by from_file",
         "11_remat, segments: the solution is read by from_file",
@@ -162,16 +161,18 @@ def graded(group, sandbox):
                 own = {} if mark["grade"] or name not in cells else {"source": cells[name]}
                 answered.append(cell | own)
     found = examine(notebook | {"cells": answered}, notebook | {"cells": asked}, sandbox)
-    return {said.exercise: said for said in found.marks}
+    return {said.exercise: said for said in found.marks}, {*found.odd} - {""}
 
 
 @BWRAP
 @pytest.mark.parametrize("group", [*handed_in()])
 def test_cheats_earn_nothing_in_a_class(group):
-    """What they want to call is not there, nor the right numbers, nor another rank; but see `OPEN`, which earn a mark."""
-    found = graded(group, engine())
+    """What they want to call is not there, nor the right numbers, nor another rank; but see `OPEN`: a mark, and a word to the
+    teacher."""
+    found, odd = graded(group, engine())
     wrong = {cheat.name for cheat in group if found[cheat.exercise].wrong is None}
     assert wrong == {cheat.name for cheat in group if is_open(cheat)}
+    assert all(inspected(cheat.cell) in odd for cheat in group if is_open(cheat))
     shares = {cheat.name: found[cheat.exercise].share for cheat in group}
     assert {name: share for name, share in shares.items() if share} == {}
 

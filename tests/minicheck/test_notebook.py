@@ -104,6 +104,32 @@ def test_what_is_not_there_is_named_with_the_cause():
     )
 
 
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import sys as s\ns.modules", "sys"),
+        ("from concurrent.futures import thread", "concurrent"),
+        ("def f(x):\n    return gc.get_objects(), eval('x')", "eval, gc"),
+        (
+            "class A:\n    def __reduce__(self):\n        return f.__globals__, ()",
+            "__globals__, __reduce__",
+        ),
+        ("model.eval()\nx.system = compiled = 1", ""),
+        ("!ls\nimport sys", ""),
+        (SHIFT, ""),
+    ],
+)
+def test_what_a_teacher_should_look_at(source, names):
+    assert judge.inspected(source) == (
+        f"an answer has {names}: look at it by hand" if names else ""
+    )
+
+
+def test_what_it_should_be_told_of_is_odd():
+    odd = examine(notebook(shift=f"import gc\n{SHIFT}"), notebook(), None).odd
+    assert odd == ["an answer has gc: look at it by hand"]
+
+
 def test_command_line(tmp_path, capsys):
     """Of three exercises the first is right; the test of the second was changed, that of the third is gone."""
     asked, right, half = (tmp_path / f"{name}.ipynb" for name in ("asked", "right", "half"))
