@@ -756,12 +756,12 @@ class SplitBackward(Report):
         half = 2 * b * h * (i + o)
         first, second = flops
         if first + second > 2 * half:
-            raise Costly(
+            raise Wrong(
                 f"the gradients are right, but both halves together take {first + second} FLOPs, and a whole "
                 f"backward takes {2 * half}. Is something computed twice, or a forward run again?"
             )
         if first > half:
-            raise Costly(
+            raise Wrong(
                 f"the gradients are right, but the first half takes {first} FLOPs, and dx alone takes {half}: "
                 "the stage before waits for dx. Leave the weights' products to the second half."
             )

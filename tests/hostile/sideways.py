@@ -316,21 +316,18 @@ def tree_broadcast(comm, x, root):
     World.time = property(lambda self: took, lambda self, value: None)
 """
 
-OPEN = {
-    (
-        "12_operators",
-        "attention",
-        "the examination's run is replaced: the meter has seen nothing",
-    ): forged(
-        "attention",
-        """
+REPLACED = forged(
+    "attention",
+    """
 q, k, v, tile = given
 out = torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1) @ v
 edge = max(min(tile, max(len(q), len(k))), q.shape[1])
 found = dict(out=out, given=[q, k, v], names=[], rows=None, edge=edge, largest=0, peak=0)
 return found | dict(flops=4 * len(q) * len(k) * q.shape[1], left=0, may_leave=9)
 """,
-    ),
+)
+
+OPEN = {
     (
         "16_pipelines",
         "split_backward",
@@ -388,6 +385,12 @@ def sideways() -> list[tuple[str, str, str, str]]:
             "tree_broadcast",
             "the clock of the World is replaced: the root sends to all",
             CLOCK,
+        ),
+        (
+            "12_operators",
+            "attention",
+            "the examination's run is replaced: the meter has seen nothing",
+            REPLACED,
         ),
         ("11_remat", "recompute", "the count of what lists hold is stopped", STOPPED),
     ]

@@ -59,13 +59,6 @@ PASSING = frozenset(
         "23_compress, sign_average: by value: the library's packing",
         "25_large_batches, learning_rate: by value: the library's",
         "26_survive, save_every: by value: asks what it is held against",
-        "01_walls, activation_bytes: what it reports is forged, from what the graders want",
-        "01_walls, largest_model: what it reports is forged, from what the graders want",
-        "01_walls, run_cost: what it reports is forged, from what the graders want",
-        "06_buckets, assign_buckets: what it reports is forged, from what the graders want",
-        "08_server, pieces: what it reports is forged, from what the graders want",
-        "12_operators, roofline: what it reports is forged, from what the graders want",
-        "12_operators, fused: what it reports is forged, from what the graders want",
         "02_messages, shift: the solution is read by from_file",
         "06_buckets, assign_buckets: the solution is read by from_file",
         "11_remat, segments: the solution is read by from_file",
@@ -76,7 +69,6 @@ PASSING = frozenset(
         "16_pipelines, one_f_one_b: a table of cases: the library has it",
         "18_pipedream, no_flush: a table of cases: the library has the list",
         "16_pipelines, zero_bubble: a table of cases: the library has it",
-        "12_operators, attention: the examination's run is replaced: the meter has seen nothing",
         "16_pipelines, split_backward: another thread does it at once, and here products are for show",
     ]
 )
@@ -120,6 +112,9 @@ def test_a_cheat_is_refused(cheat):
     assert wrong is not None and str(wrong).startswith(
         (f"{cheat.exercise}: ", cheat.exercise + NOT)
     )
+
+
+MOST = 0.75  # of an exercise whose other costs are as promised
 
 
 def is_open(cheat):
@@ -173,8 +168,8 @@ def test_cheats_earn_nothing_in_a_class(group):
     wrong = {cheat.name for cheat in group if found[cheat.exercise].wrong is None}
     assert wrong == {cheat.name for cheat in group if is_open(cheat)}
     assert all(inspected(cheat.cell) in odd for cheat in group if is_open(cheat))
-    shares = {cheat.name: found[cheat.exercise].share for cheat in group}
-    assert {name: share for name, share in shares.items() if share} == {}
+    # what is right and takes too much earns its part, whether it says so or not
+    assert all(found[cheat.exercise].share <= MOST for cheat in group)
 
 
 def test_the_bank():
