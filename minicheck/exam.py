@@ -234,7 +234,7 @@ COSTLY = 0.5  # of the points, for what is right and takes too much, where an ex
 
 
 def look(exam: Exam, outcomes: Iterable[tuple[Case, list[tuple], Outcome]]) -> None:
-    """Raise Wrong unless every case is right, and Costly, with its share, where that alone is wrong."""
+    """Raise Wrong unless every case is right; Costly, with the share that is left, where only the costs are not."""
     shares = exam.promises or {"judge": COSTLY}
     broken: dict[str, str] = {}
     for case, args, outcome in outcomes:

@@ -133,11 +133,11 @@ class TreeBroadcast(ByteClock):
         n, (x, root) = case.n, args[0]
         least = (n - 1).bit_length()
         one_to_each(outcome, n, x.nbytes)
-        sent_in = rounds(outcome.sent, root)
+        fewest = rounds(outcome.sent, root)
         if outcome.time is None:
-            outcome = outcome._replace(time=float(x.nbytes * sent_in))
+            outcome = outcome._replace(time=float(x.nbytes * fewest))
         hint = lambda took: shape_of(outcome, n, root)
-        in_time(outcome, x.nbytes, max(least, sent_in), least, "rounds", hint)
+        in_time(outcome, x.nbytes, max(least, fewest), least, "rounds", hint)
 
     def mistakes(self, case, args, rank, name, got):
         xs, root = [x for x, _ in args], args[0][1]

@@ -1,6 +1,7 @@
 """A notebook checked without nbgrader: by what its cells define, not by what they claim."""
 
 import json
+import logging
 import os
 import re
 import runpy
@@ -272,11 +273,12 @@ def test_links_and_pipes_are_no_files(tmp_path):
 
 
 @BWRAP
-def test_regrade_marks_what_the_kernel_believed():
-    nb = nbformat.from_dict(notebook(shift=PATCH))
+def test_regrade_marks_what_the_kernel_believed(caplog):
+    nb = nbformat.from_dict(notebook(shift=f"import gc\n{PATCH}"))
     nb.cells[2].outputs = [nbformat.v4.new_output("stream", text="right\n")]
-    nb, _ = Regrade().preprocess(nb, {})
-    assert Regrade().enabled
+    step = Regrade(log=logging.getLogger("graded"))
+    nb, _ = step.preprocess(nb, {})
+    assert step.enabled and "an answer has gc: look at it by hand" in caplog.text
     [output] = nb.cells[2].outputs
     assert output.output_type == "error" and "Wrong: " in output.traceback[0]
     assert [output.text for output in nb.cells[4].outputs] == ["right\n"]
