@@ -319,6 +319,7 @@ def pid(comm):
 
 try:
     print("first", len(launch(pid, 2)), flush=True)  # no main guard
+    input()  # until the test has seen who is there
     launch(endless, 3, 0)
 except KeyboardInterrupt:
     print("stopped", flush=True)
@@ -337,6 +338,7 @@ def script(tmp_path):
         process = subprocess.Popen(
             [sys.executable, "script.py"],
             cwd=tmp_path,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             stderr=subprocess.STDOUT,
@@ -349,6 +351,7 @@ def script(tmp_path):
     for process in started:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stdout.close()
 
 
@@ -362,6 +365,8 @@ def test_the_stop_button_and_a_killed_notebook(script):
     process = script(STOPPED)
     assert process.stdout.readline() == "first 2\n"
     server = family(process)
+    process.stdin.write("\n")
+    process.stdin.flush()
     rank = int(process.stdout.readline())
     ranks = [p for p in family(process) if p not in server]
     assert rank in [p.pid for p in ranks] and len(ranks) >= 3
