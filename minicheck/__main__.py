@@ -47,7 +47,7 @@ def check_notebook(argv: list[str]) -> int:
     try:
         answered = read(args.notebook.resolve())
         asked = questions(args.notebook.stem, args.against)
-        found, notes, _ = examine(answered, asked, None)
+        found, notes, *_ = examine(answered, asked, None)
     except Exception as error:
         why = str(error) if isinstance(error, OSError | ValueError) else repr(error)
         show(f"{args.notebook} cannot be checked: {why}", sys.stderr)

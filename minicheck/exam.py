@@ -35,6 +35,7 @@ After it: what passes between a grader and an answer's process, and how a wrong 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import linecache
@@ -42,7 +43,7 @@ import math
 import re
 import traceback
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -698,11 +699,13 @@ def alike(got, want: Tensor, what: str) -> None:
             raise Wrong(f"{what} has {name} {is_}, and should have {should}.")
 
 
-def left_open(comm: Comm, unmet: bool = False) -> int:
-    """How many sends, receives and jobs of a stream a rank has posted and not waited for.
+def left_open(comm: Comm | None, unmet: bool = False) -> int:
+    """How many sends, receives and jobs of a stream a rank has posted and not waited for; without a Comm (`Solo`) none.
 
     unmet: of these, which nobody has met yet; only a World tells.
     """
+    if comm is None:
+        return 0
     works = comm.endpoint.open if isinstance(comm, ShmComm) else comm._open
     return sum(getattr(work, "parts", 0) > 0 for work in works) if unmet else len(works)
 
@@ -1000,22 +1003,49 @@ class Prediction(Exam):
 
     figures: a function whose name and docstring are the exercise's, and whose defaults what is given; it returns the
     right values, and the slips of each: {name: {wrong value: what it means}}.
+    own: parameters of `figures` that each student has others of: how one is written, and what it may be.
     """
 
-    def __init__(self, figures: Callable[[], tuple[dict, dict]], right: str):
+    def __init__(
+        self,
+        figures: Callable[..., tuple[dict, dict]],
+        right: str,
+        own: dict[str, tuple[str, Sequence[float]]] | None = None,
+    ):
         self.name = figures.__name__
         self.__doc__ = figures.__doc__
         self.right = right
         self.figures = figures
+        self.own = own or {}
 
-    def compare(self, numbers: list[bytes]) -> None:
-        """Raise Wrong unless the numbers, as `pack` has them, are the right ones."""
+    def drawn(self, student: str | None) -> dict[str, float]:
+        """What a student is asked of, in place of the defaults: for the same name, however it is spaced, the same."""
+        if student is not None and not isinstance(student, str):
+            raise Wrong(
+                f'{self.name}: STUDENT is a name in quotes, as "Ada", not {kind_of(student)}.'
+            )
+        name = " ".join((student or "").split()).casefold()
+        found = {}
+        for parameter, (_, choices) in self.own.items() if name else ():
+            digest = hashlib.sha256(f"{self.name} {parameter} {name}".encode()).digest()
+            found[parameter] = choices[int.from_bytes(digest, "big") % len(choices)]
+        return found
+
+    def numbers(self, student: str | None) -> None:
+        """Print what a student is asked of; nothing without a name."""
+        words = [self.own[name][0].format(value) for name, value in self.drawn(student).items()]
+        if words:
+            print(f"{student}: in place of the numbers above you have {', '.join(words)}.")
+
+    def compare(self, numbers: list[bytes], student: bytes = encode(None)) -> None:
+        """Raise Wrong unless the numbers, as `pack` has them, are the right ones for the student, who is packed, too."""
         try:
             found = [decode(number) for number in numbers]
+            own = self.drawn(decode(student))
         except ValueError as error:
             raise Wrong(f"{self.name}: your numbers cannot be read: {error}") from None
         try:
-            values, slips = self.figures()
+            values, slips = self.figures(**own)
             for name, number in zip(values, found, strict=True):
                 self.look_at(name, number, values[name], slips.get(name, {}))
         except Wrong as wrong:

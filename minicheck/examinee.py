@@ -25,14 +25,14 @@ from types import FunctionType
 
 from minidist.comm.base import Deadlock
 from minidist.comm.message import Rings
-from minidist.comm.program import located, outside, refuse_shared
+from minidist.comm.program import located, outside, refuse_shared, seed_all, seed_of
 from minidist.comm.server import warm_up
 from minidist.comm.shm import Endpoint, ShmComm
 from minidist.comm.trace import Trace
 
 from . import kernel, refuse
 from .asking import keep_asking
-from .exam import Exam, decode, encode
+from .exam import Exam, Solo, decode, encode
 from .pipe import MOST, Pipe, Silent
 from .relay import Relay
 
@@ -159,7 +159,8 @@ class Nursery:
     def fork(self, packed: list[bytes], n: int) -> None:
         """The processes of an answer: `n` ranks, or one with a World if n is 0."""
         if not n:
-            self.ones = [Examinee(world(self.exam, packed))]
+            alone = isinstance(self.exam, Solo)
+            self.ones = [Examinee(world(self.exam, packed), threads=not alone)]
             return
         relay = Relay(n)
         for r in range(n):
@@ -203,12 +204,12 @@ class Nursery:
 class Examinee:
     """A process of an answer, as the nursery sees it."""
 
-    def __init__(self, serve: Callable[[Pipe], None]):
+    def __init__(self, serve: Callable[[Pipe], None], threads: bool = True):
         asked, ask = os.pipe()
         told, tell = os.pipe()
         alive, self._alive = os.pipe()
         self._stack = tempfile.TemporaryFile()  # noqa: SIM115
-        self.pid = _forked([asked, tell, alive, self._stack.fileno()], serve)
+        self.pid = _forked([asked, tell, alive, self._stack.fileno()], serve, threads)
         for fd in (asked, tell, alive):
             os.close(fd)
         self.pipe = Pipe(told, ask)
@@ -277,26 +278,27 @@ class Counted:
         self.pipe.close()
 
 
-def _forked(fds: list[int], serve: Callable[[Pipe], None]) -> int:
-    """The process that serves; `fds`: to read and to write, the end of the guard, where its stack is dumped."""
+def _forked(fds: list[int], serve: Callable[[Pipe], None], threads: bool) -> int:
+    """The process that serves; `fds`: to read and to write, the end of the guard, where its stack is dumped; `threads`:
+    whether it may start some."""
     pid = os.fork()
     if pid == 0:
         try:
             line = Pipe(*fds[:2])
-            begin(*fds)
+            begin(*fds, threads)
             serve(line)
         finally:
             os._exit(0)
     return pid
 
 
-def begin(reads: int, writes: int, alive: int, stack: int) -> None:
+def begin(reads: int, writes: int, alive: int, stack: int, threads: bool) -> None:
     """In the forked process: keep nothing of others' but the pipes, and nothing to do but to compute."""
     _keep({reads, writes, alive, stack})
     for limit, most in LIMITS.items():
         resource.setrlimit(limit, (most, most))
-    kernel.keep_to_itself()
     threading.Thread(target=_watch, args=(alive,), daemon=True).start()
+    kernel.keep_to_itself(threads)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
 
 
@@ -343,7 +345,8 @@ def _of_the_library(answer) -> None:
 
 
 def world(exam: Exam, packed: list[bytes]) -> Callable[[Pipe], None]:
-    """Serves cases, each in a World of its own: `{"n", "args"}` in, a report out, until the guard ends it."""
+    """Serves cases, each in a World of its own unless it is on one rank: `{"n", "args"}` in, a report out, until the guard
+    ends it."""
 
     def serve(pipe: Pipe) -> None:
         answers = _loaded(pipe, exam, packed)
@@ -355,6 +358,10 @@ def world(exam: Exam, packed: list[bytes]) -> Callable[[Pipe], None]:
 
 
 def _in_world(exam: Exam, answers: list, n: int, args: list) -> dict:
+    """On one rank what is measured is this thread's: so there is no other (`begin`), and a World would be one."""
+    if isinstance(exam, Solo):
+        seed_all(seed_of(0, 0))
+        return {"results": [exam.run(None, *answers, *args[0])], "sent": [], "time": 0.0}
     world = exam.world(n, args)
     results = world.run(lambda comm, all_args: exam.run(comm, *answers, *all_args[comm.rank]), args)
     sent = [(m.src, m.dst, m.nbytes) for m in world.trace]

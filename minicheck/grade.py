@@ -140,6 +140,21 @@ def change(before: dict | None, now: dict) -> str | None:
     return f"{line(now['student'])}: {was} → {is_}{of_what}, because {why}"
 
 
+def others_numbers(students: Sequence[str], whose: Sequence[str]) -> list[list[str]]:
+    """What is odd about whose numbers each student's predictions are of: another's, or, where some give a name, nobody's."""
+    names = [" ".join(name.split()).casefold() for name in whose]
+    odd: list[list[str]] = []
+    for student, name in zip(students, names):
+        same = [other for other, its in zip(students, names) if its == name and other != student]
+        if name and same:
+            odd.append([f"its STUDENT is the same name as in the notebook of {', '.join(same)}"])
+        elif any(names) and not name:
+            odd.append(["its predictions are of the text's numbers: STUDENT is not set"])
+        else:
+            odd.append([])
+    return odd
+
+
 def _points_by_exercise(record: dict) -> dict[str, float]:
     """Without any where the marking has failed."""
     marks = [] if record["failed"] else [Mark(*mark) for mark in record["marks"]]
@@ -203,6 +218,9 @@ class Run:
         results = [future.result()[0] for future in futures]
         students = [one.owner.student for one in submissions]
         journal = self._journal
+        whose = [journal.latest[student].get("whose", "") for student in students]
+        for graded, odd in zip(results, others_numbers(students, whose)):
+            graded.odd.extend(odd)
         changes = [change(journal.before.get(s), journal.latest[s]) for s in students]
         self._journal.finish()
         self._journal.close()
@@ -263,7 +281,8 @@ class Run:
             failed = [
                 f"look at {m.exercise}: {FAILED}" for m in marked.marks if FAILED in (m.wrong or "")
             ]
-            return _told(marks, marked.notes, [*marked.odd, *failed])
+            told = _told(marks, marked.notes, [*marked.odd, *failed])
+            return told | {"whose": marked.whose}
         except BaseException as error:  # whatever happens here, the others get their marks
             why = f"the marking failed: look at it by hand. {type(error).__name__}: {error}"
             return _told([[*test, "not graded"] for test in self._tests.items()], [], [why], True)

@@ -48,7 +48,7 @@ OWN = """
     sched_setscheduler 144 119    sched_getscheduler 145 120    sched_setaffinity 203 122    sched_getaffinity 204 123
 """
 # Looked into.
-OTHERS = "open 2 -  openat 257 56  fcntl 72 25  clone 56 220  clone3 435 435  socket 41 198  prlimit64 302 261"
+OTHERS = "open 2 -  openat 257 56  fcntl 72 25  clone 56 220  clone3 435 435  socket 41 198  prlimit64 302 261  seccomp 317 277"
 
 WRITES = 0o1103  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC
 LOCKS = 5  # from this command of fcntl on: locks, leases, notices, which other processes see
@@ -87,8 +87,8 @@ def sandbox_filter(machine: str) -> bytes:
     return _packed(rows + YES)
 
 
-def answer_filter(machine: str) -> bytes:
-    """Nothing but `GRANTED`, files to read, threads, how they are scheduled, and a look at limits."""
+def answer_filter(machine: str, threads: bool) -> bytes:
+    """Nothing but `GRANTED`, files to read, threads if they are granted, how they are scheduled, and a look at limits."""
     call = numbers(OTHERS, machine)
     rows = _begin(machine)
     for number in numbers(GRANTED, machine).values():
@@ -100,7 +100,8 @@ def answer_filter(machine: str) -> bytes:
     rows += _call(call["openat"], _where(2, ANY_BIT, WRITES, NO, YES))
     locks = _where(1, ABOVE, LOCKS, NO, YES)
     rows += _call(call["fcntl"], _where(1, EQUAL, DUPLICATE, YES, locks))
-    rows += _call(call["clone"], _where(0, ANY_BIT, THREAD, YES, NO))
+    if threads:
+        rows += _call(call["clone"], _where(0, ANY_BIT, THREAD, YES, NO))
     rows += _call(call["prlimit64"], _where(2, EQUAL, 0, YES, NO))
     return _packed(rows + NO)
 
@@ -112,20 +113,22 @@ def numbers(table: str, machine: str) -> dict[str, int]:
     return {name: int(number) for name, number in zip(words[::3], own) if number != "-"}
 
 
-def keep_to_itself() -> None:
-    """From now on this thread, and all that it starts, have `answer_filter`; where the kernel has no such filters,
-    nothing happens."""
+def keep_to_itself(threads: bool) -> None:
+    """From now on all threads of this process, and all that they start, have `answer_filter`; where the kernel has no such
+    filters, nothing happens."""
     if platform.system() != "Linux" or platform.machine() not in MACHINES:
         return
-    code = answer_filter(platform.machine())
+    machine = platform.machine()
+    code = answer_filter(machine, threads)
     rows = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(rows))
     PR_SET_NO_NEW_PRIVS = 38  # prctl(2)
-    PR_SET_SECCOMP = 22
-    SECCOMP_MODE_FILTER = 2
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)
+    SECCOMP_SET_MODE_FILTER = 1
+    SECCOMP_FILTER_FLAG_TSYNC = 1
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    seccomp = numbers(OTHERS, machine)["seccomp"]
+    libc.syscall(seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, program)
 
 
 def _begin(machine: str) -> Rows:

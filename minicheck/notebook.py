@@ -168,11 +168,12 @@ class Mark(NamedTuple):
 
 class Marked(NamedTuple):
     """What came of a submission. notes: what was repaired in it.  odd: what it did, or was done about it, that a teacher
-    may want to know of."""
+    may want to know of.  whose: the name whose numbers its predictions are of."""
 
     marks: list[Mark]
     notes: list[str]
     odd: list[str]
+    whose: str = ""
 
 
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
@@ -275,7 +276,18 @@ def _marked(
         words = wrong and (plain(str(wrong)).strip() or "it is wrong")
         said.append(Mark(grade_id, _points(cell), words, share))
     odd = map(plain, filter(None, [*found.odd, *getattr(check, "odd", [])]))
-    return Marked(said, notes, list(dict.fromkeys(odd)))
+    return Marked(said, notes, list(dict.fromkeys(odd)), _whose(found))
+
+
+def _whose(found: Found) -> str:
+    """The name that a notebook gives as `STUDENT`, or ""."""
+    for answers in found.answers.values():
+        packed = answers.get("STUDENT")
+        if isinstance(packed, Packed):
+            with contextlib.suppress(ValueError):
+                name = decode(packed.number)
+                return plain(name)[:100] if isinstance(name, str) else ""
+    return ""
 
 
 # Names and attributes by which one looks into an interpreter, or changes it.
@@ -451,10 +463,11 @@ class Examiner:
     def __getattr__(self, name: str) -> Callable[..., None]:
         return partial(self._ask, getattr(minicheck(), name).exam)
 
-    def _ask(self, exam: Exam, *answers: Packed) -> None:
+    def _ask(self, exam: Exam, *answers: Packed, of: Packed | None = None) -> None:
         """Raise Wrong unless the answers are right."""
         if isinstance(exam, Prediction):
-            exam.compare([answer.number for answer in answers])
+            student = of.number if of else encode(None)
+            exam.compare([answer.number for answer in answers], student)
             return
         sources = {file: lines for answer in answers for file, lines in answer.sources.items()}
         if self._inside is None:

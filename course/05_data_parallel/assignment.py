@@ -344,6 +344,8 @@ study.bars(
 # Write numbers or formulas, right within 1 %. Each of the 24 tensors is much longer than n.
 
 # %% nbgrader={"grade_id": "predict_step", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_step.numbers(STUDENT)
 messages = nbytes = coalesced = rate = share = None
 ### BEGIN SOLUTION
 n = 8
@@ -357,7 +359,7 @@ share = 1 / 4 * 1 / 2
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_step_test", "points": 2}
-check.predict_step(messages, nbytes, coalesced, rate, share)
+check.predict_step(messages, nbytes, coalesced, rate, share, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_step_target"}
 # **Target:** your numbers beside those of a World. Tensors on the device `"meta"` have a shape and no numbers, so

@@ -427,6 +427,8 @@ study.bars(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_overlap", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_overlap.numbers(STUDENT)
 saved = bucket = afterwards = beside = slow = smallest = variance = None
 ### BEGIN SOLUTION
 n = 16
@@ -445,7 +447,7 @@ variance = 2 + (1.5**2 + 0.5**2 + 0.5**2 + 1.5**2) / 4
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_overlap_test", "points": 2}
-check.predict_overlap(saved, bucket, afterwards, beside, slow, smallest, variance)
+check.predict_overlap(saved, bucket, afterwards, beside, slow, smallest, variance, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_overlap_target"}
 # **Target:** your numbers beside those of a World. (No GPU: tensors on the device `"meta"` have no numbers.)

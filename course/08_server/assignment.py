@@ -329,6 +329,8 @@ study.curves(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_server", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_server.numbers(STUDENT)
 one = ring = servers = into = gradients = stalest = rate = None
 ### BEGIN SOLUTION
 n = 32
@@ -346,7 +348,7 @@ rate = 2 * math.sin(math.pi / (4 * (n - 1) + 2)) / 4
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_server_test", "points": 3}
-check.predict_server(one, ring, servers, into, gradients, stalest, rate)
+check.predict_server(one, ring, servers, into, gradients, stalest, rate, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_server_target"}
 # **Target:** two pairs of equal bars.

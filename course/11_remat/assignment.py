@@ -501,6 +501,8 @@ study.curves(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_remat", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_remat.numbers(STUDENT)
 plain_bytes = segment_bytes = best = work = halves = share = momentum = rate = None
 ### BEGIN SOLUTION
 plain_bytes = 100 * 400e6
@@ -514,7 +516,9 @@ rate = 0.1 * 8**0.5
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_remat_test", "points": 2}
-check.predict_remat(plain_bytes, segment_bytes, best, work, halves, share, momentum, rate)
+check.predict_remat(
+    plain_bytes, segment_bytes, best, work, halves, share, momentum, rate, of=STUDENT
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_remat_target"}
 # **Target:** your two points on the line, one of them at its lowest.

@@ -344,6 +344,8 @@ study.curves(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_zero", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_zero.numbers(STUDENT)
 stage_1 = stage_2 = stage_3 = sent_2 = sent_3 = gpus = offloaded = over_link = None
 ### BEGIN SOLUTION
 psi, n = 13e9, 16
@@ -358,7 +360,9 @@ over_link = 2 * psi / n + 2 * psi / n
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_zero_test", "points": 3}
-check.predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link)
+check.predict_zero(
+    stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link, of=STUDENT
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_zero_target"}
 # **Target:** your bars end below what one card has: 80 GB. Which is the least that you need?

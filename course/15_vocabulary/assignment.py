@@ -314,6 +314,8 @@ study.table(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_vocabulary", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_vocabulary.numbers(STUDENT)
 saved = gathered = reduced = doubled = messages = looked_up = None
 ### BEGIN SOLUTION
 n = 8
@@ -327,7 +329,7 @@ looked_up = 2 * (n - 1) / n * H * 4
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_vocabulary_test", "points": 2}
-check.predict_vocabulary(saved, gathered, reduced, doubled, messages, looked_up)
+check.predict_vocabulary(saved, gathered, reduced, doubled, messages, looked_up, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_vocabulary_target"}
 # **Target:** your numbers beside those of a World, which sends 8,000 tokens without data (device `"meta"`).

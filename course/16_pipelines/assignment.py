@@ -172,6 +172,8 @@ study.table(rows, ["", "time", *(f"stage {s} keeps" for s in range(4))])
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_pipeline", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_pipeline.numbers(STUDENT)
 bubble = gpipe_keeps = keeps = interleaved = enough = idle = None
 ### BEGIN SOLUTION
 S, M = 8, 32
@@ -184,7 +186,7 @@ idle = (S - 1) * (1 + 1 - 1)
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_pipeline_test", "points": 2}
-check.predict_pipeline(bubble, gpipe_keeps, keeps, interleaved, enough, idle)
+check.predict_pipeline(bubble, gpipe_keeps, keeps, interleaved, enough, idle, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_pipeline_target"}
 # **Target:** your numbers beside those of the lists.

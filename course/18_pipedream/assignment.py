@@ -361,6 +361,8 @@ study.curves(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_pipedream", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_pipedream.numbers(STUDENT)
 versions = stale = stash_bytes = vertical_bytes = two_bytes = updates = None
 ### BEGIN SOLUTION
 S, each = 8, 100e6
@@ -373,7 +375,9 @@ updates = 600 / 10
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_pipedream_test", "points": 2}
-check.predict_pipedream(versions, stale, stash_bytes, vertical_bytes, two_bytes, updates)
+check.predict_pipedream(
+    versions, stale, stash_bytes, vertical_bytes, two_bytes, updates, of=STUDENT
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_pipedream_target"}
 # **Target:** predicted and counted alike. Counted from lists, stage by stage.

@@ -386,6 +386,8 @@ study.table(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_hybrid", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_hybrid.numbers(STUDENT)
 replica = tp_bytes = dp_bytes = pp_bytes = good = bad = ratio = None
 ### BEGIN SOLUTION
 N = 4096 * 8192 * 2
@@ -399,7 +401,7 @@ ratio = bad / good
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_hybrid_test", "points": 2}
-check.predict_hybrid(replica, tp_bytes, dp_bytes, pp_bytes, good, bad, ratio)
+check.predict_hybrid(replica, tp_bytes, dp_bytes, pp_bytes, good, bad, ratio, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_hybrid_target"}
 # **Target:** the same bytes, the same ranks, other numbers on them.

@@ -286,6 +286,8 @@ study.curves(curves, xlabel="interval", ylabel="τ", title="Your periods, from 4
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_compress", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_compress.numbers(STUDENT)
 dense = sparse = half = local = thin = seconds = crossing = None
 ### BEGIN SOLUTION
 n, psi = 8, 10e6
@@ -299,7 +301,7 @@ crossing = 2 * 4 / (6 * 0.001)
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_compress_test", "points": 3}
-check.predict_compress(dense, sparse, half, local, thin, seconds, crossing)
+check.predict_compress(dense, sparse, half, local, thin, seconds, crossing, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_compress_target"}
 # **Target:** seconds on the wire in a step, from `seconds` down to a few hundredths.

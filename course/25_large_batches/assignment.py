@@ -310,6 +310,8 @@ study.bars(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_large_batches", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_large_batches.numbers(STUDENT)
 linear = root = steps = samples = ramp = warm = quarter = nbytes = None
 ### BEGIN SOLUTION
 linear = 0.1 * 16
@@ -323,7 +325,7 @@ nbytes = 50 * 2 * 8
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_large_batches_test", "points": 2}
-check.predict_large_batches(linear, root, steps, samples, ramp, warm, quarter, nbytes)
+check.predict_large_batches(linear, root, steps, samples, ramp, warm, quarter, nbytes, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_large_batches_target"}
 # **Target:** your point on the line.

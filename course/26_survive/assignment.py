@@ -347,6 +347,8 @@ study.table(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_survive", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_survive.numbers(STUDENT)
 whole_bytes = rank_bytes = save_seconds = mtbf_seconds = every_seconds = bubble = gpu_hours = (
     failures
 ) = None
@@ -364,7 +366,15 @@ failures = gpu_hours / 20_000
 
 # %% nbgrader={"grade_id": "predict_survive_test", "points": 2}
 check.predict_survive(
-    whole_bytes, rank_bytes, save_seconds, mtbf_seconds, every_seconds, bubble, gpu_hours, failures
+    whole_bytes,
+    rank_bytes,
+    save_seconds,
+    mtbf_seconds,
+    every_seconds,
+    bubble,
+    gpu_hours,
+    failures,
+    of=STUDENT,
 )
 
 # %% [markdown] nbgrader={"grade_id": "predict_survive_target"}

@@ -316,6 +316,8 @@ study.curves(
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_capstone", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_capstone.numbers(STUDENT)
 ddp_messages = ddp_bytes = gathers = fsdp_messages = fsdp_bytes = seconds = micro_bytes = None
 ### BEGIN SOLUTION
 n, N = 8, 4 * 24e6
@@ -330,7 +332,14 @@ micro_bytes = 3 * ddp_bytes
 
 # %% nbgrader={"grade_id": "predict_capstone_test", "points": 2}
 check.predict_capstone(
-    ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes
+    ddp_messages,
+    ddp_bytes,
+    gathers,
+    fsdp_messages,
+    fsdp_bytes,
+    seconds,
+    micro_bytes,
+    of=STUDENT,
 )
 
 # %% [markdown] nbgrader={"grade_id": "predict_capstone_target"}

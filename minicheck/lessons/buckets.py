@@ -761,7 +761,15 @@ def predict_overlap(
     return values, slips
 
 
-PREDICTED = Prediction(predict_overlap, "Messages, seconds, bytes and a variance, within 1 %.")
+PREDICTED = Prediction(
+    predict_overlap,
+    "Messages, seconds, bytes and a variance, within 1 %.",
+    {
+        "n": ("{} ranks", (10, 12, 20)),
+        "b": ("{} buckets", (5, 8, 20)),
+        "backward": ("a backward of {:g} s", (42e-3, 45e-3, 50e-3, 54e-3)),
+    },
+)
 
 
 # ------------------------------------------------------------

@@ -689,4 +689,12 @@ def predict_capstone(n=8, layers=4, psi=24_000_000, buckets=5, micro=3, alpha=20
     return values, slips
 
 
-PREDICTED = Prediction(predict_capstone, "Messages, bytes, gathers and seconds, within 1 %.")
+PREDICTED = Prediction(
+    predict_capstone,
+    "Messages, bytes, gathers and seconds, within 1 %.",
+    {
+        "n": ("{} ranks", (4, 6, 16)),
+        "buckets": ("{} buckets", (3, 6, 8)),
+        "micro": ("{} micro-batches", (2, 4, 5)),
+    },
+)

@@ -437,7 +437,16 @@ def predict_compress(n=8, psi=10e6, share=0.001, H=10, steps=1000, side=1000, ra
     return values, slips
 
 
-PREDICTED = Prediction(predict_compress, "Bytes, numbers, seconds and ranks, within 1 %.")
+PREDICTED = Prediction(
+    predict_compress,
+    "Bytes, numbers, seconds and ranks, within 1 %.",
+    {
+        "n": ("{} ranks", (4, 5, 16)),
+        "psi": ("{:,.0f} weights", (6e6, 20e6, 25e6)),
+        "share": ("{:.1%} of the numbers by DGC", (0.002, 0.004, 0.005)),
+        "rank": ("rank {}", (2, 3, 8)),
+    },
+)
 
 
 # ------------------------------------------------------------

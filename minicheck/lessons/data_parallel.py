@@ -956,4 +956,12 @@ def predict_step(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1):
     return values, slips
 
 
-PREDICTED = Prediction(predict_step, "Messages, bytes, the rate and the share, within 1 %.")
+PREDICTED = Prediction(
+    predict_step,
+    "Messages, bytes, the rate and the share, within 1 %.",
+    {
+        "n": ("{} ranks", (4, 5, 10, 16)),
+        "tensors": ("{} tensors", (12, 36, 50)),
+        "parameters": ("{:,} parameters", (6_000_000, 15_000_000, 20_000_000)),
+    },
+)

@@ -687,4 +687,12 @@ def predict_hybrid(d=4, p=2, t=8, layers=32, hidden=8192, tokens=4096, M=12, fas
     return values, slips
 
 
-PREDICTED = Prediction(predict_hybrid, "Ranks, bytes, seconds and their ratio, within 1 %.")
+PREDICTED = Prediction(
+    predict_hybrid,
+    "Ranks, bytes, seconds and their ratio, within 1 %.",
+    {
+        "layers": ("{} layers", (24, 40, 48)),
+        "hidden": ("hidden {:,}", (4096, 6144, 12288)),
+        "M": ("{} micro-batches", (6, 8, 16)),
+    },
+)

@@ -510,7 +510,14 @@ def predict_large_batches(
 
 
 PREDICTED = Prediction(
-    predict_large_batches, "Rates, steps, samples, a ramp, a schedule and a message, within 1 %."
+    predict_large_batches,
+    "Rates, steps, samples, a ramp, a schedule and a message, within 1 %.",
+    {
+        "noise": ("B_noise = {:,}", (600, 2000, 3000)),
+        "batch": ("a batch of {}", (200, 300, 400)),
+        "steps": ("{:,} steps at the fewest", (2000, 4000, 8000)),
+        "layers": ("{} weight matrices", (24, 36, 96)),
+    },
 )
 
 

@@ -476,4 +476,11 @@ def predict(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9):
     return values, slips
 
 
-PREDICTED = Prediction(predict, "Messages, bytes and seconds, within 1 %.")
+PREDICTED = Prediction(
+    predict,
+    "Messages, bytes and seconds, within 1 %.",
+    {
+        "n": ("{} ranks", (4, 5, 10, 16)),
+        "size": ("{:,} numbers", (2_000_000, 3_000_000, 5_000_000)),
+    },
+)

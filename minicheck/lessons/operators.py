@@ -923,4 +923,12 @@ def predict_operators(weights=10**9, tensors=500, heads=16, T=8192):
     return values, slips
 
 
-PREDICTED = Prediction(predict_operators, "Launches, times and memory, within 1 %.")
+PREDICTED = Prediction(
+    predict_operators,
+    "Launches, times and memory, within 1 %.",
+    {
+        "tensors": ("{} tensors", (200, 300, 800)),
+        "heads": ("{} heads", (8, 24, 32)),
+        "T": ("T = {:,}", (2048, 4096, 16384)),
+    },
+)

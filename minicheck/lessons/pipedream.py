@@ -589,7 +589,15 @@ def predict_pipedream(S=8, stage=2, M=600, m=10, nbytes=100_000_000):
     return values, slips
 
 
-PREDICTED = Prediction(predict_pipedream, "Versions, bytes, staleness and updates, within 1 %.")
+PREDICTED = Prediction(
+    predict_pipedream,
+    "Versions, bytes, staleness and updates, within 1 %.",
+    {
+        "S": ("{} stages", (4, 6, 10)),
+        "M": ("{} micro-batches", (300, 420, 900)),
+        "m": ("m = {}", (5, 12, 20)),
+    },
+)
 
 
 # ------------------------------------------------------------

@@ -284,7 +284,15 @@ def predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1):
     return values, slips
 
 
-PREDICTED = Prediction(predict_pipeline, "Bubbles, activations and micro-batches, within 1 %.")
+PREDICTED = Prediction(
+    predict_pipeline,
+    "Bubbles, activations and micro-batches, within 1 %.",
+    {
+        "S": ("{} stages", (4, 6, 12)),
+        "M": ("{} micro-batches", (24, 48, 60)),
+        "v": ("v = {}", (2, 3, 5)),
+    },
+)
 
 
 # ------------------------------------------------------------

@@ -193,13 +193,21 @@ def predict_precision(updates=100, billions=1.5, tensor=989.0, single=67.0, back
         },
         "recovered": {
             float(interval): "It was halved twice: it has to double twice.",
-            float(back): "It doubles after that many good steps: each time 2,000.",
+            float(back): f"It doubles after that many good steps: each time {interval:,}.",
         },
     }
     return values, slips
 
 
-PREDICTED = Prediction(predict_precision, "Rounding, memory, time and steps, within 1 %.")
+PREDICTED = Prediction(
+    predict_precision,
+    "Rounding, memory, time and steps, within 1 %.",
+    {
+        "updates": ("{} updates", (50, 200, 300, 400)),
+        "billions": ("{:g} billion parameters", (1.3, 2.7, 6.7)),
+        "interval": ("an interval of {:,}", (500, 1000, 1500)),
+    },
+)
 
 
 # ------------------------------------------------------------

@@ -1023,5 +1023,12 @@ def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, mic
 
 
 PREDICTED = Prediction(
-    predict_remat, "Bytes, segments, work, share, momentum and rate: within 1 %."
+    predict_remat,
+    "Bytes, segments, work, share, momentum and rate: within 1 %.",
+    {
+        "L": ("{} layers", (40, 60, 80)),
+        "k": ("{} segments", (4, 5, 20)),
+        "heads": ("{} heads", (64, 96, 160)),
+        "micro": ("{} micro-batches", (2, 4, 16)),
+    },
 )

@@ -740,5 +740,11 @@ def predict_server(
 
 
 PREDICTED = Prediction(
-    predict_server, "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %."
+    predict_server,
+    "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %.",
+    {
+        "n": ("{} workers", (8, 12, 16)),
+        "slower": ("one worker that becomes {} times slower", (2, 4, 5)),
+        "bound": ("SSP with bound {}", (1, 3, 4)),
+    },
 )

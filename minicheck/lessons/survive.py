@@ -953,5 +953,12 @@ def predict_survive(
 
 
 PREDICTED = Prediction(
-    predict_survive, "Bytes, seconds, hours, the bubble and failures, within 1 %."
+    predict_survive,
+    "Bytes, seconds, hours, the bubble and failures, within 1 %.",
+    {
+        "psi": ("{:,.0f} parameters", (7e9, 13e9, 40e9)),
+        "nodes": ("{} nodes", (16, 24, 64)),
+        "stages": ("{} stages", (4, 12, 16)),
+        "hours": ("a failure of a GPU every {:,} hours", (10_000, 30_000, 50_000)),
+    },
 )

@@ -677,4 +677,12 @@ def predict_tensor(n=4, batch=1, tokens=4096, hidden=8192, itemsize=2, alpha=5e-
     return values, slips
 
 
-PREDICTED = Prediction(predict_tensor, "Messages, bytes, seconds and weights, within 1 %.")
+PREDICTED = Prediction(
+    predict_tensor,
+    "Messages, bytes, seconds and weights, within 1 %.",
+    {
+        "n": ("{} ranks", (8, 16)),
+        "tokens": ("T = {:,}", (1024, 2048, 6144)),
+        "hidden": ("H = {:,}", (4096, 6144, 12288)),
+    },
+)

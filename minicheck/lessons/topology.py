@@ -477,13 +477,15 @@ class Bandwidth(Solo):
         return first_near(factor, texts, ROUGHLY, "What must each rank send?")
 
 
-def predict_cost(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001):
+def predict_cost(nodes=64, per_node=8, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001):
     """512 ranks, α = 5 µs, β = 1/(50 GB/s): seconds of a ring's and a tree's latencies, and where the two cross.
 
     across: bytes that a rank sends to other nodes, when 64 nodes of 8 reduce 10⁹ bytes in three steps.
     late: how likely a step waits, if each rank is late once in a thousand steps.
     """
-    log, piece = math.log2(n), nbytes * nodes / n
+    n = nodes * per_node
+    log = math.log2(n)
+    piece = nbytes / per_node
     cross = (n - 1 - log) * alpha / ((log - (n - 1) / n) * beta)
     values = {
         "ring": 2 * (n - 1) * alpha,
@@ -514,7 +516,7 @@ def predict_cost(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001
         },
         "across": {
             2 * (nodes - 1) / nodes * nbytes: "Each rank of a node carries one piece of 8.",
-            2 * piece: "Nearly: the ring is over m = 64 nodes, not over all ranks: 2(m−1)/m.",
+            2 * piece: f"Nearly: the ring is over m = {nodes} nodes, not over all ranks: 2(m−1)/m.",
             piece: "In a ring each rank sends nearly twice its tensor: 2(m−1)/m.",
             (nodes - 1) / nodes * piece: HALF,
             2 * (nodes - 1) * piece: ALL,
@@ -528,7 +530,14 @@ def predict_cost(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001
     return values, slips
 
 
-PREDICTED = Prediction(predict_cost, "Seconds, bytes and odds, within 1 %.")
+PREDICTED = Prediction(
+    predict_cost,
+    "Seconds, bytes and odds, within 1 %.",
+    {
+        "nodes": ("{} nodes of 8 ranks, all of which take part", (8, 16, 32)),
+        "nbytes": ("{:,.0f} bytes that are reduced", (2e9, 3e9, 4e9)),
+    },
+)
 
 
 # ------------------------------------------------------------

@@ -461,4 +461,12 @@ def predict_vocabulary(n=8, vocab=64_000, hidden=5_120):
     return values, slips
 
 
-PREDICTED = Prediction(predict_vocabulary, "Memory, bytes and messages, within 1 %.")
+PREDICTED = Prediction(
+    predict_vocabulary,
+    "Memory, bytes and messages, within 1 %.",
+    {
+        "n": ("{} ranks", (4, 16, 32)),
+        "vocab": ("{:,} words", (32_000, 48_000, 128_000)),
+        "hidden": ("H = {:,}", (2_048, 4_096, 8_192)),
+    },
+)

@@ -490,16 +490,20 @@ class FindErrors(Sheet):
             )
 
 
-def predict_memory():
+def predict_memory(batch=4000):
     """A training step of an MLP 1000 → 2000 → 2000 → 1000 with ReLU, fp32, Adam, 4,000 samples: foretold, within 1 %.
 
     stays: bytes that are live after the step.  kept: bytes of activations at the end of forward.
     forward: FLOPs of the forward.  equal: the batch whose activations take as much as what stays.
     """
-    return oracle.step([1000, 2000, 2000, 1000], 4000)
+    return oracle.step([1000, 2000, 2000, 1000], batch)
 
 
-PREDICTED = Prediction(predict_memory, "Bytes, FLOPs and the batch, within 1 %.")
+PREDICTED = Prediction(
+    predict_memory,
+    "Bytes, FLOPs and the batch, within 1 %.",
+    {"batch": ("batches of {:,} samples", (1000, 2000, 3000, 5000, 6000, 8000))},
+)
 
 
 # ------------------------------------------------------------

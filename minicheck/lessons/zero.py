@@ -789,7 +789,15 @@ def _offload_slips(psi, n):
     }
 
 
-PREDICTED = Prediction(predict_zero, "Bytes by stage, bytes sent, GPUs, offload, within 1 %.")
+PREDICTED = Prediction(
+    predict_zero,
+    "Bytes by stage, bytes sent, GPUs, offload, within 1 %.",
+    {
+        "psi": ("{:,} parameters on your GPUs", (7 * 10**9, 20 * 10**9, 30 * 10**9)),
+        "n": ("{} GPUs", (8, 32, 64)),
+        "large": ("{:,} parameters at stage 3", (60 * 10**9, 150 * 10**9, 200 * 10**9)),
+    },
+)
 
 
 # ------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Cheats of an attacker who has read the examination's source: other ways between ranks than messages, and what of the
 graders is left in the process of an answer.
-
-`OPEN` are those that still get the mark: what an examination measures in the answer's own process is the answer's word.
 """
 
 from __future__ import annotations
@@ -327,7 +325,7 @@ return found | dict(flops=4 * len(q) * len(k) * q.shape[1], left=0, may_leave=9)
 """,
 )
 
-OPEN = {
+THREADS = {
     (
         "16_pipelines",
         "split_backward",
@@ -397,4 +395,4 @@ def sideways() -> list[tuple[str, str, str, str]]:
     found += [
         ("03_topology", "bandwidth", title, FIND + cell) for title, cell in BANDWIDTHS.items()
     ]
-    return found + [(*what, cell) for what, cell in OPEN.items()]
+    return found + [(*what, cell) for what, cell in THREADS.items()]

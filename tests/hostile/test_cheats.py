@@ -5,12 +5,11 @@ import json
 import pytest
 
 from minicheck import Wrong
-from minicheck.notebook import examine, inspected
+from minicheck.notebook import examine
 from minicheck.sandbox import engine
 from tests.bank.bank import ROOT, assignment, run
 from tests.bank.judge import examined, graders_kept
 from tests.hostile.cheats import SPREAD, cheats
-from tests.hostile.sideways import OPEN
 from tests.sandboxed import BWRAP
 
 # One of each kind that passes where there is no sandbox, in two notebooks.
@@ -117,10 +116,6 @@ def test_a_cheat_is_refused(cheat):
 MOST = 0.75  # of an exercise whose other costs are as promised
 
 
-def is_open(cheat):
-    return (cheat.lesson, cheat.exercise, cheat.title) in OPEN
-
-
 def notebooks():
     """The bank as students hand it in: {lesson and number: cheats of different exercises}; those of `BOXED` come first."""
     found = {}
@@ -156,18 +151,15 @@ def graded(group, sandbox):
                 own = {} if mark["grade"] or name not in cells else {"source": cells[name]}
                 answered.append(cell | own)
     found = examine(notebook | {"cells": answered}, notebook | {"cells": asked}, sandbox)
-    return {said.exercise: said for said in found.marks}, {*found.odd} - {""}
+    return {said.exercise: said for said in found.marks}
 
 
 @BWRAP
 @pytest.mark.parametrize("group", [*handed_in()])
 def test_cheats_earn_nothing_in_a_class(group):
-    """What they want to call is not there, nor the right numbers, nor another rank; but see `OPEN`: a mark, and a word to the
-    teacher."""
-    found, odd = graded(group, engine())
-    wrong = {cheat.name for cheat in group if found[cheat.exercise].wrong is None}
-    assert wrong == {cheat.name for cheat in group if is_open(cheat)}
-    assert all(inspected(cheat.cell) in odd for cheat in group if is_open(cheat))
+    """What they want to call is not there, nor the right numbers, another rank, or another thread."""
+    found = graded(group, engine())
+    assert [cheat.name for cheat in group if found[cheat.exercise].wrong is None] == []
     # what is right and takes too much earns its part, whether it says so or not
     assert all(found[cheat.exercise].share <= MOST for cheat in group)
 

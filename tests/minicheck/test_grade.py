@@ -22,7 +22,14 @@ import yaml
 import minicheck
 from minicheck import __main__, grade, notebook
 from minicheck.exam import FAILED
-from minicheck.grade import Journal, Run, digest_of_grading, questions, test_cells
+from minicheck.grade import (
+    Journal,
+    Run,
+    digest_of_grading,
+    others_numbers,
+    questions,
+    test_cells,
+)
 from minicheck.notebook import ROOT, Mark
 from minicheck.tables import Graded
 from minicheck.uploads import Owner, submissions
@@ -32,6 +39,7 @@ class Marked(NamedTuple):
     marks: list
     notes: list
     odd: list
+    whose: str = ""
 
 
 def test_cell(grade_id, points):
@@ -121,6 +129,24 @@ def test_a_grader_that_failed_is_odd(folder):
     assert run(root, mark=fails)[0] == {"ann": 3}
     record = Journal(root / "graded/journal.jsonl").latest["ann"]
     assert record["odd"] == ["look at add: the grader itself failed"]
+
+
+def test_whose_numbers_a_notebook_has(folder):
+    """Where students have given their names; no oddity where nobody has."""
+
+    def named(path, asked, sandbox):
+        return mark_all_right(asked)._replace(whose=path.read_text())
+
+    root = folder(ann="Ann", bob=" ann ", cyd="", dan="Dan")
+    run(root, mark=named)
+    graded, _ = Run(ASKED, root / "graded", named).grade(submissions(root / "submitted", "x"))
+    assert {one.owner.student: one.odd for one in graded} == {
+        "ann": ["its STUDENT is the same name as in the notebook of bob"],
+        "bob": ["its STUDENT is the same name as in the notebook of ann"],
+        "cyd": ["its predictions are of the text's numbers: STUDENT is not set"],
+        "dan": [],
+    }
+    assert others_numbers(["ann", "bob"], ["", ""]) == [[], []]
 
 
 def test_a_marking_that_failed_is_tried_again(folder):
@@ -416,6 +442,6 @@ def test_a_journal_is_lines_of_json(folder):
     run(root)
     lines = (root / "graded/journal.jsonl").read_text().splitlines()
     assert [sorted(json.loads(line)) for line in lines] == [
-        ["failed", "grading", "marks", "notes", "odd", "seconds", "student", "submission"],
+        ["failed", "grading", "marks", "notes", "odd", "seconds", "student", "submission", "whose"],
         ["finished"],
     ]

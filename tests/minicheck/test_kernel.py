@@ -32,7 +32,7 @@ def in_a_filtered_fork(acts):
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
-        kernel.keep_to_itself()
+        kernel.keep_to_itself(True)
         os.write(tell, bytes(outcome(*act) for act in acts))
         os._exit(0)
     os.close(tell)
@@ -104,3 +104,28 @@ def test_without_the_filter_they_can(tmp_path):
     """The acts above are no mistakes of their own."""
     assert outcome(os.mknod, str(tmp_path / "file")) and outcome(socket.socketpair)
     assert outcome(os.kill, os.getppid(), 0) and outcome(lock, __file__)
+
+
+def test_threads_where_none_are_granted():
+    """Neither by the thread that asked for the filter, nor by one that had been there."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        asked = threading.Event()
+        said = []
+
+        def before():
+            asked.wait()
+            said.append(outcome(threads))
+
+        thread = threading.Thread(target=before)
+        thread.start()
+        kernel.keep_to_itself(False)
+        asked.set()
+        thread.join()
+        os.write(tell, bytes([outcome(threads), *said]))
+        os._exit(0)
+    os.close(tell)
+    assert list(os.read(told, 100)) == [False, False]
+    os.close(told)
+    os.waitpid(pid, 0)

@@ -74,6 +74,28 @@ def results(answered):
     return {m.grade_id: m.wrong for m in examine(answered, notebook(), None).marks}
 
 
+def test_each_student_has_numbers():
+    """In the notebook of whoever gives a name, the text's are wrong and its own are right."""
+    asked = notebook()
+    asked["cells"][-1]["source"] = (
+        "check.predict(messages, nbytes, naive_nbytes, seconds, of=STUDENT)"
+    )
+    own = check.predict.exam.figures(**check.predict.exam.drawn("Ada"))[0]
+    words = {}
+    for name, numbers in (
+        ("None", NUMBERS),
+        ('"Ada"', NUMBERS),
+        ('"Ada"', f"{', '.join(own)} = {tuple(own.values())}"),
+    ):
+        cell = f"STUDENT = {name}\ncheck.predict.numbers(STUDENT)\n{numbers}"
+        marked = examine(notebook(numbers=cell), asked, None)
+        words[name, numbers] = marked.marks[1].wrong
+        assert marked.whose == name.strip('"').replace("None", "")
+    right, wrong, ours = words.values()
+    assert right is None and ours is None
+    assert wrong.startswith("predict: your numbers: messages = 14 is ")
+
+
 PATCH = """
 import minicheck, minicheck.lessons.messages
 minicheck.shift = minicheck.lessons.messages.shift = check.shift = lambda *_: None

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from minicheck import sandbox
+from minicheck import notebook, sandbox
 from minicheck.exam import decode
 from minicheck.notebook import ENDED, run_cells
 from minicheck.sandbox import Limits, Refused, Sandbox
@@ -85,11 +85,11 @@ def made():
     return sandbox.engine()
 
 
-def told(made, *sources):
+def told(made, *sources, seconds=5):
     """The value of `said` after each cell, what was odd, and the errors."""
     rows = [Row(source, ["said"], str(number)) for number, source in enumerate(sources)]
-    start = partial(made.start, ("minicheck.cells", "serve"), (), 5)
-    found = run_cells(rows, start, 5, time.monotonic() + 100)
+    start = partial(made.start, ("minicheck.cells", "serve"), (), seconds)
+    found = run_cells(rows, start, seconds, time.monotonic() + 100)
     values = [found.answers[row.grade_id]["said"] for row in rows]
     return [value and decode(value.number) for value in values], found.odd, found.errors
 
@@ -120,15 +120,16 @@ def test_a_cell_that_ends_everything_costs_itself(made):
 
 
 @BWRAP
-def test_a_cell_that_never_ends(made):
+def test_a_cell_that_never_ends(made, monkeypatch):
+    monkeypatch.setattr(notebook, "GRACE", 2.0)
     stubborn = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
 while True:
     pass
 """
-    said, odd, _ = told(made, "said = 1", stubborn, "said = 3")
-    assert said == [1, None, 3] and odd == ["the cell takes longer than 5 s"]
+    said, odd, _ = told(made, "said = 1", stubborn, "said = 3", seconds=2)
+    assert said == [1, None, 3] and odd == ["the cell takes longer than 2 s"]
 
 
 @BWRAP

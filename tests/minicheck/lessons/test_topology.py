@@ -255,7 +255,7 @@ def test_the_bug_to_find_is_a_planted_one():
 RIGHT = {"ring": 0.00511, "tree": 9e-5, "crossover": 15.684e6, "across": 246.1e6, "late": 0.401}
 
 
-FACTS = topology.predict_cost(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001)
+FACTS = topology.predict_cost(nodes=64, per_node=8, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,9 @@ def test_all_slips_are_wrong_numbers():
 
 
 def test_the_crossover_is_where_a_world_says():
-    values, _ = topology.predict_cost(n=16, nodes=4, nbytes=1e6, alpha=5e-6, beta=1 / 50e9, p=0.1)
+    values, _ = topology.predict_cost(
+        nodes=4, per_node=4, nbytes=1e6, alpha=5e-6, beta=1 / 50e9, p=0.1
+    )
     for factor, faster in ((0.9, "tree"), (1.1, "ring")):
         times = {
             name: topology.clock(
