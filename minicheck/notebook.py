@@ -41,7 +41,7 @@ from .exam import Exam, Packed, Prediction, Wrong, decode, encode, formed
 from .guard import Nursery, examined
 from .pipe import Pipe, Silent
 from .sandbox import Child, Inside, Sandbox
-from .submission import Row, Unreadable, read, repaired
+from .submission import Row, Unreadable, read, repaired, wanted
 
 # ------------------------------------------------------------
 # The answers: what the cells' process has packed, cell by cell.
@@ -398,7 +398,7 @@ def _wrong(source: str, answers: dict | None, errors: list[str], check) -> Wrong
     """What is wrong with the answers to one test cell."""
     if answers is None:
         return "a cell before it ended the whole process, or took too long"
-    missing = [name for name, answer in answers.items() if answer is None]
+    missing = [name for name in wanted(source) if answers[name] is None]
     if missing:
         return f"{', '.join(missing)}: not defined" + (
             f". A cell above failed: {errors[0]}" if errors else ""

@@ -223,7 +223,7 @@ def _parses(text: str) -> bool:
     return True
 
 
-CHECK = re.compile(r"check\.\w+")
+CHECK = re.compile(r"check(\.\w+)+")
 
 
 def _is_check(node: ast.stmt) -> bool:
@@ -304,7 +304,13 @@ def wanted(source: str) -> list[str]:
     nodes = [*ast.walk(ast.parse(source))]
     used = {n.id for n in nodes if isinstance(n, ast.Name)}
     own = _names(nodes) | {n.arg for n in nodes if isinstance(n, ast.arg)}
-    return sorted(used - own - set(vars(builtins)) - {"check"})
+    return sorted(used - own - set(vars(builtins)) - {"check"} - {*whose(source)})
+
+
+def whose(source: str) -> list[str]:
+    """The names that a test cell takes if they are there: whose numbers it asks of, `of=STUDENT`."""
+    words = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.keyword) and n.arg == "of"]
+    return [n.value.id for n in words if isinstance(n.value, ast.Name)]
 
 
 # ------------------------------------------------------------
@@ -315,7 +321,9 @@ class Row(NamedTuple):
     """One piece of code to run in order."""
 
     source: str
-    wanted: list[str]  # names that are packed after it: the answers of one test cell
+    wanted: list[
+        str
+    ]  # names that are packed after it: the answers of one test cell, and whose they are
     grade_id: str  # of that test cell; "" for a student's cell
 
 
@@ -334,8 +342,10 @@ def repaired(answered: dict, asked: dict) -> Repaired:
     for raw in notebook["cells"]:
         if raw["cell_type"] == "code":
             cell = _cell(raw)
-            test = Row("", wanted(cell.text), cell.grade_id) if cell.is_test else None
-            rows.append(test or Row(cell.python, [], ""))
+            if cell.is_test:
+                rows.append(Row("", wanted(cell.text) + whose(cell.text), cell.grade_id))
+            else:
+                rows.append(Row(cell.python, [], ""))
     return Repaired(rows, notes)
 
 

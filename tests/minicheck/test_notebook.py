@@ -91,6 +91,7 @@ def test_each_student_has_numbers():
         marked = examine(notebook(numbers=cell), asked, None)
         words[name, numbers] = marked.marks[1].wrong
         assert marked.whose == name.strip('"').replace("None", "")
+    assert examine(notebook(), asked, None).marks[1].wrong is None  # the line is not there
     right, wrong, ours = words.values()
     assert right is None and ours is None
     assert wrong.startswith("predict: your numbers: messages = 14 is ")

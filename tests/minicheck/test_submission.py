@@ -354,7 +354,8 @@ def test_what_is_as_it_was_handed_out_stays_so(answers, asked):
     "path", sorted(ROOT.glob("solutions/*/*.ipynb")), ids=lambda path: path.stem
 )
 def test_every_assignment_stays_as_it_is(path):
-    """A wanted name belongs to one solution; solved as it was released, nothing is repaired."""
+    """A wanted name belongs to one solution; solved as it was released, nothing is repaired. But calls of `check` in answers
+    are no code."""
     solved = json.loads(path.read_text(encoding="utf-8"))
     released = json.loads(
         (ROOT / "exercises" / path.parent.name / path.name).read_text(encoding="utf-8")
@@ -364,8 +365,9 @@ def test_every_assignment_stays_as_it_is(path):
             raw["source"] = other["source"]
     whole, notes = restored(released, solved)
     assert notes == []
+    sources = ["".join(raw["source"]) for raw in solved["cells"]]
     assert [raw["source"] for raw in whole["cells"]] == [
-        "".join(raw["source"]) for raw in solved["cells"]
+        re.sub(r"^(?=check\.\w+\.numbers)", "# ", source, flags=re.MULTILINE) for source in sources
     ]
 
 
