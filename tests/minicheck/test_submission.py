@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import random
+import re
 
 import nbformat
 import pytest
