@@ -81,14 +81,14 @@ FAULTS = {
             "study/plan.py",
             "max(level.beta * level.share for level in levels)",
             "max(level.beta for level in levels)",
-            "study/test_plan.py::test_errors",
+            "study/test_published.py::test_errors",
         ),
         Fault(
             "what the driver takes is not reserved",
             "study/plan.py",
             "return self.memory.total + self.messages + RESERVED",
             "return self.memory.total + self.messages",
-            "study/test_plan.py::test_memory_of_bloom",
+            "study/test_published.py::test_memory_of_bloom",
         ),
         Fault(
             "a rival is not the best of its kind",
