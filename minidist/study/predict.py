@@ -770,7 +770,7 @@ def offload_step_seconds(
 #     interleaved             (S−1)/(vM+S−1): (S−1)/M, over the time without a bubble, divided by v
 #     ZB-H1                   (S−1)(T_F + T_I − T_W) of idle time     S
 #     ZB-H2                   (S−1)(T_F + T_I − 2T_W)                 2S − 1
-#     ZB-V                    0 if T_F = T_I = T_W                    2S, of half a stage each
+#     ZB-V                    (S−1)(T_I − T_W)                        2S, of half a stage each
 #
 # Without a flush (PipeDream) weights are held in versions:
 #
@@ -801,8 +801,9 @@ def bubble(
 
     schedule: "naive", "gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_h2" or "zb_v"; of the last three,
     `Simulation.cost` is the time. forward, input, weight: T_F, T_I, T_W of a stage.
+    ZB-V waits for (S − 1)(T_I − T_W): not at all where all three times are alike.
     Raises ValueError for another name, for M < S (ZB-H2, ZB-V: M < 2S − 1), and for zero bubble where T_W > T_F, so
-    that W's hold up what comes after, or where W's last longer than the idle time that they fill (ZB-V: unequal times).
+    that W's hold up what comes after, or where W's last longer than the idle time that they fill (ZB-V: T_F > T_I).
     """
     _check_full(schedule, S, M)
     if schedule == "naive":
@@ -810,11 +811,14 @@ def bubble(
     if schedule in ("gpipe", "one_f_one_b", "interleaved"):
         return (S - 1) / (v * M + S - 1)
     if schedule == "zb_v":
-        if not forward == input == weight:
+        if not weight <= forward <= input:
             raise ValueError(
-                f"the formula of zb_v is for T_F = T_I = T_W, not {forward:g}, {input:g}, {weight:g}"
+                "the formula of zb_v is for T_W up to T_F up to T_I, not for "
+                f"T_F = {forward:g}, T_I = {input:g}, T_W = {weight:g}"
             )
-        return 0.0
+        # a chunk's times are half of a stage's
+        idle = (S - 1) * (input - weight)
+        return idle / (idle + M * (forward + input + weight))
     held_back = 1 if schedule == "zb_h1" else 2
     idle = forward + input - held_back * weight
     if weight > forward or idle < 0:

@@ -54,6 +54,22 @@ FAULTS = {
             "study/predict/test_grid.py::test_zero_divides_what_is_left_of_the_model",
         ),
     ],
+    "bubbles": [
+        Fault(
+            "the first stage waits for every message of the last, as no published row has it",
+            "study/compare.py",
+            "return not wraps or action.micro % p == 0",
+            "return True",
+            "study/test_compare.py::test_within_the_rounding_of_four_digits",
+        ),
+        Fault(
+            "ZB-V waits for forwards that are longer than a W",
+            "study/predict.py",
+            "idle = (S - 1) * (input - weight)",
+            "idle = (S - 1) * (forward - weight)",
+            "study/predict/test_pipelines.py::test_zb_v",
+        ),
+    ],
     "planner": [
         Fault(
             "chunks do not make the bubble smaller",
