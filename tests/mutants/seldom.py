@@ -209,9 +209,16 @@ FAULTS = {
         Fault(
             "the ratio of LARS leaves out the decay",
             "train/optim.py",
-            '(gradient + group["weight_decay"] * weights)',
-            "gradient",
+            'below = gradient + group["weight_decay"] * weights',
+            "below = gradient",
             "train/test_optim.py::test_as_the_paper[lars]",
+        ),
+        Fault(
+            "a layer without a gradient but zeros loses the whole decay",
+            "train/optim.py",
+            "torch.where((weights > 0) & (below > 0)",
+            "torch.where((weights > 0) & (gradient > 0)",
+            "train/test_optim.py::test_a_gradient_of_zeros_is_no_exception_for_lars",
         ),
         Fault(
             "dampening acts on the first step, too",
