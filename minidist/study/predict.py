@@ -972,7 +972,7 @@ def best_bucket(
 #     half       2(n−1)·2(N + P)
 #     sign       2(n−1)·wP + n(n−1)·(⌈N/8⌉ + wP)
 #     powersgd   2(n−1)·w(P + exact + Σ r(a + b))        over matrices (a, b); exact: numbers in all other tensors
-#     dgc        2(n−1)·w(P + exact) + n(n−1)·((w + 2)K + 8⌈N/65536⌉)       exact: numbers in small tensors; K sent
+#     dgc        2(n−1)·w(P + exact) + n(n−1)·((w + 2)K + 8⌈N/65536⌉)       exact: numbers in small tensors; K: Σ⌈(1 − sparsity)·length⌉ of the others
 #
 # An all-reduce sends every number 2(n−1) times, an all-gather every rank's n−1 times. Weights cost 16(n−1) more for each
 # backward. Gradients are in fp32: w = 4.
@@ -1009,7 +1009,9 @@ def dgc_bytes(
     """At one sparsity."""
     lengths = [math.prod(shape) for shape in shapes]
     exact = sum(length for length in lengths if length < small)
-    entries = sum(max(1, round((1 - sparsity) * length)) for length in lengths if length >= small)
+    # rounded up, but not for the last digits of a float: 0.1 % of 1,000 is 1
+    exactly = [round((1 - sparsity) * length, 6) for length in lengths if length >= small]
+    entries = sum(map(math.ceil, exactly))
     gathered = 6 * entries + 8 * math.ceil(sum(lengths) / 65536) if entries else 0
     return 2 * (n - 1) * 4 * (len(shapes) + exact) + n * (n - 1) * gathered
 
