@@ -463,7 +463,8 @@ class Grid:
 
     zero: ZeRO's stage, 0 to 3. micro_batch: sequences in one; micro_batches: how many a pipeline gets in a step.
     sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
-    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam.
+    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam. replicas: hybrid
+    sharding, ZeRO's shards are data/replicas, and each is there so often. Raises ValueError where they do not divide.
     """
 
     data: int = 1
@@ -478,13 +479,29 @@ class Grid:
     dropout: bool = True
     fused: bool = False
     precision: str = "bf16"
+    replicas: int = 1
 
     def __post_init__(self):
         check_zero(self.zero)
+        if self.replicas < 1 or self.data % self.replicas or (self.replicas > 1 and not self.zero):
+            raise ValueError(
+                f"{self.replicas} replicas of ZeRO's shards are no part of {self.data} data-parallel ranks "
+                f"with ZeRO {self.zero}"
+            )
 
     @property
     def ranks(self) -> int:
         return self.data * self.tensor * self.pipeline
+
+    @property
+    def shards(self) -> int:
+        """Over how many ranks ZeRO divides."""
+        return self.data // self.replicas
+
+    @property
+    def sharding(self) -> str:
+        """Where the shards of one copy of the states lie."""
+        return "within a node" if self.replicas > 1 else "over all ranks"
 
     @property
     def along(self) -> int:
@@ -517,7 +534,7 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
-    held = states(params, "adam", grid.precision, grid.zero, grid.data)
+    held = states(params, "adam", grid.precision, grid.zero, grid.shards)
     layer = activations(
         model, grid.micro_batch, grid.tensor, grid.sequence, grid.recompute, grid.dropout
     )

@@ -72,6 +72,41 @@ FAULTS = {
     ],
     "planner": [
         Fault(
+            "the first edge of a pipeline stands for all",
+            "study/plan.py",
+            "for end in ends]",
+            "for end in ends[:1] * len(ends)]",
+            "study/test_plan.py::test_every_edge_of_a_pipeline_counts",
+        ),
+        Fault(
+            "all ranks with a card share it, whoever sends",
+            "study/plan.py",
+            "self.link(second + i, first + i, width)",
+            "self.link(second + i, first + i)",
+            "study/test_plan.py::test_a_stage_of_many_ranks_shares_its_cards",
+        ),
+        Fault(
+            "a stage has 5 chunks at most",
+            "study/plan.py",
+            "return divisors(model.layers // stages)",
+            "return [v for v in divisors(model.layers // stages) if v < 6]",
+            "study/test_plan.py::test_the_search_misses_no_grid",
+        ),
+        Fault(
+            "shards are not averaged over their replicas",
+            "study/plan.py",
+            'return within + verb("all_reduce", grid.replicas, stride, nbytes / grid.shards)',
+            "return within",
+            "study/test_plan.py::test_hybrid_sharding_sends_between_nodes_what_a_world_does",
+        ),
+        Fault(
+            "hybrid sharding divides states by all ranks",
+            "study/predict.py",
+            "grid.zero, grid.shards)",
+            "grid.zero, grid.data)",
+            "study/test_plan.py::test_hybrid_sharding_sends_between_nodes_what_a_world_does",
+        ),
+        Fault(
             "chunks do not make the bubble smaller",
             "study/plan.py",
             "bubble=others / grid.interleave,",
@@ -95,8 +130,8 @@ FAULTS = {
         Fault(
             "ranks that share a wire have it each alone",
             "study/plan.py",
-            "max(level.beta * level.share for level in levels)",
-            "max(level.beta for level in levels)",
+            "level.beta * min(level.share, most)",
+            "level.beta",
             "study/test_published.py::test_errors",
         ),
         Fault(

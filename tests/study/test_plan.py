@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -18,6 +19,7 @@ from minidist.study.plan import (
     Machine,
     Planner,
     cluster_of,
+    grids,
     main,
     picture,
     plan,
@@ -25,7 +27,7 @@ from minidist.study.plan import (
     text,
 )
 from minidist.study.predict import Grid, Transformer, flops
-from tests.study.plan_case import program
+from tests.study.plan_case import hybrid, program
 
 SMALL = Transformer(8, 2048, 16, 32000, 1024)
 
@@ -81,8 +83,14 @@ def test_odd_numbers_of_devices(word):
 
 def test_rivals_say_why(large):
     found = {(r.decision, r.value): r for r in large.rivals}
-    assert {"tensor", "pipeline", "zero", "recompute", "micro_batch", "interleave"} == {
-        d for d, _ in found
+    assert {d for d, _ in found} == {
+        "tensor",
+        "pipeline",
+        "micro_batch",
+        "interleave",
+        "zero",
+        "sharding",
+        "recompute",
     }
     for (decision, value), rival in found.items():
         assert getattr(rival.estimate.grid, decision) == value != getattr(large.best.grid, decision)
@@ -198,6 +206,71 @@ def test_a_world_takes_as_long(grid):
     ).step.total == pytest.approx(took, rel=0.05)
 
 
+@pytest.mark.parametrize("M", [2, 4])
+def test_a_pipeline_whose_stages_are_sharded(M):
+    """ZeRO 3 gathers a stage twice for every micro-batch."""
+    cluster = replace(NODES, devices=2)
+    grid = Grid(2, 1, 2, 3, micro_batches=M, micro_batch=2, precision="bf16")
+    took = max(World(4, cluster=cluster, device="meta").run(program, GPT, grid))
+    step = planner(cluster=cluster).estimate(grid).step
+    assert step.total == pytest.approx(took, rel=0.05) and step.data > 0.1 * took
+
+
+def between_nodes(devices, factor, share=1):
+    """NODES with so many devices, whose links between nodes are slower by `factor`, of `share` ranks together."""
+    links = {
+        name: replace(level, beta=factor * level.beta, share=share)
+        if name in ("nic", "tor", "spine")
+        else level
+        for name, level in NODES.links.items()
+    }
+    return replace(NODES, devices=devices, links=links)
+
+
+@pytest.mark.parametrize(("v", "M", "share"), [(1, 4, 1), (1, 8, 2), (2, 8, 1)])
+def test_every_edge_of_a_pipeline_counts(v, M, share):
+    """Four stages on two nodes of two: the second edge is slow, and of the ranks with that card one alone sends."""
+    cluster = between_nodes(2, 10, share)
+    model = replace(GPT, layers=4 * v)
+    grid = Grid(1, 1, 4, micro_batches=M, interleave=v, **LOW)
+    took = max(World(4, cluster=cluster, device="meta").run(program, model, grid))
+    said = planner(model=model, cluster=cluster)
+    step = said.estimate(grid).step
+    assert step.total == pytest.approx(took, rel=0.07)
+    edges, wrap = said._edges(grid)
+    assert edges[0] == edges[2] < edges[1] / 10 and wrap == edges[1]
+    first = said.network.send(0, 1, 1, 2 * GPT.context * GPT.hidden * 2)
+    assert first == edges[0] and step.total - 2 * (edges[1] - first) > step.total * 0.8 > first
+
+
+def test_a_stage_of_many_ranks_shares_its_cards():
+    cluster = between_nodes(4, 1, 4)
+    network = planner(cluster=cluster).network
+    alone, both = network.send(3, 4, 1, 10**9), network.send(2, 4, 2, 10**9)
+    assert both == pytest.approx(2 * alone, rel=1e-3)
+    assert network.send(0, 4, 4, 10**9) == pytest.approx(4 * alone, rel=1e-3)
+    assert network.send(0, 1, 1, 10**9) < alone / 5
+
+
+@pytest.mark.parametrize("M", [1, 2])
+def test_hybrid_sharding_sends_between_nodes_what_a_world_does(M):
+    """Shards within a node: of a slower network between nodes a World and the planner say the same, to a thousandth."""
+    model = replace(GPT, layers=2)
+    grid = Grid(4, 1, 1, 3, 4, M, replicas=2, precision="all 16 bits")
+    clusters = [between_nodes(2, factor) for factor in (4, 8)]
+    took = [max(World(4, cluster=c, device="meta").run(hybrid, model, grid)) for c in clusters]
+    said = [planner(model=model, cluster=c).estimate(grid).step.total for c in clusters]
+    assert said[1] - said[0] == pytest.approx(took[1] - took[0], rel=1e-3)
+    assert said[1] == pytest.approx(took[1], rel=0.15)
+    over_all = replace(grid, replicas=1)
+    all_ranks = [planner(model=model, cluster=c).estimate(over_all) for c in clusters]
+    assert all_ranks[1].step.data > 1.2 * said[1]
+    whole = planner(model=model, cluster=clusters[0]).estimate(grid).memory
+    assert whole.optimizer_states == pytest.approx(
+        2 * all_ranks[0].memory.optimizer_states, rel=1e-6
+    )
+
+
 def test_slower_links_show():
     """The agreement is no accident of what is large: the links decide, too."""
     clusters = [Cluster.uniform(2, 1e-5, beta, NODES.device) for beta in (1 / 50e9, 1.5 / 50e9)]
@@ -246,6 +319,49 @@ def test_gradients_hide_behind_the_last_backward():
         planner(replace(FUSED, overlap=o)).estimate(grid).step.data for o in (False, True)
     )
     assert 0 <= hidden < shown
+
+
+def test_the_search_misses_no_grid():
+    """Every combination that holds together, written out once more."""
+    model = replace(GPT, layers=12, heads=4)
+    cluster = replace(Cluster.dgx_h100(4), devices=2)
+    batch = 16
+    wanted = set()
+    sizes = product((1, 2, 4, 8), (1, 2), (1, 2, 4, 8), (1, 2, 4, 8, 16), range(1, 13), range(4))
+    for data, tensor, pipeline, b, v, zero in sizes:
+        M = batch // (data * b)
+        together = data * tensor * pipeline == 8 and data * b * M == batch
+        even = v == 1 or (pipeline > 1 and M % pipeline == 0 and 12 % (pipeline * v) == 0)
+        if not (together and even) or (data == 1 and zero):
+            continue
+        shards = 2 // tensor
+        copies = {1}
+        if zero and shards > 1 and data > shards:
+            copies.add(data // shards)
+        for replicas in copies:
+            wanted.add((data, tensor, pipeline, b, M, v, zero, replicas))
+    found = list(grids(model, cluster, batch))
+    assert len(set(found)) == len(found)
+    assert {
+        (
+            g.data,
+            g.tensor,
+            g.pipeline,
+            g.micro_batch,
+            g.micro_batches,
+            g.interleave,
+            g.zero,
+            g.replicas,
+        )
+        for g in found
+    } == wanted
+    assert {g.interleave for g in found} == {1, 2, 3, 6}
+
+
+@pytest.mark.parametrize(("data", "zero", "replicas"), [(4, 3, 3), (4, 0, 2), (4, 2, 0)])
+def test_replicas_that_cannot_be(data, zero, replicas):
+    with pytest.raises(ValueError, match=f"{replicas} replicas .* {data} data-parallel .* {zero}"):
+        Grid(data, zero=zero, replicas=replicas)
 
 
 def test_step_bad_input():
