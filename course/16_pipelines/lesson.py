@@ -467,15 +467,16 @@ published = [
     if (row["model"], row["p"], row["M"]) == ("1.5B", 8, 32)
 ]
 ours = [simulated(row) for row in published]
-assert all(abs(rate.as_published - rate.published) < 5e-3 for rate in ours)
+assert all(abs(rate.error) < 2e-4 for rate in ours)
 study.table(
-    [(r.schedule, f"{r.published:.4f}", f"{r.ours:.4f}", f"{abs(r.error):.4f}") for r in ours],
-    ["1.5 B parameters, 8 stages, M = 32", "published", "simulated", "error"],
+    [(r.schedule, f"{r.published:.4f}", f"{r.ours:.4f}", f"{r.waiting:.4f}") for r in ours],
+    ["1.5 B parameters, 8 stages, M = 32", "published", "simulated", "waiting for every message"],
     title="Bubble rates",
 )
 
 # %% [markdown]
-# One row differs in the third digit: for 1F1B-I the paper's estimator does not wait for every message. Ours does.
+# One row needs a rule of its own: for 1F1B-I the paper's estimator does not wait for every message between two rounds
+# of chunks, only for the first of each group. A real run waits for all, and has a little more bubble.
 #
 # ## Who gets which layers?
 #

@@ -491,7 +491,7 @@ study.mesh(
 # 100 Gbit/s card for every two GPUs. Here is its grid. A node holds two tensor groups.
 
 # %%
-from minidist.study.plan import bloom
+from minidist.study.published import bloom
 
 BLOOM = next(run for run in bloom() if "L 70 a 128, 8·4·12" in run.name)
 study.mesh(Grid(dp=8, pp=12, tp=4), BLOOM.cluster)

@@ -700,8 +700,8 @@ study.curves(
 # cluster. GPT-3 on 1,024 H100s. **Predict**: how many ways for tensor parallel, how many stages?
 
 # %%
-from minidist.study.plan import DEEPSPEED, Planner, errors, memory_table, picture, plan, time_table
-from minidist.study.plan import bloom_run
+from minidist.study.plan import DEEPSPEED, Planner, memory_table, picture, plan, time_table
+from minidist.study.published import bloom_run, errors
 from minidist.study.plan import named
 
 found = plan("gpt3-175b", "h100:128x8", 1536)

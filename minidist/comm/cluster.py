@@ -246,7 +246,7 @@ V100 = Device(
     tiles=80,
 )
 # hardware.csv, by device: fp16_dense = bf16_dense, fp32, HBM_capacity, HBM_bandwidth. fp64 is an assumption
-# (the makers' data sheets, without tensor cores). The efficiency of the A100 was chosen on published runs (study.plan);
+# (the makers' data sheets, without tensor cores). The efficiency of the A100 was chosen on published runs (study.published);
 # that of the others is an assumption: the A100's times what the best product reaches of the data sheet, over what it
 # reaches there (hardware.csv, max_achievable_matmul_bf16: 86.9 % on A100, 80.3 % on H100, 77.6 % on B200); a V100 as
 # an A100. The last figure counts its processors.

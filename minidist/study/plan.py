@@ -2,8 +2,7 @@
 
 plan       the fastest grid that fits a model on a cluster, and why the others lose
 Planner    memory and time of one grid, part by part
-errors     the planner against published runs
-text, picture, memory_table, time_table, cost_table, rivals_table, errors_table   for people
+text, picture, memory_table, time_table, cost_table, rivals_table   for people
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import product
 from math import ceil, gcd
-from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +25,6 @@ from minidist.comm.base import Link
 from minidist.comm.cluster import Cluster, Device, nic
 from minidist.split import uneven
 from minidist.study.charts import Table, stacked, table
-from minidist.study.compare import published
 from minidist.study.picture import Picture
 from minidist.study.predict import (
     GB,
@@ -148,7 +144,7 @@ a World (dp 2, pp 2, tp 2: 12.0 ms a step, 11.8 where they were reduced at the e
 #     rows    a row that is not a multiple of 16 bytes cannot be loaded for the tensor cores: it runs at fp32's peak
 #
 # Sources: Williams et al. 2009, the roofline; NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
-# quantization, tensor core requirements. η of the A100 was chosen on the published runs (`TABLES`), one figure for all.
+# quantization, tensor core requirements. η of the A100 was chosen on the published runs (study.published), one figure for all.
 
 
 TILES = (128, 256), (256, 128)
@@ -278,27 +274,39 @@ class Network:
         self.algorithm = algorithm
         self.gamma = gamma
         self.net = cache(self._net)
+        self.verb = cache(self._verb)
+        self.edge = cache(self._edge)
 
-    def link(self, dst: int, src: int) -> Link:
-        """α and β between two ranks while all others send as they do."""
+    def link(self, dst: int, src: int, senders: int | None = None) -> Link:
+        """α and β between two ranks while all others send as they do; or, with `senders`, so many neighbours."""
         levels = [self.cluster.links[name] for name in self.cluster.levels(src, dst)]
+        most = max(level.share for level in levels) if senders is None else senders
         return Link(
-            sum(level.alpha for level in levels), max(level.beta * level.share for level in levels)
+            sum(level.alpha for level in levels),
+            max(level.beta * min(level.share, most) for level in levels),
         )
 
     def _net(self, n: int, stride: int) -> Net:
         return Net(n, lambda dst, src: self.link(dst * stride, src * stride))
 
-    def verb(self, verb: str, n: int, stride: int, nbytes: float) -> float:
+    def _verb(self, verb: str, n: int, stride: int, nbytes: float) -> float:
         """Seconds of a collective of `nbytes` in all among n ranks, `stride` apart; 0 for one rank."""
         if n == 1 or not nbytes:
             return 0.0
         return predict(self.net(n, stride), verb, nbytes, self.algorithm, self.gamma)
 
-    def send(self, stride: int, nbytes: float) -> float:
-        """Seconds of a message to the rank `stride` further."""
-        link = self.link(stride, 0)
-        return link.alpha + nbytes * link.beta
+    def _edge(self, first: int, second: int, width: int) -> set[Link]:
+        """The links from `width` ranks, from `first` on, to those from `second` on, each kind once.
+
+        Only these send over this edge, so no more of them than there are share a wire.
+        """
+        node = self.cluster.ranks * self.cluster.devices
+        step = 1 if width % node else node  # whole nodes: all ranks of one send alike
+        return {self.link(second + i, first + i, width) for i in range(0, width, step)}
+
+    def send(self, first: int, second: int, width: int, nbytes: float) -> float:
+        """Seconds of messages over an `edge`: of the slowest of them."""
+        return max(link.alpha + nbytes * link.beta for link in self.edge(first, second, width))
 
 
 # ------------------------------------------------------------
@@ -307,13 +315,13 @@ class Network:
 # A product of (tokens, k) by (k, n) has two in its backward, for the input (tokens, n)·(n, k) and for the weight
 # (n, tokens)·(tokens, k). Fused attention forms the scores once more in its backward: 5 products for 2.
 #
-# Stage s works f_s + b_s on a micro-batch, messages of tensor parallelism among them; c is a message between stages. Of
-# 1F1B with v chunks a stage, s* the slowest stage:
+# Stage s works f_s + b_s on a micro-batch, messages of tensor parallelism among them; c_e is a message over edge e, from
+# a stage to the next, C that of the slowest edge. Of 1F1B with v chunks a stage, s* the slowest stage:
 #
 #     M·t_s*                     compute, and tensor parallelism's messages
 #     Σ t_s / v, s ≠ s*          bubble: the pipeline fills and drains
-#     2c·(S−1)·(M·v/S + 1)       pipeline: a micro-batch goes down and comes back, S of them are under way. Where
-#                                messages do not block, 2c·(S−1) and what the slowest stage cannot make up for
+#     2·Σ c_e + 2C·(S−1)·M·v/S   pipeline: a micro-batch goes down and comes back, S of them are under way. Where
+#                                messages do not block, 2·Σ c_e and what the slowest stage cannot make up for
 #     data, optimizer            gradients and parameters of ZeRO's stage; the update
 #
 # Sources: Shoeybi et al. 2019, section 3 (sizes); Dao et al. 2022, "FlashAttention", section 3; Narayanan et al. 2021,
@@ -404,6 +412,8 @@ class Planner:
         self.kernels = kernels
         self.machine = machine
         self.network = Network(cluster, algorithm, kernels.combine / machine.device.bandwidth)
+        self._layer = cache(self._one_layer)
+        self._ends = cache(self._both_ends)
 
     def estimate(self, grid: Grid) -> Estimate:
         """Memory and time of one grid. ValueError where it does not divide the model."""
@@ -428,7 +438,7 @@ class Planner:
             recomputation=M * slowest.again,
             bubble=others / grid.interleave,
             tensor=M * slowest.tensor,
-            pipeline=self._pipeline(grid, slowest, others),
+            pipeline=self._pipeline(grid, [stage.total for stage in stages]),
             data=self._data(grid, params, backward),
             optimizer=self._optimizer(grid, params),
         )
@@ -437,7 +447,7 @@ class Planner:
         """Of what one layer hands to the next."""
         return self.machine.dtype.itemsize * batch * self.model.context * self.model.hidden
 
-    def _layer(self, batch: int, tensor: int, along: int) -> Layer:
+    def _one_layer(self, batch: int, tensor: int, along: int) -> Layer:
         """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
         model = self.model
         machine = self.machine
@@ -485,7 +495,7 @@ class Planner:
         nbytes = 4 * machine.dtype.itemsize * heads * t * d
         return machine.work(flops, nbytes), machine.work(2.5 * flops, 2 * nbytes)
 
-    def _ends(self, batch: int, tensor: int, along: int) -> tuple[float, float]:
+    def _both_ends(self, batch: int, tensor: int, along: int) -> tuple[float, float]:
         """The embedding, and the head: the last norm, the projection to V/t words, and the loss.
 
         The embedding is two look-ups, their masks and their sum; its backward writes a gradient of all words.
@@ -537,37 +547,51 @@ class Planner:
         again = (grid.recompute == "full") * (2 - self.kernels.early_stop)
         return 2 * pair, (2 + again) * pair
 
-    def _pipeline(self, grid: Grid, slowest: Stage, others: float) -> float:
-        """What a step waits for messages between stages. others: seconds of all stages but the slowest.
+    def _pipeline(self, grid: Grid, stages: list[float]) -> float:
+        """What a step waits for messages between stages. stages: seconds of each and micro-batch.
 
-        Blocking, all of them on a micro-batch's way. Else the first one's, through all chunks, and where S micro-batches
-        under way are too few to keep the slowest stage busy; chunks send more, but have more under way.
+        Blocking, all of them on a micro-batch's way, and the slowest edge's with each micro-batch. Else the first one's,
+        through all chunks, and with each micro-batch by how much longer than the slowest stage it takes until the next
+        can follow: from stage s to the end and back S − s of them are under way (chunks send more, but have more under
+        way), and an edge takes one message at a time.
         """
         S = grid.pipeline
         M = grid.micro_batches
         v = grid.interleave
         if S == 1:
             return 0.0
+        edges, wrap = self._edges(grid)
+        if self.kernels.blocking:
+            return 2 * sum(edges) + 2 * (S - 1) / S * M * v * max(edges)
+        if v > 1:
+            way = v * sum(edges) + (v - 1) * wrap
+            return 2 * way + (M - 1) * max(0.0, v * max(*edges, wrap) - max(stages))
+        turns = [(sum(stages[s:]) + 2 * sum(edges[s:])) / (S - s) for s in range(S)]
+        return 2 * sum(edges) + (M - 1) * (max(*turns, *edges) - max(stages))
+
+    def _edges(self, grid: Grid) -> tuple[list[float], float]:
+        """Seconds of a message from each stage to the next, and from the last to the first, whose next chunk it is for.
+
+        A stage's ranks are neighbours, so some edges lie within a node where others lead out of it.
+        """
+        width = grid.tensor * grid.data
         whole = self._activation_bytes(grid.micro_batch)
         parts = grid.tensor if grid.sequence or self.kernels.scattered else 1
-        message = self.network.send(grid.tensor * grid.data, whole / parts)
+        gather = 0.0
         if parts > 1 and not grid.sequence:
-            message += self.network.verb("all_gather", grid.tensor, 1, whole)
-        if self.kernels.blocking:
-            return 2 * (S - 1) * message * (M * v / S + 1)
-        way = 2 * (S * v - 1) * message
-        late = max(0.0, (others + way - (S - 1) * slowest.total) / S)
-        return way + (M - 1) * late * (v == 1)
+            gather = self.network.verb("all_gather", grid.tensor, 1, whole)
+        ends = [(s * width, (s + 1) % grid.pipeline * width) for s in range(grid.pipeline)]
+        *edges, wrap = [gather + self.network.send(*end, width, whole / parts) for end in ends]
+        return edges, wrap
 
     def _data(self, grid: Grid, params: int, backward: float) -> float:
         """Gradients to be averaged, and parameters to be handed out, less what the last backward hides."""
         model, kernels = self.model, self.kernels
-        verb = lambda name, nbytes: self.network.verb(name, grid.data, grid.tensor, nbytes)
         times = grid.micro_batches if grid.zero >= 2 else 1
-        reduction = "reduce_scatter" if grid.zero and not kernels.reduced_whole else "all_reduce"
-        gradients = times * verb(reduction, params * gradient_bytes(grid))
+        gradients = times * self._averaging(grid, params * gradient_bytes(grid))
         gathers = (0, 1, 1, 2 * times)[grid.zero]
-        handed = gathers * verb("all_gather", params * PRECISIONS[grid.precision].parameter)
+        nbytes = params * PRECISIONS[grid.precision].parameter
+        handed = gathers * self.network.verb("all_gather", grid.shards, grid.tensor, nbytes)
         # of the blocks, with embedding and projection, the last one's gradients come too late
         blocks = stage_layers(model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
         hidden = times * backward * (1 - 1 / blocks) * kernels.overlap
@@ -584,13 +608,25 @@ class Planner:
             seconds += self.network.verb("all_reduce", 2, stride, nbytes)
         return seconds
 
+    def _averaging(self, grid: Grid, nbytes: float) -> float:
+        """Seconds to average gradients of `nbytes` once: with ZeRO among the shards, then each shard over its replicas.
+
+        Shards are neighbours: of t·shards ranks, as many as a node has or fewer, none sends its whole out of the node.
+        """
+        verb = self.network.verb
+        if not grid.zero or self.kernels.reduced_whole:
+            return verb("all_reduce", grid.data, grid.tensor, nbytes)
+        within = verb("reduce_scatter", grid.shards, grid.tensor, nbytes)
+        stride = grid.tensor * grid.shards
+        return within + verb("all_reduce", grid.replicas, stride, nbytes / grid.shards)
+
     def _optimizer(self, grid: Grid, params: int) -> float:
         """Gradients are scaled; every state of the rank's part is read and written, its parameters written."""
         per = PRECISIONS[grid.precision]
         passes = self.kernels.adam * (per.master or per.moment)
         if per.master:
             passes += 2 * (per.gradient + per.parameter + 2 * per.master)
-        owned = params / (grid.data if grid.zero else 1)
+        owned = params / (grid.shards if grid.zero else 1)
         return self.machine.passes(2 * gradient_bytes(grid) * params + passes * owned, 12)
 
 
@@ -605,42 +641,120 @@ def gradient_bytes(grid: Grid) -> int:
 #     tensor      within a node: its all-reduces are four a layer
 #     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
 #     data        what is left of the ranks; it divides the batch
-#     ZeRO        0 and 1; without a pipeline also 2 and 3, which reduce, and gather, for every micro-batch
+#     ZeRO        0 to 3; 2 and 3 reduce, and gather, for every micro-batch
+#     replicas    1, or hybrid sharding: ZeRO's shards within a node, and a copy of all of them in every other
 #     recompute   none, selective (where scores are kept), full.  The sequence is split wherever tensor is above 1.
 
 
 MICRO_BATCHES = 1, 2, 4, 8, 16
-CHUNKS = 1, 2, 3, 4, 6, 8
 PRECISION = "bf16, fp32 gradients"
 
 
+class Search(NamedTuple):
+    """What grids are looked for."""
+
+    model: Transformer
+    cluster: Cluster
+    batch: int
+
+    @property
+    def node(self) -> int:
+        """Ranks of a node."""
+        return self.cluster.ranks * self.cluster.devices
+
+
+Chosen = dict[str, Any]
+
+
+class Axis(NamedTuple):
+    """A decision: a field of `Grid`.
+
+    title: how tables name one of its values.  values: all that it may be, by what the axes before it have chosen, in the
+    order of the search.  splits: that many ranks have a part of the model each; what is left is data-parallel.
+    compared: the property of `Grid` that tells rivals apart, where that is not the field.
+    """
+
+    name: str
+    title: str
+    values: Callable[[Search, Chosen], Iterable[Any]]
+    splits: bool = False
+    compared: str = ""
+
+
+def tensors(search: Search, chosen: Chosen) -> list[int]:
+    model = search.model
+    whole = gcd(model.heads, model.kv_heads or model.heads, model.width)
+    return [t for t in divisors(search.node) if whole % t == 0]
+
+
+def pipelines(search: Search, chosen: Chosen) -> list[int]:
+    left = data_ranks(search, chosen)
+    stages = [p for p in divisors(left) if p <= search.model.layers]
+    return [p for p in stages if search.batch % (left // p) == 0]
+
+
+def micro_batch_sizes(search: Search, chosen: Chosen) -> list[int]:
+    return [b for b, _ in micro_batches(search.batch // data_ranks(search, chosen))]
+
+
+def interleaves(search: Search, chosen: Chosen) -> list[int]:
+    return chunks(search.model, chosen["pipeline"], micro_batch_count(search, chosen))
+
+
+def zero_stages(search: Search, chosen: Chosen) -> Iterable[int]:
+    return range(1 if data_ranks(search, chosen) == 1 else 4)
+
+
+def replica_counts(search: Search, chosen: Chosen) -> list[int]:
+    """One, or as many as there are where the shards of each fill what tensor parallelism leaves of a node."""
+    data = data_ranks(search, chosen)
+    shards = search.node // chosen["tensor"]
+    hybrid = chosen["zero"] and 1 < shards < data and data % shards == 0
+    return [1, data // shards] if hybrid else [1]
+
+
+def recomputations(search: Search, chosen: Chosen) -> Iterable[str]:
+    return RECOMPUTE
+
+
+AXES = (
+    Axis("tensor", "tensor {}", tensors, splits=True),
+    Axis("pipeline", "pipeline {}", pipelines, splits=True),
+    Axis("micro_batch", "micro-batches of {}", micro_batch_sizes),
+    Axis("interleave", "{} chunks", interleaves),
+    Axis("zero", "ZeRO {}", zero_stages),
+    Axis("replicas", "sharded {}", replica_counts, compared="sharding"),
+    Axis("recompute", "recompute {}", recomputations),
+)
+"""Another way to spread or to shorten a step joins here, and in what `per_rank` and `Planner.step` say of it."""
+
+
+def data_ranks(search: Search, chosen: Chosen) -> int:
+    """Ranks that are left by the axes that split the model, of those that have been chosen."""
+    split = [chosen[axis.name] for axis in AXES if axis.splits and axis.name in chosen]
+    return search.cluster.size // math.prod(split)
+
+
+def micro_batch_count(search: Search, chosen: Chosen) -> int:
+    return search.batch // data_ranks(search, chosen) // chosen["micro_batch"]
+
+
 def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
-    """All grids for `batch` sequences a step."""
-    for tensor in divisors(cluster.ranks * cluster.devices):
-        if model.heads % tensor or (model.kv_heads or model.heads) % tensor or model.width % tensor:
-            continue
-        sequence = tensor > 1 and model.context % tensor == 0
-        for pipeline in divisors(cluster.size // tensor):
-            data = cluster.size // tensor // pipeline
-            if pipeline > model.layers or batch % data:
-                continue
-            stages_of_zero = range(1 if data == 1 else 2 if pipeline > 1 else 4)
-            for b, M in micro_batches(batch // data):
-                choices = product(chunks(model, pipeline, M), stages_of_zero, RECOMPUTE)
-                for v, zero, recompute in choices:
-                    yield Grid(
-                        data,
-                        tensor,
-                        pipeline,
-                        zero,
-                        b,
-                        M,
-                        sequence,
-                        recompute,
-                        interleave=v,
-                        dropout=FUSED.explicit,
-                        precision=PRECISION,
-                    )
+    """All grids for `batch` sequences a step: every way through the axes, and what follows from it."""
+    search = Search(model, cluster, batch)
+    ways: list[Chosen] = [{}]
+    for axis in AXES:
+        ways = [way | {axis.name: value} for way in ways for value in axis.values(search, way)]
+    for chosen in ways:
+        tensor = chosen["tensor"]
+        yield Grid(
+            **chosen,
+            data=data_ranks(search, chosen),
+            micro_batches=micro_batch_count(search, chosen),
+            sequence=tensor > 1 and model.context % tensor == 0,
+            dropout=FUSED.explicit,
+            precision=PRECISION,
+        )
 
 
 def divisors(n: int) -> list[int]:
@@ -653,9 +767,10 @@ def micro_batches(sequences: int) -> list[tuple[int, int]]:
 
 
 def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
-    """How many chunks a stage may have."""
-    even = stages > 1 and micro_batches % stages == 0
-    return [v for v in CHUNKS if v == 1 or (even and model.layers % (stages * v) == 0)]
+    """How many chunks a stage may have: where stages divide layers and micro-batches, any that divides its layers."""
+    if stages == 1 or micro_batches % stages or model.layers % stages:
+        return [1]
+    return divisors(model.layers // stages)
 
 
 # ------------------------------------------------------------
@@ -668,7 +783,7 @@ def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
 # A rank may have what its device has, less what the driver, the libraries and holes between blocks take: `RESERVED`.
 
 
-DECISIONS = "tensor", "pipeline", "interleave", "zero", "recompute", "micro_batch"
+DECISIONS = {axis.compared or axis.name: axis.title for axis in AXES}
 
 
 class Cost(NamedTuple):
@@ -797,168 +912,18 @@ def short(seconds: float) -> str:
 
 
 # ------------------------------------------------------------
-# Published runs, and what the planner says of them: time and memory, row by row.
-#
-#     bloom       384 A100, Megatron-DeepSpeed, ZeRO 1, every layer recomputed: the search for BLOOM's grid
-#     megatron    32 to 2520 A100, Megatron-LM, every layer recomputed, interleaved (Narayanan et al. 2021, Table 1)
-#     recompute   8 to 2240 A100, with sequence parallel and selective recomputation, and with full recomputation and
-#                 neither (Korthikanti et al. 2022, Table 5)
-#
-# Nothing is fitted to a row: the only constant is the efficiency of the A100. What a table leaves open is said once
-# for all of its rows: BLOOM's heads are 64 and its words 250,880 (chronicles); Table 1's micro-batch and chunks a stage
-# are those that the planner finds fastest, as its authors chose theirs.
-
-
-@dataclass(frozen=True)
-class Run:
-    """A published run. grids: what it may have been. seconds of a step; nbytes of a GPU, if they were said."""
-
-    name: str
-    model: Transformer
-    cluster: Cluster
-    kernels: Kernels
-    grids: Sequence[Grid]
-    seconds: float
-    nbytes: float | None = None
-
-    @cached_property
-    def predicted(self) -> Estimate:
-        """What the planner says; of several grids, of the fastest that fits."""
-        assert self.cluster.device is not None, "what was published was timed on a device"
-        machine = Machine(self.cluster.device, torch.float16, self.kernels.launch)
-        planner = Planner(self.model, self.cluster, self.kernels, machine)
-        estimates = [planner.estimate(grid) for grid in self.grids]
-        return min(estimates, key=lambda e: (e.over > 0, e.step.total))
-
-    @property
-    def time_error(self) -> float:
-        """Predicted over published, − 1."""
-        return self.predicted.step.total / self.seconds - 1
-
-    @property
-    def memory_error(self) -> float | None:
-        return None if self.nbytes is None else self.predicted.total / self.nbytes - 1
-
-
-def model_in(row: dict, heads: int, vocab: int) -> Transformer:
-    return Transformer(row["layers"], row["hidden"], heads, vocab, row["seq"])
-
-
-def bloom() -> Iterator[Run]:
-    """The rows that ran; those that did not fit have no time."""
-    for row in published("bloom_topology_search"):
-        if isinstance(row["sec_per_it"], int | float):
-            yield bloom_run(row, row["sec_per_it"], row["gpu_mem_gb"])
-
-
-def bloom_run(row: dict, seconds: float, memory: float | None) -> Run:
-    """One row: its columns hidden, layers, heads, dp, tp, pp, mbs, gbs, optimizer."""
-    wide = row["optimizer"] != "fp16"
-    dp, tp, pp, b = (row[name] for name in ("dp", "tp", "pp", "mbs"))
-    M = row["gbs"] // (dp * b)
-    grid = Grid(dp, tp, pp, row["zero"], b, M, recompute="full", fused=wide)
-    heads = row["heads"] or 64
-    name = (
-        f"H {row['hidden']} L {row['layers']} a {heads}, {dp}·{tp}·{pp}, b {b}, "
-        f"B {row['gbs']}, {'fp32 gradients' if wide else 'fp16'}"
-    )
-    cluster = jean_zay(grid.ranks // 8)
-    nbytes = memory and memory * GB
-    return Run(name, model_in(row, heads, 250880), cluster, DEEPSPEED, [grid], seconds, nbytes)
-
-
-def megatron() -> Iterator[Run]:
-    """Table 1 of Narayanan et al. 2021."""
-    for row in published("megatron_sc21_table1"):
-        if row["quantity"] == "iteration_time":
-            yield megatron_run(row, row["value"])
-
-
-def megatron_run(row: dict, seconds: float) -> Run:
-    """One row: its columns model, heads, hidden, layers, seq, vocab, tp, pp, gpus, batch."""
-    model = model_in(row, row["heads"], row["vocab"])
-    data = row["gpus"] // (row["tp"] * row["pp"])
-    precision = "fp16, fp32 gradients in the optimizer"
-    grids = [
-        Grid(
-            data, row["tp"], row["pp"], 0, b, M, recompute="full", interleave=v, precision=precision
-        )
-        for b, M in micro_batches(row["batch"] // data)
-        for v in chunks(model, row["pp"], M)
-    ]
-    cluster = Cluster.dgx_a100(row["gpus"] // 8)
-    return Run(f"{row['model']}, {row['gpus']} GPUs", model, cluster, MEGATRON, grids, seconds)
-
-
-def recompute() -> Iterator[Run]:
-    """Table 5 of Korthikanti et al. 2022, and the 530 B model on 8 times as many GPUs."""
-    kinds = {"iteration_time_full_recompute": "full", "iteration_time_present_work": "selective"}
-    rows = published("activation_recomputation")
-    for row in rows:
-        if row["quantity"] in kinds:
-            yield recompute_run(row, kinds[row["quantity"]], row["value"])
-        elif row["quantity"] == "iteration_time_530B_dp8":
-            smaller = next(other for other in rows if other["model"] == "530B" and other["tp"])
-            larger = smaller | {"gpus": 2240, "global_batch": 2240}
-            yield recompute_run(larger, "selective", row["value"])
-
-
-def recompute_run(row: dict, how: str, seconds: float) -> Run:
-    """One row: its columns model, heads, hidden, layers, seq, vocab, tp, pp, interleave, gpus, global_batch,
-    micro_batch; `how` is "full" or "selective", which has its sequence split."""
-    b = row["micro_batch"]
-    data = row["gpus"] // (row["tp"] * row["pp"])
-    M = row["global_batch"] // data // b
-    split = how == "selective"
-    grid = Grid(data, row["tp"], row["pp"], 0, b, M, split, how, interleave=row["interleave"])
-    name = f"{row['model']}, {row['gpus']} GPUs, {how}"
-    model = model_in(row, row["heads"], row["vocab"])
-    return Run(name, model, Cluster.dgx_a100(row["gpus"] // 8), MEGATRON, [grid], seconds)
-
-
-@dataclass(frozen=True)
-class Errors:
-    """The runs of a table."""
-
-    name: str
-    rows: Sequence[Run]
-
-    @property
-    def time(self) -> list[float]:
-        return [row.time_error for row in self.rows]
-
-    @property
-    def memory(self) -> list[float]:
-        return [row.memory_error for row in self.rows if row.memory_error is not None]
-
-    @property
-    def words(self) -> str:
-        """`time: mean error 5.0 %, with its sign −3.4 %, largest −26.4 % (row)`, and the same of memory."""
-        return "; ".join(
-            f"{what}: mean error {mean(map(abs, errors)):.1%}, with its sign {mean(errors):+.1%}, "
-            f"largest {max(errors, key=abs):+.1%}"
-            for what, errors in (("time", self.time), ("memory", self.memory))
-            if errors
-        )
-
-
-TABLES = {"bloom": bloom, "megatron": megatron, "recompute": recompute}
-
-
-def errors(name: str) -> Errors:
-    """What the planner says of each row of a table. ValueError for a name that is none of `TABLES`."""
-    return Errors(name, list(known(name, TABLES, "the table")()))
-
-
-# ------------------------------------------------------------
 # A plan for people: tables of the grid, its memory, its time, its cost and its rivals, and a picture.
 
 
 def named(grid: Grid) -> str:
-    """`data 64, tensor 8, pipeline 2 × 4 chunks, ZeRO 1, recompute selective, 96 micro-batches of 2`"""
+    """`data 64, tensor 8, pipeline 2 × 4 chunks, ZeRO 1, recompute selective, 96 micro-batches of 2`
+
+    With hybrid sharding `ZeRO 3 in 8 replicas`.
+    """
     v = f" × {grid.interleave} chunks" * (grid.interleave > 1)
+    r = f" in {grid.replicas} replicas" * (grid.replicas > 1)
     return (
-        f"data {grid.data}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}, "
+        f"data {grid.data}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}{r}, "
         f"recompute {grid.recompute}, {grid.micro_batches} micro-batches of {grid.micro_batch}"
     )
 
@@ -1005,7 +970,7 @@ def rivals_table(plan: Plan) -> Table:
     """The best grid for each other value of a decision, and why it loses."""
     rows = []
     for decision, value, estimate, reason in plan.rivals:
-        choice = f"{decision.replace('_', '-')} {value}"
+        choice = DECISIONS[decision].format(value)
         rows.append((choice, named(estimate.grid), estimate.step.total, reason))
     return table(rows, ["with", "the best grid", "seconds", "loses"])
 
@@ -1037,20 +1002,8 @@ def picture(plan: Plan) -> Picture:
 def brief(grid: Grid) -> str:
     """`64·8·2×4 z1 selective b2`: data · tensor · pipeline × chunks, ZeRO, recomputation, micro-batch."""
     v = f"×{grid.interleave}" * (grid.interleave > 1)
-    return f"{grid.data}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero} {grid.recompute} b{grid.micro_batch}"
-
-
-def errors_table(errors: Errors) -> Table:
-    """Each row's published and predicted seconds and GB."""
-    rows = []
-    for run in errors.rows:
-        seconds = [run.seconds, run.predicted.step.total, f"{run.time_error:+.1%}"]
-        memory = [None, run.predicted.total / GB, ""]
-        if run.nbytes is not None:
-            memory = [run.nbytes / GB, run.predicted.total / GB, f"{run.memory_error:+.0%}"]
-        rows.append([run.name, *seconds, *memory])
-    columns = ["run", "seconds", "predicted", "error", "GB", "predicted GB", "error of memory"]
-    return table(rows, columns, title=f"{errors.name}: {errors.words}")
+    r = f"/{grid.replicas}" * (grid.replicas > 1)
+    return f"{grid.data}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero}{r} {grid.recompute} b{grid.micro_batch}"
 
 
 # ------------------------------------------------------------
@@ -1058,7 +1011,7 @@ def errors_table(errors: Errors) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a plan, or with --published the errors against published runs. 2 for what cannot be planned."""
+    """Print a plan. 2 for what cannot be planned."""
     parser = argparse.ArgumentParser(prog="python -m minidist.study.plan", description=main.__doc__)
     option = parser.add_argument
     option("--model", default="gpt3-175b", help=f"one of {', '.join(MODELS)}")
@@ -1066,13 +1019,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     option("--batch", type=int, default=1536, help="sequences of a step")
     option("--tokens", type=float, default=300e9, help="of the whole run")
     option("--rate", type=float, default=2.0, help="money a GPU-hour, an assumption to be replaced")
-    option("--published", action="store_true", help="against published runs, row by row")
     asked = parser.parse_args(arguments)
     try:
-        if asked.published:
-            print("\n\n".join(errors_table(errors(name)).text for name in TABLES))
-        else:
-            print(text(plan(asked.model, asked.cluster, asked.batch), asked.tokens, asked.rate))
+        print(text(plan(asked.model, asked.cluster, asked.batch), asked.tokens, asked.rate))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -463,7 +463,8 @@ class Grid:
 
     zero: ZeRO's stage, 0 to 3. micro_batch: sequences in one; micro_batches: how many a pipeline gets in a step.
     sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
-    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam.
+    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam. replicas: hybrid
+    sharding, ZeRO's shards are data/replicas, and each is there so often. Raises ValueError where they do not divide.
     """
 
     data: int = 1
@@ -478,13 +479,29 @@ class Grid:
     dropout: bool = True
     fused: bool = False
     precision: str = "bf16"
+    replicas: int = 1
 
     def __post_init__(self):
         check_zero(self.zero)
+        if self.replicas < 1 or self.data % self.replicas or (self.replicas > 1 and not self.zero):
+            raise ValueError(
+                f"{self.replicas} replicas of ZeRO's shards are no part of {self.data} data-parallel ranks "
+                f"with ZeRO {self.zero}"
+            )
 
     @property
     def ranks(self) -> int:
         return self.data * self.tensor * self.pipeline
+
+    @property
+    def shards(self) -> int:
+        """Over how many ranks ZeRO divides."""
+        return self.data // self.replicas
+
+    @property
+    def sharding(self) -> str:
+        """Where the shards of one copy of the states lie."""
+        return "within a node" if self.replicas > 1 else "over all ranks"
 
     @property
     def along(self) -> int:
@@ -517,7 +534,7 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
-    held = states(params, "adam", grid.precision, grid.zero, grid.data)
+    held = states(params, "adam", grid.precision, grid.zero, grid.shards)
     layer = activations(
         model, grid.micro_batch, grid.tensor, grid.sequence, grid.recompute, grid.dropout
     )
@@ -770,7 +787,7 @@ def offload_step_seconds(
 #     interleaved             (S−1)/(vM+S−1): (S−1)/M, over the time without a bubble, divided by v
 #     ZB-H1                   (S−1)(T_F + T_I − T_W) of idle time     S
 #     ZB-H2                   (S−1)(T_F + T_I − 2T_W)                 2S − 1
-#     ZB-V                    0 if T_F = T_I = T_W                    2S, of half a stage each
+#     ZB-V                    (S−1)(T_I − T_W)                        2S, of half a stage each
 #
 # Without a flush (PipeDream) weights are held in versions:
 #
@@ -801,8 +818,9 @@ def bubble(
 
     schedule: "naive", "gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_h2" or "zb_v"; of the last three,
     `Simulation.cost` is the time. forward, input, weight: T_F, T_I, T_W of a stage.
+    ZB-V waits for (S − 1)(T_I − T_W): not at all where all three times are alike.
     Raises ValueError for another name, for M < S (ZB-H2, ZB-V: M < 2S − 1), and for zero bubble where T_W > T_F, so
-    that W's hold up what comes after, or where W's last longer than the idle time that they fill (ZB-V: unequal times).
+    that W's hold up what comes after, or where W's last longer than the idle time that they fill (ZB-V: T_F > T_I).
     """
     _check_full(schedule, S, M)
     if schedule == "naive":
@@ -810,11 +828,14 @@ def bubble(
     if schedule in ("gpipe", "one_f_one_b", "interleaved"):
         return (S - 1) / (v * M + S - 1)
     if schedule == "zb_v":
-        if not forward == input == weight:
+        if not weight <= forward <= input:
             raise ValueError(
-                f"the formula of zb_v is for T_F = T_I = T_W, not {forward:g}, {input:g}, {weight:g}"
+                "the formula of zb_v is for T_W up to T_F up to T_I, not for "
+                f"T_F = {forward:g}, T_I = {input:g}, T_W = {weight:g}"
             )
-        return 0.0
+        # a chunk's times are half of a stage's
+        idle = (S - 1) * (input - weight)
+        return idle / (idle + M * (forward + input + weight))
     held_back = 1 if schedule == "zb_h1" else 2
     idle = forward + input - held_back * weight
     if weight > forward or idle < 0:
@@ -968,7 +989,7 @@ def best_bucket(
 #     half       2(n−1)·2(N + P)
 #     sign       2(n−1)·wP + n(n−1)·(⌈N/8⌉ + wP)
 #     powersgd   2(n−1)·w(P + exact + Σ r(a + b))        over matrices (a, b); exact: numbers in all other tensors
-#     dgc        2(n−1)·w(P + exact) + n(n−1)·((w + 2)K + 8⌈N/65536⌉)       exact: numbers in small tensors; K sent
+#     dgc        2(n−1)·w(P + exact) + n(n−1)·((w + 2)K + 8⌈N/65536⌉)       exact: numbers in small tensors; K: Σ⌈(1 − sparsity)·length⌉ of the others
 #
 # An all-reduce sends every number 2(n−1) times, an all-gather every rank's n−1 times. Weights cost 16(n−1) more for each
 # backward. Gradients are in fp32: w = 4.
@@ -1005,7 +1026,9 @@ def dgc_bytes(
     """At one sparsity."""
     lengths = [math.prod(shape) for shape in shapes]
     exact = sum(length for length in lengths if length < small)
-    entries = sum(max(1, round((1 - sparsity) * length)) for length in lengths if length >= small)
+    # rounded up, but not for the last digits of a float: 0.1 % of 1,000 is 1
+    exactly = [round((1 - sparsity) * length, 6) for length in lengths if length >= small]
+    entries = sum(map(math.ceil, exactly))
     gathered = 6 * entries + 8 * math.ceil(sum(lengths) / 65536) if entries else 0
     return 2 * (n - 1) * 4 * (len(shapes) + exact) + n * (n - 1) * gathered
 

@@ -6,8 +6,9 @@ import torch
 
 from minidist.collectives import barrier
 from minidist.comm.mesh import Mesh
-from minidist.models import TransformerLayer, gpt
+from minidist.models import TransformerLayer, gpt, next_token_loss
 from minidist.parallel.schedules import interleaved, one_f_one_b
+from minidist.parallel.zero import FullySharded
 from minidist.parallelize import parallelize
 
 
@@ -44,5 +45,37 @@ def program(comm, model, grid):
     barrier(comm)
     start = comm.now()
     engine.step(batch, batch)
+    barrier(comm)
+    return comm.now() - start
+
+
+def hybrid(comm, model, grid):
+    """The same of a GPT in 16 bits whose shards lie within a group of neighbours, each in `grid.replicas` of them."""
+    serial = gpt(
+        model.layers,
+        model.hidden,
+        model.heads,
+        model.vocab,
+        model.context,
+        tied=model.tied,
+        device="meta",
+        dtype=torch.bfloat16,
+    )
+    within = comm.split(comm.rank // grid.shards, comm.rank)
+    across = comm.split(comm.rank % grid.shards, comm.rank)
+    sharded = FullySharded(serial, within, blocks=TransformerLayer, replicas=across)
+    optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-3, foreach=True)
+    batch = torch.empty(grid.micro_batch, model.context, dtype=torch.long, device="meta")
+
+    def step():
+        optimizer.zero_grad()
+        for _ in range(grid.micro_batches):
+            next_token_loss(sharded(batch), batch).backward()
+        optimizer.step()
+
+    step()
+    barrier(comm)
+    start = comm.now()
+    step()
     barrier(comm)
     return comm.now() - start

@@ -1,0 +1,104 @@
+"""Published runs: the errors of each table, with one constant; rows that the tables do not have come out as well."""
+
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+
+from minidist.study.published import (
+    TABLES,
+    bloom_run,
+    errors,
+    main,
+    megatron_run,
+    recompute_run,
+)
+from tests.largest import largest
+
+SHAPE = dict(seq=2048, vocab=51200, tp=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "average", "most"),
+    [("bloom", 50, 0.06, 0.27), ("megatron", 5, 0.05, 0.08), ("recompute", 5, 0.07, 0.11)],
+)
+def test_errors(name, rows, average, most, figure):
+    found = errors(name)
+    figure(f"{name}: {rows} runs; {found.words}")
+    for row in found.rows:
+        seconds = row.predicted.step.total
+        memory = "" if row.nbytes is None else f"; memory {row.memory_error:+.1%}"
+        figure(
+            f"  {row.name}: {row.seconds:.2f} s published, {seconds:.2f} s ({row.time_error:+.1%}){memory}"
+        )
+    assert len(found.rows) == len(found.time) == rows
+    assert mean(map(abs, found.time)) < average and largest(map(abs, found.time)) < most
+    assert found.words.startswith(f"time: mean error {mean(map(abs, found.time)):.1%}")
+
+
+def test_memory_of_bloom():
+    found = errors("bloom")
+    assert len(found.memory) > 25 and mean(map(abs, found.memory)) < 0.08
+
+
+def test_rows_that_no_table_here_has():
+    """Narayanan et al. 2021, Table 1: 76.1 B, 1008 B; Korthikanti et al. 2022, Table 5: 175 B; BLOOM's chronicles."""
+    sizes = (
+        dict(heads=80, hidden=10240, layers=60, pp=4),
+        dict(heads=160, hidden=25600, layers=128, pp=64),
+    )
+    large = dict(
+        heads=96,
+        hidden=12288,
+        layers=96,
+        pp=8,
+        interleave=3,
+        gpus=64,
+        global_batch=64,
+        micro_batch=1,
+    )
+    chronicle = dict(
+        dp=8,
+        tp=4,
+        pp=12,
+        zero=1,
+        mbs=2,
+        gbs=2048,
+        optimizer="fp16",
+        heads=64,
+        layers=78,
+        hidden=13824,
+    )
+    for run in (
+        megatron_run(dict(model="76.1B", gpus=1024, batch=1792, **sizes[0], **SHAPE), 16.06),
+        megatron_run(dict(model="1008B", gpus=3072, batch=3072, **sizes[1], **SHAPE), 102.63),
+        recompute_run(dict(model="175B", **large, **SHAPE), "selective", 13.75),
+        bloom_run(chronicle | dict(seq=2048), 103.51, None),
+    ):
+        assert run.predicted.step.total == pytest.approx(run.seconds, rel=0.08)
+
+
+def test_the_constant_decides():
+    """A wrong η shows in every table, in its own direction."""
+
+    def error(run, factor):
+        device = run.cluster.device
+        device = replace(device, efficiency=factor * device.efficiency)
+        other = replace(run, cluster=replace(run.cluster, device=device))
+        return other.predicted.step.total / run.seconds - 1
+
+    for runs in TABLES.values():
+        times = [mean(error(run, factor) for run in runs()) for factor in (0.8, 1, 1.2)]
+        assert times[0] > times[1] + 0.08 > times[2] + 0.16
+
+
+def test_a_table_that_is_none():
+    with pytest.raises(ValueError, match="'gpt' is none of 'bloom'"):
+        errors("gpt")
+
+
+def test_printed(capsys):
+    assert main(["recompute"]) == 0
+    printed = capsys.readouterr().out
+    assert "530B, 280 GPUs, full" in printed and "megatron" not in printed
+    assert main(["gpt"]) == 2 and "'gpt' is none of 'bloom'" in capsys.readouterr().err
