@@ -350,7 +350,7 @@ class Charge(TorchDispatchMode):
         read, written = known.operands(args, kwargs, out)
         places, there = self._places(known, read, written)
         if not known.free and (True in places or self._is_charged(read, written)):
-            cost = known.cost(args, kwargs, out, read, written)
+            cost = known.cost(args, kwargs, out, read, written, self.results)
             if True in places:
                 self._charge_host(known, cost, start, places, written)
             else:

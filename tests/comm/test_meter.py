@@ -234,7 +234,7 @@ def cost(func, *args, **kwargs):
 
 def cost_of(func, args, kwargs, out):
     known = operator(func)
-    return known.cost(args, kwargs, out, *known.operands(args, kwargs, out))
+    return known.cost(args, kwargs, out, *known.operands(args, kwargs, out), Results())
 
 
 def flops(fn, *args):
@@ -573,6 +573,25 @@ def test_what_raises_raises_again():
         for _ in range(2):
             with pytest.raises((RuntimeError, IndexError)):
                 results.call(operator(func), func, args, {})
+
+
+def test_flops_are_remembered_by_form():
+    """Of PyTorch's operators on meta tensors; as many as there is room for."""
+    results, asked = Results(limit=2), []
+    known = copy.copy(operator(aten.mm.default))
+    known.formula = lambda args, kwargs, out: asked.append(len(args[0])) or 2 * len(args[0])
+
+    def flops(x):
+        return results.flops(known, (x, x.t()), {}, None)
+
+    assert [flops(meta(rows, 4)) for rows in (3, 5, 3)] == [6, 10, 6] and asked == [3, 5]
+    assert [flops(torch.ones(3, 4)) for _ in range(2)] == [6, 6] and asked == [3, 5, 3, 3]
+    flops(meta(7, 4))  # no room: all else is forgotten
+    flops(meta(3, 4))
+    assert asked == [3, 5, 3, 3, 7, 3]
+    known.ours = True
+    flops(meta(3, 4))
+    assert asked[-2:] == [3, 3]  # what a stranger's operator decides by is its own affair
 
 
 def test_the_forms_that_were_asked_for_last_are_remembered():
