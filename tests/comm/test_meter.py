@@ -114,6 +114,48 @@ def test_a_run_is_the_same_every_time():
     assert runs[0].trace == runs[1].trace and runs[0].trace.memory[3] == runs[1].trace.memory[3]
 
 
+def test_only_those_that_are_followed_are_recorded():
+    """All are charged: nothing else of a run changes."""
+
+    def program(comm):
+        x = torch.ones(64, 64, device="meta", requires_grad=True)
+        (x @ x).sum().backward()
+        all_reduce_(comm, x.grad)
+        return comm.now()
+
+    runs = []
+    for followed in (None, [1], ()):
+        world = World(3, cluster=Cluster.dgx_h100(), device="meta", followed=followed)
+        runs.append((world.run(program), world.trace))
+    (all_times, everything), (some_times, one), (no_times, nothing) = runs
+    assert all_times == some_times == no_times
+    assert list(everything) == list(one) == list(nothing)
+    assert list(everything.memory) == [0, 1, 2] and list(one.memory) == [1]
+    assert one.memory[1] == everything.memory[1] and one.memory[1].peak > 0
+    assert list(one.spans) == [span for span in everything.spans if span.rank == 1]
+    assert not nothing.memory and not len(nothing.spans) and len(one.spans)
+
+
+def test_who_is_followed_is_a_rank():
+    with pytest.raises(ValueError, match="rank 3 cannot be followed: there are 3 ranks, 0 to 2"):
+        World(3, followed=[0, 3])
+    with pytest.raises(ValueError, match="what is followed is a rank, a whole number"):
+        World(3, followed=[0.5])
+
+
+def test_who_uses_its_host_is_followed():
+    """What lies on the host is known from the rank's memory."""
+
+    def program(comm):
+        with comm.host:
+            return torch.ones(3)
+
+    cluster = Cluster.dgx_h100()
+    World(2, cluster=cluster, device="meta").run(program)
+    with pytest.raises(RuntimeError, match="uses its host's memory, so its own must be followed"):
+        World(2, cluster=cluster, device="meta", followed=[0]).run(program)
+
+
 def test_each_rank_has_its_own_memory():
     def program(comm, given, untouched):
         mine = torch.empty(1000 * (comm.rank + 1))
