@@ -1146,3 +1146,58 @@ def tensor_layer_bytes(
     whole, vector = batch * tokens * hidden * itemsize, hidden * itemsize
     block = 2 * whole + sequence * 2 * vector + regather * whole
     return (n - 1) * 4 * whole, (n - 1) * (2 * block + sequence * 2 * 4 * vector)
+
+
+# ------------------------------------------------------------
+# A step of a grid: bytes that all its ranks together send along each axis, by rings, with the package's own layers.
+#
+# N = b·T·H numbers of a micro-batch are what layers and stages hand on, 2 bytes each. An all-reduce among n ranks sends
+# 2(n−1) times its bytes over all of them. For each micro-batch of each pipeline:
+#
+#     tensor     the messages of its layers (`tensor_layer_bytes`); an all-reduce of the rows that were looked up, and
+#                one of the gradient of the projection's input; three fp32 numbers a token from each rank for the loss.
+#                Full recomputation repeats a layer's first all-reduce; the second's result is there
+#     pipeline   N from each tensor-parallel rank down every edge between two parts, and N up: with v chunks S·v − 1 edges
+#
+# and once a step:
+#
+#     data       an all-reduce of each rank's gradients, with a flag for each of them; or, ZeRO 1, a reduce-scatter and an
+#                all-gather of the parameters, without flags; an all-reduce of the loss, on the last stage
+#     pipeline   an all-reduce of a tied embedding's gradient between its two stages; 24 bytes from stage to stage that
+#                announce the step; the loss, 8 bytes, to all stages, which takes 8·S
+
+
+def step_bytes(model: Transformer, grid: Grid) -> dict[str, int]:
+    """{"tensor", "pipeline", "data"}: bytes of a step in 16 bits over all ranks of the grid, at ZeRO's stage 0 or 1.
+
+    Raises ValueError for another stage, for a sequence that is split, for a model that `models.gpt` does not make unless told
+    otherwise, for a vocabulary that does not split evenly, and where the grid does not divide the model.
+    """
+    t, d, S, M = grid.tensor, grid.data, grid.pipeline, grid.micro_batches
+    plain = Transformer(
+        model.layers, model.hidden, model.heads, model.vocab, model.context, model.tied
+    )
+    if grid.zero > 1 or grid.sequence or model != plain:
+        raise ValueError(
+            "the bytes of a step are known of a plain GPT at ZeRO 0 or 1, with whole sequences, "
+            f"not of {model} on {grid}"
+        )
+    words = divided(model.vocab, t, "words")
+    tokens = grid.micro_batch * model.context
+    activation = 2 * tokens * model.hidden
+    all_reduce = 2 * (t - 1) * activation
+    layer = sum(tensor_layer_bytes(t, grid.micro_batch, model.context, model.hidden, 2))
+    layer += (grid.recompute == "full") * all_reduce
+    loss = t * (t - 1) * 3 * 4 * tokens
+    down_and_up = 2 * activation * t * (S * grid.interleave - 1)
+    tied = 2 * 2 * words * model.hidden * t if model.tied else 0
+    gradients = 0
+    for stage, layers in enumerate(stage_layers(model.layers, S)):
+        own_head = stage == S - 1 and (S > 1 or not model.tied)
+        tensors = 12 * layers + 2 * (stage == 0) + 2 * (stage == S - 1) + own_head
+        gradients += rank_parameters(model, t, S, stage) + (grid.zero == 0) * tensors
+    return {
+        "tensor": d * M * (model.layers * layer + 2 * all_reduce + loss),
+        "pipeline": d * (M * down_and_up + (S > 1) * (tied + t * (24 * (S - 1) + 8 * S))),
+        "data": 2 * (d - 1) * t * (2 * gradients + 8),
+    }

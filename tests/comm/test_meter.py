@@ -114,6 +114,48 @@ def test_a_run_is_the_same_every_time():
     assert runs[0].trace == runs[1].trace and runs[0].trace.memory[3] == runs[1].trace.memory[3]
 
 
+def test_only_those_that_are_followed_are_recorded():
+    """All are charged: nothing else of a run changes."""
+
+    def program(comm):
+        x = torch.ones(64, 64, device="meta", requires_grad=True)
+        (x @ x).sum().backward()
+        all_reduce_(comm, x.grad)
+        return comm.now()
+
+    runs = []
+    for followed in (None, [1], ()):
+        world = World(3, cluster=Cluster.dgx_h100(), device="meta", followed=followed)
+        runs.append((world.run(program), world.trace))
+    (all_times, everything), (some_times, one), (no_times, nothing) = runs
+    assert all_times == some_times == no_times
+    assert list(everything) == list(one) == list(nothing)
+    assert list(everything.memory) == [0, 1, 2] and list(one.memory) == [1]
+    assert one.memory[1] == everything.memory[1] and one.memory[1].peak > 0
+    assert list(one.spans) == [span for span in everything.spans if span.rank == 1]
+    assert not nothing.memory and not len(nothing.spans) and len(one.spans)
+
+
+def test_who_is_followed_is_a_rank():
+    with pytest.raises(ValueError, match="rank 3 cannot be followed: there are 3 ranks, 0 to 2"):
+        World(3, followed=[0, 3])
+    with pytest.raises(ValueError, match="what is followed is a rank, a whole number"):
+        World(3, followed=[0.5])
+
+
+def test_who_uses_its_host_is_followed():
+    """What lies on the host is known from the rank's memory."""
+
+    def program(comm):
+        with comm.host:
+            return torch.ones(3)
+
+    cluster = Cluster.dgx_h100()
+    World(2, cluster=cluster, device="meta").run(program)
+    with pytest.raises(RuntimeError, match="uses its host's memory, so its own must be followed"):
+        World(2, cluster=cluster, device="meta", followed=[0]).run(program)
+
+
 def test_each_rank_has_its_own_memory():
     def program(comm, given, untouched):
         mine = torch.empty(1000 * (comm.rank + 1))
@@ -234,7 +276,7 @@ def cost(func, *args, **kwargs):
 
 def cost_of(func, args, kwargs, out):
     known = operator(func)
-    return known.cost(args, kwargs, out, *known.operands(args, kwargs, out))
+    return known.cost(args, kwargs, out, *known.operands(args, kwargs, out), Results())
 
 
 def flops(fn, *args):
@@ -573,6 +615,25 @@ def test_what_raises_raises_again():
         for _ in range(2):
             with pytest.raises((RuntimeError, IndexError)):
                 results.call(operator(func), func, args, {})
+
+
+def test_flops_are_remembered_by_form():
+    """Of PyTorch's operators on meta tensors; as many as there is room for."""
+    results, asked = Results(limit=2), []
+    known = copy.copy(operator(aten.mm.default))
+    known.formula = lambda args, kwargs, out: asked.append(len(args[0])) or 2 * len(args[0])
+
+    def flops(x):
+        return results.flops(known, (x, x.t()), {}, None)
+
+    assert [flops(meta(rows, 4)) for rows in (3, 5, 3)] == [6, 10, 6] and asked == [3, 5]
+    assert [flops(torch.ones(3, 4)) for _ in range(2)] == [6, 6] and asked == [3, 5, 3, 3]
+    flops(meta(7, 4))  # no room: all else is forgotten
+    flops(meta(3, 4))
+    assert asked == [3, 5, 3, 3, 7, 3]
+    known.ours = True
+    flops(meta(3, 4))
+    assert asked[-2:] == [3, 3]  # what a stranger's operator decides by is its own affair
 
 
 def test_the_forms_that_were_asked_for_last_are_remembered():
