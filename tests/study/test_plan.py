@@ -170,7 +170,7 @@ LOW, MASTERS = (
 
 
 def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
-    return Planner(model, cluster, kernels, Machine(cluster.device.ideal), algorithm)
+    return Planner(model, cluster, kernels, Machine(cluster.device, kernels=kernels), algorithm)
 
 
 @pytest.mark.parametrize(
