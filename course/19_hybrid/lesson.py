@@ -416,7 +416,7 @@ def predicted(model, cluster, kernels, machine, sizes, order, algorithm="ring"):
 
 def small(order, b):
     sizes = Sizes(2, 2, 2, micro_batch=b, micro_batches=2, precision="all 16 bits")
-    return predicted(Transformer(**GPT), NODES, EAGER, Machine(NODES.device.ideal), sizes, order)
+    return predicted(Transformer(**GPT), NODES, EAGER, Machine(NODES.device, kernels=EAGER), sizes, order)
 
 
 bars = {
@@ -508,7 +508,7 @@ nbytes = {
     # gradients there and back, parameters back
     "data": 7 / 8 * (2 * 4 + 2) * parameters(BLOOM.model) / 48,
 }
-machine = Machine(BLOOM.cluster.device, torch.float16, BLOOM.kernels.launch)
+machine = Machine(BLOOM.cluster.device, torch.float16, BLOOM.kernels)
 said = {
     place: predicted(
         BLOOM.model, BLOOM.cluster, BLOOM.kernels, machine, BLOOM.grids[0], order, "hierarchical"

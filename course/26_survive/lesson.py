@@ -791,7 +791,7 @@ study.table(
 from dataclasses import replace
 from minidist.study.plan import FUSED, Machine, jean_zay
 
-machine = lambda kernels: Machine(run.cluster.device, torch.bfloat16, kernels.launch)
+machine = lambda kernels: Machine(run.cluster.device, torch.bfloat16, kernels)
 old = Planner(run.model, run.cluster, DEEPSPEED, machine(DEEPSPEED))
 new = Planner(run.model, run.cluster, FUSED, machine(FUSED))
 grid = run.grids[0]

@@ -39,12 +39,36 @@ from torch.utils.flop_counter import (
 # `bytes_moved(*arguments, out_val)`, set on its overload before the first call.
 
 
+class Product(NamedTuple):
+    """So many `products` of matrices in one call, (m, k) by (k, n) each."""
+
+    m: int
+    n: int
+    k: int
+    products: int
+
+
+class FusedAttention(NamedTuple):
+    """Of `heads` heads, those of all sequences, of `d` numbers each."""
+
+    heads: int
+    queries: int
+    keys: int
+    d: int
+    causal: bool
+    backward: bool
+
+
 class Cost(NamedTuple):
-    """FLOPs and bytes of a call, and the dtype of its operands, whose peak applies (None: no operand)."""
+    """FLOPs and bytes of a call, and the dtype of its operands, whose peak applies (None: no operand).
+
+    sizes: what decides beside, of a product or of fused attention; None where nothing does.
+    """
 
     flops: int
     nbytes: int
     dtype: torch.dtype | None
+    sizes: Product | FusedAttention | None = None
 
 
 def _attention(q, k, v, *_):
@@ -101,6 +125,24 @@ LACKING: dict[str, Callable[..., int]] = {
 }
 """Products that PyTorch's counter does not know, or counts wrongly: the positional arguments -> FLOPs."""
 
+
+def _one(a, b) -> Product:
+    return Product(a.shape[0], b.shape[1], a.shape[1], 1)
+
+
+def _many(a, b) -> Product:
+    return Product(a.shape[1], b.shape[2], a.shape[2], a.shape[0])
+
+
+PRODUCTS: dict[str, Callable[..., Product]] = {
+    "mm": lambda a, b, *_: _one(a, b),
+    "addmm": lambda x, a, b, *_: _one(a, b),
+    "_addmm_activation": lambda x, a, b, *_: _one(a, b),
+    "bmm": lambda a, b, *_: _many(a, b),
+    "baddbmm": lambda x, a, b, *_: _many(a, b),
+}
+"""The positional arguments of a product -> its sizes."""
+
 # views without saying so
 FREE = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "record_stream"}
 OVERWRITE = {
@@ -138,6 +180,7 @@ class Operator:
         "outs",
         "overwrites",
         "repeats",
+        "sizes",
         "view",
         "writes",
     )
@@ -165,6 +208,7 @@ class Operator:
         # in place, and not returned
         self.changed = [] if schema.returns else [i for i, _ in written]
         self.formula = _formula(func.overloadpacket, name)
+        self.sizes = PRODUCTS.get(name.removesuffix("_")) or _attention_sizes(name, schema)
         self.moved = getattr(func, "bytes_moved", None)
         aliases = any(
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
@@ -201,13 +245,32 @@ class Operator:
         taken = stored(read[len(tensors(args[:1])) :] if self.overwrites else read)
         if self.gathers:
             taken -= max(0, stored(read[:1]) - given)
-        return Cost(flops, taken + given, dtype)
+        sizes = None if self.sizes is None else self.sizes(*args)
+        return Cost(flops, taken + given, dtype, sizes)
 
 
 @cache
 def operator(func) -> Operator:
     """What is known of `func`, a torch._ops.OpOverload."""
     return Operator(func)
+
+
+def _attention_sizes(name: str, schema) -> Callable[..., FusedAttention] | None:
+    """The positional arguments of PyTorch's fused attention -> its sizes; None for another operator."""
+    if not name.startswith("_scaled_dot_product_") or "math" in name:
+        return None
+    names = [argument.name for argument in schema.arguments]
+    backward = name.endswith("_backward")
+    first = names.index("query")
+    place = names.index("is_causal")
+
+    def sizes(*args) -> FusedAttention:
+        q, k = args[first], args[first + 1]
+        causal = len(args) > place and args[place]
+        heads = q.shape[:-2].numel()
+        return FusedAttention(heads, q.shape[-2], k.shape[-2], q.shape[-1], causal, backward)
+
+    return sizes
 
 
 def _formula(packet, name: str) -> Callable[[tuple, Mapping, Any], int] | None:

@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .base import Host
 from .clock import Clock, Fiber
 from .cluster import Cluster, Device, HostPart
-from .costs import Cost, Operator, Results, operator, stored
+from .costs import Cost, FusedAttention, Operator, Product, Results, operator, stored
 from .trace import CATEGORIES, OnHost, Timeline, Trace
 
 # ------------------------------------------------------------
@@ -273,9 +273,10 @@ def _values(state):
 
 
 # ------------------------------------------------------------
-# How operators are seen and charged: the roofline of each, added to the time of the fiber that runs it.
-#
-#     launch + max(FLOPs / peak FLOP/s of the dtype, bytes / bandwidth)       times the rank's slowness
+# How operators are seen and charged: the seconds that each takes on the device, added to the time of the fiber that runs
+# it: its launch, and what `Device` says of products, of fused attention, and of all else by its bytes; times the rank's
+# slowness. These are the functions and constants that the planner uses, too: where a device has no efficiency, what it
+# reaches is all of its data sheet.
 #
 # Views and allocations take no time. Each lane has a Charge of its own: what a stream computes takes the lane's time, so
 # streams overlap. What runs on another kind of device (a CPU tensor beside a GPU's) is free. What lies in the memory
@@ -287,12 +288,16 @@ COPIES = {"copy_", "_to_copy", "clone"}  # what may have operands on the host an
 
 
 def roofline(device: Device, cost: Cost) -> float:
-    """Seconds that a call takes on `device`, at the peak of its data sheet: `device.efficiency` is not charged.
-
-    Raises ValueError if it has no peak for the dtype of a product.
-    """
-    compute = cost.flops / device.peak(cost.dtype) if cost.flops else 0.0
-    return device.launch + max(compute, cost.nbytes / device.bandwidth)
+    """Seconds that a call takes on `device`. Raises ValueError if it has no peak for the dtype of a product."""
+    sizes = cost.sizes
+    if isinstance(sizes, Product):
+        compute = device.product(*sizes, cost.dtype)
+    elif isinstance(sizes, FusedAttention):
+        heads, queries, keys, d, causal, backward = sizes
+        compute = device.fused_attention(heads, queries, keys, d, cost.dtype, causal, backward)
+    else:
+        compute = device.computing(cost.flops, cost.dtype)
+    return device.launch + max(compute, device.moving(cost.nbytes))
 
 
 class Charge(TorchDispatchMode):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import ceil, gcd
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ import torch
 from minidist.collectives.links import Net
 from minidist.collectives.verbs import predict
 from minidist.comm.base import Link
-from minidist.comm.cluster import Cluster, Device, nic
+from minidist.comm.cluster import A100, Cluster, Device, nic
 from minidist.split import uneven
 from minidist.study.charts import Table, stacked, table
 from minidist.study.picture import Picture
@@ -73,7 +73,11 @@ class Kernels:
     backward.  blocking: a stage waits for its messages.  reduced_whole: ZeRO's gradients are all-reduced.  messages:
     copies of its own that a stage keeps for each micro-batch under way.  launch: seconds of an operator's start; None:
     the device's.  adam: passes over the numbers that the optimizer steps.  early_stop: recomputation ends before a
-    layer's last product, whose result nobody needs.
+    layer's last product, whose result nobody needs.  ahead: parameters of ZeRO's first two stages are gathered beside
+    the first forward.  tensor_overlap: tensor parallelism's messages go beside the products that need or make them.
+    maturity: of what today's products reach, the part that these do.  native: fused attention was written for the
+    device.  interference: seconds by which messages that are hidden slow what computes beside them, for each second
+    that their bytes would take on the links within a node.
     """
 
     forward: Passes
@@ -89,6 +93,11 @@ class Kernels:
     launch: float | None = None
     adam: float = 7
     early_stop: bool = False
+    maturity: float = 1.0
+    native: bool = True
+    interference: float = 0.0
+    ahead: bool = False
+    tensor_overlap: bool = False
 
 
 MEGATRON = Kernels(
@@ -96,14 +105,22 @@ MEGATRON = Kernels(
     Passes(whole=2 * (3 + 3.5 + 3), inner=3 * 4 + 4 + 6 + 3 + 2, scores=2.5 + 3, launches=14),
     explicit=True,
     logits=(12, 4, 20),
+    maturity=0.91,
 )
 """Megatron-LM, 2021. Bias and GELU in one operator, bias, dropout and residual sum in one, scale, mask and softmax in
-one; dropout of the scores by itself. Narayanan et al. 2021, section 4.2."""
+one; dropout of the scores by itself. Narayanan et al. 2021, section 4.2. Its maturity is fitted (`study.fit`)."""
+
+MEGATRON_2022 = replace(MEGATRON, maturity=1.0)
+"""Megatron-LM of Korthikanti et al. 2022: the same operators, with today's products."""
 
 DEEPSPEED = replace(MEGATRON, scattered=False, reduced_whole=True, messages=2, launch=100e-6)
 """Megatron-DeepSpeed, 2022. The same layers; every tensor-parallel rank sends its copy of an activation to the next
 stage, and keeps it. BLOOM ran with CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was
 launched ahead. Assumption: then each takes the host 0.1 ms, from Python to the end of its launch."""
+
+INTERFERENCE = 0.2
+"""Fitted (`study.fit`). NCCL's kernels take processors and memory from those of the model, the more the faster the links
+are: by bytes, not by seconds, of which a slow network has many."""
 
 FUSED = Kernels(
     Passes(whole=2 * (2 + 3), inner=2 * 4, scores=0, launches=5),
@@ -112,8 +129,17 @@ FUSED = Kernels(
     logits=(6, 3, 10),
     overlap=True,
     blocking=False,
+    interference=INTERFERENCE,
 )
 """As one would train today: no dropout, FlashAttention, gradients reduced beside the last backward."""
+
+CORE = replace(FUSED, logits=(12, 4, 20), ahead=True, tensor_overlap=True)
+"""Megatron-Core, 2024: as FUSED, with Megatron's loss; parameters are gathered beside the first forward
+(--overlap-param-gather), and tensor parallelism's messages go beside products (--tp-comm-overlap)."""
+
+FSDP = replace(FUSED, adam=20, native=False, ahead=True)
+"""LLM Foundry, 2023: PyTorch's FSDP, attention in Triton (`attn_impl` of its benchmarks), and an AdamW of single
+operators, with the twenty passes that PyTorch's own without fusion takes (docs/h100.csv)."""
 
 EAGER = Kernels(
     Passes(whole=2 * (2 + 2 + 2 + 3), inner=2 * 4, scores=0, launches=9),
@@ -132,63 +158,44 @@ a World (dp 2, pp 2, tp 2: 12.0 ms a step, 11.8 where they were reduced at the e
 
 
 # ------------------------------------------------------------
-# How long a device takes for a product of matrices, and for what is bound by its memory.
-#
-#     product   launch + max(FLOPs / (η·peak) · waves, bytes / (η·bandwidth))
-#     passes    launch + bytes / (η·bandwidth)
-#
-# One constant a device, η, its `efficiency`: the part of its data sheet, of FLOP/s and of bytes/s alike, that an
-# operation reaches. What else a product loses follows from its sizes:
-#
-#     waves   its result is cut into tiles, which the processors take in rounds; the last round is not full. ⌈w⌉/w
-#     rows    a row that is not a multiple of 16 bytes cannot be loaded for the tensor cores: it runs at fp32's peak
-#
-# Sources: Williams et al. 2009, the roofline; NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
-# quantization, tensor core requirements. η of the A100 was chosen on the published runs (study.published), one figure for all.
-
-
-TILES = (128, 256), (256, 128)
+# How long a device takes: `Device` says it, of products, fused attention, and what is bound by its memory, by the
+# constants that a World charges, too. Here each operator has its launch, and kernels of their own time.
 
 
 class Machine:
-    """A device that computes in `dtype`, and reaches `efficiency` of its data sheet, whose FLOP/s are `peak`.
+    """A device that computes in `dtype` with `kernels`, and reaches a part of its data sheet, whose FLOP/s are `peak`.
 
-    launch: seconds, in place of the device's own. Raises ValueError for a device whose efficiency nobody has measured.
+    Raises ValueError for a device whose efficiency nobody has measured.
     """
 
     def __init__(
-        self, device: Device, dtype: torch.dtype = torch.bfloat16, launch: float | None = None
+        self, device: Device, dtype: torch.dtype = torch.bfloat16, kernels: Kernels | None = None
     ):
         if device.efficiency is None:
             raise ValueError(
                 f"what {device.name} reaches of its data sheet is not known: "
                 "give the device an efficiency"
             )
-        self.device = device
+        kernels = FUSED if kernels is None else kernels
+        self.device = replace(device, efficiency=device.efficiency * kernels.maturity)
         self.dtype = dtype
-        self.efficiency = device.efficiency
-        self.launch = device.launch if launch is None else launch
+        self.native = kernels.native
+        self.launch = device.launch if kernels.launch is None else kernels.launch
         self.peak = device.peak(dtype)
 
     def passes(self, nbytes: float, launches: int = 1) -> float:
         """Seconds of `launches` operators that read and write `nbytes` in all."""
-        return launches * self.launch + nbytes / (self.efficiency * self.device.bandwidth)
-
-    def work(self, flops: float, nbytes: float) -> float:
-        """Seconds of one operator of so many FLOPs and bytes."""
-        return max(self.passes(nbytes), self.launch + flops / (self.efficiency * self.peak))
+        return launches * self.launch + self.device.moving(nbytes)
 
     def product(self, m: int, n: int, k: int, count: int = 1) -> float:
         """Seconds of one operator that makes `count` products, (m, k) by (k, n) each."""
-        size = self.dtype.itemsize
-        at_once = self.device.tiles
-        flops = 2 * m * n * k * count
-        if at_once:
-            rounds = [ceil(count * ceil(m / a) * ceil(n / b) / at_once) * a * b for a, b in TILES]
-            flops *= min(rounds) * at_once / (count * m * n)
-        if at_once and (n * size % 16 or k * size % 16):
-            flops *= self.peak / self.device.peak(torch.float32)
-        return self.work(flops, size * count * (m * k + k * n + m * n))
+        return self.launch + self.device.product(m, n, k, count, self.dtype)
+
+    def attention(self, heads: int, tokens: int, d: int, backward: bool = False) -> float:
+        """Seconds of one operator: causal fused attention of `heads` heads, of all sequences, of d numbers each."""
+        return self.launch + self.device.fused_attention(
+            heads, tokens, tokens, d, self.dtype, backward=backward, native=self.native
+        )
 
 
 # ------------------------------------------------------------
@@ -253,6 +260,13 @@ def jean_zay(nodes: int) -> Cluster:
     return replace(whole, name="Jean Zay", links=links)
 
 
+def dgx_a100_40gb(nodes: int) -> Cluster:
+    """Nodes of 8 A100 with 40 GB at 1.555 TB/s (NVIDIA's data sheet of the A100)."""
+    whole = Cluster.dgx_a100(nodes)
+    device = replace(A100, name="A100 SXM 40 GB", memory=40 * GB, bandwidth=1.555e12)
+    return replace(whole, name="DGX A100 40 GB", device=device)
+
+
 # ------------------------------------------------------------
 # Seconds of the messages of a grid on a cluster, while all other groups of the grid send theirs.
 #
@@ -294,6 +308,15 @@ class Network:
         if n == 1 or not nbytes:
             return 0.0
         return predict(self.net(n, stride), verb, nbytes, self.algorithm, self.gamma)
+
+    def inside(self, verb: str, n: int, nbytes: float) -> float:
+        """Seconds that the bytes a rank sends of a collective would take on the links within a node."""
+        levels = self.cluster.links
+        near = levels.get("nvlink") or levels.get("pcie") or levels.get("device")
+        if n == 1 or near is None:
+            return 0.0
+        times = 2 if verb == "all_reduce" else 1
+        return times * (n - 1) / n * nbytes * near.beta
 
     def _edge(self, first: int, second: int, width: int) -> set[Link]:
         """The links from `width` ranks, from `first` on, to those from `second` on, each kind once.
@@ -348,6 +371,18 @@ class Step(NamedTuple):
     def parts(self) -> dict[str, float]:
         """By name, in order."""
         return self._asdict()
+
+
+class Messages(NamedTuple):
+    """Seconds of messages, and those that their bytes would take on the links within a node."""
+
+    seconds: float
+    inside: float
+
+
+def together(first: Messages, second: Messages) -> Messages:
+    """One after the other."""
+    return Messages(first.seconds + second.seconds, first.inside + second.inside)
 
 
 class Layer(NamedTuple):
@@ -432,14 +467,14 @@ class Planner:
         slowest = max(stages, key=lambda stage: stage.total)
         others = sum(stage.total for stage in stages) - slowest.total
         params = max(rank_parameters(self.model, grid.tensor, S, s) for s in {0, S - 1})
-        backward = (slowest.total - slowest.again) * 2 / 3
+        forward = (slowest.total - slowest.again) / 3
         return Step(
             compute=M * slowest.compute,
             recomputation=M * slowest.again,
             bubble=others / grid.interleave,
             tensor=M * slowest.tensor,
             pipeline=self._pipeline(grid, [stage.total for stage in stages]),
-            data=self._data(grid, params, backward),
+            data=self._data(grid, params, forward, slowest.total - forward),
             optimizer=self._optimizer(grid, params),
         )
 
@@ -453,13 +488,7 @@ class Planner:
         machine = self.machine
         kernels = self.kernels
         tokens = batch * model.context
-        up = model.width * (1 + model.gated)
-        shapes = [
-            ((model.hidden + 2 * model.kv) // tensor, model.hidden),
-            (model.hidden, model.hidden // tensor),
-            (up // tensor, model.hidden),
-            (model.hidden, model.width // tensor),
-        ]
+        shapes = self._shapes(tensor)
         forward = sum(machine.product(tokens, n, k) for n, k in shapes)
         backward = sum(
             machine.product(tokens, k, n) + machine.product(n, k, tokens) for n, k in shapes
@@ -481,6 +510,17 @@ class Planner:
         }
         return Layer(forward, backward + its_backward + beside(kernels.backward), again)
 
+    def _shapes(self, tensor: int) -> list[tuple[int, int]]:
+        """(columns, rows) of a layer's matrices, in order."""
+        model = self.model
+        up = model.width * (1 + model.gated)
+        return [
+            ((model.hidden + 2 * model.kv) // tensor, model.hidden),
+            (model.hidden, model.hidden // tensor),
+            (up // tensor, model.hidden),
+            (model.hidden, model.width // tensor),
+        ]
+
     def _attention(self, batch: int, tensor: int) -> tuple[float, float]:
         """The products of queries with keys, and of weights with values: forward, backward."""
         machine = self.machine
@@ -491,9 +531,7 @@ class Planner:
             scores = machine.product(t, t, d, heads)
             output = machine.product(t, d, t, heads)
             return scores + output, scores + 3 * output
-        flops = 4 * heads * t * t * d
-        nbytes = 4 * machine.dtype.itemsize * heads * t * d
-        return machine.work(flops, nbytes), machine.work(2.5 * flops, 2 * nbytes)
+        return machine.attention(heads, t, d), machine.attention(heads, t, d, backward=True)
 
     def _both_ends(self, batch: int, tensor: int, along: int) -> tuple[float, float]:
         """The embedding, and the head: the last norm, the projection to V/t words, and the loss.
@@ -527,6 +565,7 @@ class Planner:
             # a micro-batch's gradients are added to those of the others: read, read and write; the first has none
             params = rank_parameters(model, grid.tensor, grid.pipeline, s)
             nbytes = params * (PRECISIONS[grid.precision].parameter + 2 * gradient_bytes(grid))
+            nbytes /= grid.data if grid.zero >= 2 else 1
             adding = self.machine.passes(nbytes, 12 * model.layers // grid.pipeline)
             compute += (1 - 1 / grid.micro_batches) * adding
             # messages of the embedding's forward, and of the projection's input in backward
@@ -539,13 +578,31 @@ class Planner:
 
         Two all-reduces forward, two backward; with the sequence split as many all-gathers and reduce-scatters, and one
         all-gather a block more in backward, of what forward did not keep. Full recomputation repeats forward's, but for
-        the last where it stops early.
+        the last where it stops early. Where they overlap, each is cut into a part a rank, and all but one of them go
+        beside the parts of the product that needs or makes them.
         """
+        if grid.tensor == 1:
+            return 0.0, 0.0
         verbs = ("all_gather", "reduce_scatter") if grid.sequence else ("all_reduce",)
         whole = self._activation_bytes(grid.micro_batch)
-        pair = sum(self.network.verb(verb, grid.tensor, 1, whole) for verb in verbs)
+        messages = [self._messages(verb, grid.tensor, 1, whole) for verb in verbs]
         again = (grid.recompute == "full") * (2 - self.kernels.early_stop)
-        return 2 * pair, (2 + again) * pair
+        extra = 0.0
+        if grid.sequence:
+            extra = 2 * messages[0].seconds
+        if not (self.kernels.tensor_overlap and grid.sequence):
+            pair = sum(message.seconds for message in messages)
+            return 2 * pair, (2 + again) * pair + extra
+        tokens = grid.micro_batch * self.model.context
+        products = [self.machine.product(tokens, n, k) for n, k in self._shapes(grid.tensor)]
+        part = 1 - 1 / grid.tensor
+        there = sum(
+            self._shown(message, min(part * message.seconds, product))
+            for message, product in zip(messages * 2, products)
+        )
+        gather = messages[0]
+        more = sum(self._shown(gather, min(part * gather.seconds, products[i])) for i in (0, 2))
+        return there, (1 + again / 2) * there + more
 
     def _pipeline(self, grid: Grid, stages: list[float]) -> float:
         """What a step waits for messages between stages. stages: seconds of each and micro-batch.
@@ -584,41 +641,66 @@ class Planner:
         *edges, wrap = [gather + self.network.send(*end, width, whole / parts) for end in ends]
         return edges, wrap
 
-    def _data(self, grid: Grid, params: int, backward: float) -> float:
-        """Gradients to be averaged, and parameters to be handed out, less what the last backward hides."""
-        model, kernels = self.model, self.kernels
-        times = grid.micro_batches if grid.zero >= 2 else 1
-        gradients = times * self._averaging(grid, params * gradient_bytes(grid))
-        gathers = (0, 1, 1, 2 * times)[grid.zero]
-        nbytes = params * PRECISIONS[grid.precision].parameter
-        handed = gathers * self.network.verb("all_gather", grid.shards, grid.tensor, nbytes)
-        # of the blocks, with embedding and projection, the last one's gradients come too late
-        blocks = stage_layers(model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
-        hidden = times * backward * (1 - 1 / blocks) * kernels.overlap
+    def _data(self, grid: Grid, params: int, forward: float, backward: float) -> float:
+        """Gradients to be averaged, and parameters to be handed out, less what `forward` and `backward` hide.
+
+        forward, backward: seconds of a micro-batch, on the slowest stage.
+        """
+        kernels = self.kernels
+        gradients = self._averaging(grid, params * gradient_bytes(grid))
+        parameters = Messages(0.0, 0.0)
+        if grid.zero:
+            nbytes = params * PRECISIONS[grid.precision].parameter
+            parameters = self._messages("all_gather", grid.shards, grid.tensor, nbytes)
+        # of the blocks, with embedding and projection, nothing computes beside the first one's parameters and the
+        # last one's gradients
+        blocks = stage_layers(self.model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
+        part = 1 - 1 / blocks
+        fetched = grid.zero == 3 and kernels.overlap  # a block's parameters beside the block before it
+        beside_forward = part * forward * (kernels.ahead or fetched)
+        beside_backward = part * backward * kernels.overlap
         if grid.zero == 3:
-            # parameters are gathered a block ahead, in forward, which takes half of backward's time, too
-            gradients += handed
-            handed = 0.0
-            hidden *= 1.5
-        seconds = max(gradients - hidden, 0.0) + handed
-        if model.tied and grid.pipeline > 1:
+            both = together(parameters, gradients)
+            there = self._shown(parameters, beside_forward)
+            back = self._shown(both, beside_backward)
+            seconds = grid.micro_batches * (there + back)
+        else:
+            times = grid.micro_batches if grid.zero == 2 else 1
+            seconds = times * self._shown(gradients, beside_backward)
+            seconds += self._shown(parameters, beside_forward)
+        if self.model.tied and grid.pipeline > 1:
             # the first stage's token embedding and the last one's are one parameter: their gradients are summed
-            nbytes = uneven(model.vocab, grid.tensor)[0] * model.hidden * gradient_bytes(grid)
+            nbytes = uneven(self.model.vocab, grid.tensor)[0] * self.model.hidden
             stride = grid.tensor * grid.data * (grid.pipeline - 1)
-            seconds += self.network.verb("all_reduce", 2, stride, nbytes)
+            seconds += self.network.verb("all_reduce", 2, stride, nbytes * gradient_bytes(grid))
         return seconds
 
-    def _averaging(self, grid: Grid, nbytes: float) -> float:
-        """Seconds to average gradients of `nbytes` once: with ZeRO among the shards, then each shard over its replicas.
+    def _averaging(self, grid: Grid, nbytes: float) -> Messages:
+        """Of gradients of `nbytes`, once: with ZeRO among the shards, then each shard over its replicas.
 
         Shards are neighbours: of t·shards ranks, as many as a node has or fewer, none sends its whole out of the node.
         """
-        verb = self.network.verb
         if not grid.zero or self.kernels.reduced_whole:
-            return verb("all_reduce", grid.data, grid.tensor, nbytes)
-        within = verb("reduce_scatter", grid.shards, grid.tensor, nbytes)
+            return self._messages("all_reduce", grid.data, grid.tensor, nbytes)
+        within = self._messages("reduce_scatter", grid.shards, grid.tensor, nbytes)
         stride = grid.tensor * grid.shards
-        return within + verb("all_reduce", grid.replicas, stride, nbytes / grid.shards)
+        across = self._messages("all_reduce", grid.replicas, stride, nbytes / grid.shards)
+        return together(within, across)
+
+    def _messages(self, verb: str, n: int, stride: int, nbytes: float) -> Messages:
+        return Messages(
+            self.network.verb(verb, n, stride, nbytes), self.network.inside(verb, n, nbytes)
+        )
+
+    def _shown(self, messages: Messages, beside: float) -> float:
+        """Seconds that messages add to a step of which `beside` seconds compute at the time.
+
+        What is hidden slows what computes, as it takes processors and memory: for a byte `interference` of the time
+        that it needs on the links within a node, over whatever links it goes.
+        """
+        hidden = min(1.0, beside / messages.seconds) if messages.seconds else 1.0
+        slowed = self.kernels.interference * messages.inside
+        return (1 - hidden) * messages.seconds + hidden * slowed
 
     def _optimizer(self, grid: Grid, params: int) -> float:
         """Gradients are scaled; every state of the rank's part is read and written, its parameters written."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from statistics import mean
 
 import torch
@@ -19,17 +19,22 @@ from minidist.comm.cluster import Cluster
 from minidist.study.charts import Table, table
 from minidist.study.compare import published
 from minidist.study.plan import (
+    CORE,
     DEEPSPEED,
+    FSDP,
     MEGATRON,
+    MEGATRON_2022,
     Estimate,
     Kernels,
     Machine,
     Planner,
     chunks,
+    dgx_a100_40gb,
+    divisors,
     jean_zay,
     micro_batches,
 )
-from minidist.study.predict import GB, Grid, Transformer, known
+from minidist.study.predict import GB, Grid, Transformer, flops, known
 
 # ------------------------------------------------------------
 # The tables, and what is said once for all rows of one.
@@ -38,10 +43,16 @@ from minidist.study.predict import GB, Grid, Transformer, known
 #     megatron    32 to 2520 A100, Megatron-LM, every layer recomputed, interleaved (Narayanan et al. 2021, Table 1)
 #     recompute   8 to 2240 A100, with sequence parallel and selective recomputation, and with full recomputation and
 #                 neither (Korthikanti et al. 2022, Table 5)
+#     megatron_h100      96 to 3072 H100, Megatron-Core, sequence parallel, ZeRO 1 (Megatron-LM's README, 2024)
+#     llmfoundry_a100    8 to 128 A100 of 80 or 40 GB, PyTorch's FSDP (LLM Foundry's benchmarks, 2023)
+#     llmfoundry_h100    8 to 512 H100, the same
 #
-# Nothing is fitted to a row: the only constant is the efficiency of the A100. What a table leaves open is said once
-# for all of its rows: BLOOM's heads are 64 and its words 250,880 (chronicles); Table 1's micro-batch and chunks a stage
-# are those that the planner finds fastest, as its authors chose theirs.
+# Nothing is fitted to a row: `study.fit` has the constants, and the tables on which each was fitted. What a table leaves
+# open is said once for all of its rows. BLOOM's heads are 64 and its words 250,880 (chronicles). Micro-batch and chunks a
+# stage of Narayanan's table and of the README's are those that the planner finds fastest, as its authors chose theirs; the
+# README's layers are not recomputed. LLM Foundry's models have learned positions and biases: so their parameters come out
+# as the table says. FULL_SHARD is ZeRO 3, SHARD_GRAD_OP is ZeRO 2, and gradients are reduced in 16 bits (the benchmarks'
+# mixed precision is PURE) at every micro-batch.
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ class Run:
     def predicted(self) -> Estimate:
         """What the planner says; of several grids, of the fastest that fits."""
         assert self.cluster.device is not None, "what was published was timed on a device"
-        machine = Machine(self.cluster.device, torch.float16, self.kernels.launch)
+        machine = Machine(self.cluster.device, torch.float16, self.kernels)
         planner = Planner(self.model, self.cluster, self.kernels, machine)
         estimates = [planner.estimate(grid) for grid in self.grids]
         return min(estimates, key=lambda e: (e.over > 0, e.step.total))
@@ -148,7 +159,78 @@ def recompute_run(row: dict, how: str, seconds: float) -> Run:
     grid = Grid(data, row["tp"], row["pp"], 0, b, M, split, how, interleave=row["interleave"])
     name = f"{row['model']}, {row['gpus']} GPUs, {how}"
     model = model_in(row, row["heads"], row["vocab"])
-    return Run(name, model, Cluster.dgx_a100(row["gpus"] // 8), MEGATRON, [grid], seconds)
+    cluster = Cluster.dgx_a100(row["gpus"] // 8)
+    return Run(name, model, cluster, MEGATRON_2022, [grid], seconds)
+
+
+def megatron_h100() -> Iterator[Run]:
+    """The table of Megatron-LM's README, 2024."""
+    for row in published("megatron_h100_table"):
+        if row["quantity"] == "model_tflops_per_gpu":
+            yield megatron_h100_run(row, row["value"])
+
+
+def megatron_h100_run(row: dict, teraflops: float) -> Run:
+    """One row: its columns model, heads, hidden, layers, seq, vocab, tp, pp, gpus, batch; TFLOP/s of a GPU, of those
+    that the model needs."""
+    model = replace(model_in(row, row["heads"], row["vocab"]), tied=False)
+    data = row["gpus"] // (row["tp"] * row["pp"])
+    grids = [
+        Grid(
+            data,
+            row["tp"],
+            row["pp"],
+            1,
+            b,
+            M,
+            row["tp"] > 1,
+            interleave=v,
+            dropout=False,
+            precision="bf16, fp32 gradients",
+        )
+        for b, M in micro_batches(row["batch"] // data)
+        for v in (divisors(row["layers"] // row["pp"]) if M % row["pp"] == 0 else [1])
+    ]
+    cluster = Cluster.dgx_h100(row["gpus"] // 8)
+    seconds = flops(model, row["batch"]) / (row["gpus"] * teraflops * 1e12)
+    return Run(f"{row['model']}, {row['gpus']} GPUs", model, cluster, CORE, grids, seconds)
+
+
+SHARDED = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
+FSDP_CLUSTERS = {
+    "a100_80gb": Cluster.dgx_a100,
+    "a100_40gb": dgx_a100_40gb,
+    "h100_80gb": Cluster.dgx_h100,
+}
+
+
+def llmfoundry(gpu: str) -> Iterator[Run]:
+    """The rows of a GPU ("a100", "h100") in 16 bits: for fp8 no device here has a peak."""
+    for row in published("llmfoundry_mpt"):
+        if row["quantity"] == "throughput" and row["precision"] != "amp_fp8":
+            if row["gpu"].startswith(gpu):
+                yield llmfoundry_run(row, row["value"])
+
+
+def llmfoundry_run(row: dict, tokens: float) -> Run:
+    """One row: its columns model, layers, hidden, heads, seq, gpus, gpu, micro_batch, grad_accum, sharding, act_ckpt;
+    tokens a second and GPU."""
+    model = model_in(row, row["heads"], 50368)
+    b, M = row["micro_batch"], row["grad_accum"]
+    recompute = "full" if row["act_ckpt"] == "True" else "none"
+    grid = Grid(
+        row["gpus"],
+        zero=SHARDED[row["sharding"]],
+        micro_batch=b,
+        micro_batches=M,
+        recompute=recompute,
+        dropout=False,
+        precision="bf16",
+    )
+    cluster = FSDP_CLUSTERS[row["gpu"]](row["gpus"] // 8)
+    seconds = b * M * row["seq"] / tokens
+    name = f"{row['model']}, {row['gpus']} {row['gpu']}, T {row['seq']}, b {b}, M {M}"
+    return Run(name, model, cluster, FSDP, [grid], seconds)
 
 
 @dataclass(frozen=True)
@@ -177,7 +259,14 @@ class Errors:
         )
 
 
-TABLES = {"bloom": bloom, "megatron": megatron, "recompute": recompute}
+TABLES: dict[str, Callable[[], Iterator[Run]]] = {
+    "bloom": bloom,
+    "megatron": megatron,
+    "recompute": recompute,
+    "megatron_h100": megatron_h100,
+    "llmfoundry_a100": partial(llmfoundry, "a100"),
+    "llmfoundry_h100": partial(llmfoundry, "h100"),
+}
 
 
 def errors(name: str) -> Errors:

@@ -4,6 +4,7 @@ import copy
 import gc
 import itertools
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from torch.utils.checkpoint import checkpoint
 from minidist.collectives import all_reduce_, broadcast_
 from minidist.comm import Span, World
 from minidist.comm.cluster import H100, Cluster, Device
-from minidist.comm.costs import FORMS, Cost, Results, operator, tensors
-from minidist.comm.meter import ModelledHost, charges, roofline
+from minidist.comm.costs import FORMS, Cost, FusedAttention, Product, Results, operator, tensors
+from minidist.comm.meter import Charge, Ledger, ModelledHost, charges, roofline
 from minidist.comm.trace import CATEGORIES
 from minidist.study.meter import measure
+from minidist.study.plan import Machine
 from minidist.train.amp import Masters
 from tests.comm.nets import (
     ALPHA,
@@ -374,7 +376,44 @@ def test_products(func, args, count):
 def test_out_is_no_operand():
     out = torch.empty(6, 6)
     got = cost_of(aten_flops.mm.out, (M, M.t()), {"out": out}, out)
-    assert got == Cost(2 * 6 * 4 * 6, (24 + 24 + 36) * 4, torch.float32)
+    sizes = Product(6, 6, 4, 1)
+    assert got == Cost(2 * 6 * 4 * 6, (24 + 24 + 36) * 4, torch.float32, sizes)
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "sizes"),
+    [
+        (aten_flops.mm.default, (torch.ones(6, 4), torch.ones(4, 3)), (6, 3, 4, 1)),
+        (aten_flops.addmm.default, (torch.ones(3), M, torch.ones(4, 3)), (6, 3, 4, 1)),
+        (aten_flops.addmm_.default, (torch.ones(6, 3), M, torch.ones(4, 3)), (6, 3, 4, 1)),
+        (aten_flops.bmm.default, (torch.ones(5, 6, 4), torch.ones(5, 4, 3)), (6, 3, 4, 5)),
+        (
+            aten_flops.baddbmm.default,
+            (torch.ones(5, 6, 3), torch.ones(5, 6, 4), torch.ones(5, 4, 3)),
+            (6, 3, 4, 5),
+        ),
+        (aten_flops.mv.default, (M, V), None),
+        (aten_flops.add.Tensor, (M, M), None),
+    ],
+)
+def test_sizes_of_products(func, args, sizes):
+    assert cost(func, *args).sizes == sizes
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sizes_of_attention(causal):
+    """Forward and backward, of 2 sequences with 3 heads of 8 numbers, 6 queries and 6 keys."""
+    seen = []
+
+    def note(known, cost, start, end):
+        seen.append(cost.sizes)
+
+    shape = dict(device="meta", dtype=torch.bfloat16, requires_grad=True)
+    q, k, v = (torch.randn(2, 3, 6, 8, **shape) for _ in range(3))
+    with Charge(SimpleNamespace(time=0.0), Ledger(lambda: 0.0), None, note):
+        torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[0].sum().backward()
+    found = [sizes for sizes in seen if sizes is not None]
+    assert found == [(6, 6, 6, 8, causal, False), (6, 6, 6, 8, causal, True)]
 
 
 @pytest.mark.parametrize(
@@ -1000,9 +1039,26 @@ def test_roofline():
     assert roofline(TOY, Cost(10**9, 10**11, torch.float32)) == 1.0  # by its bytes
     assert roofline(TOY, Cost(10**12, 0, torch.float64)) == 2.0  # by the peak of its dtype
     assert roofline(SLOW_START, Cost(0, 0, None)) == 1e-3
-    assert roofline(H100, Cost(989 * 10**12, 0, torch.bfloat16)) == 1.0 + H100.launch
+    ideal = H100.ideal
+    assert roofline(ideal, Cost(989 * 10**12, 0, torch.bfloat16)) == 1.0 + H100.launch
     with pytest.raises(ValueError, match="toy has a peak for float32, float64, not for int32"):
         roofline(TOY, Cost(1, 1, torch.int32))
+
+
+def test_a_device_is_charged_at_what_it_reaches():
+    """By the functions of `Device`, of which the planner's `Machine` makes its seconds, too."""
+    start = H100.launch
+    flops = Cost(989 * 10**12, 0, torch.bfloat16)
+    assert roofline(H100, flops) == pytest.approx(1 / H100.efficiency + start)
+    moved = Cost(0, 3_350 * 10**9, torch.bfloat16)
+    assert roofline(H100, moved) == pytest.approx(1 / H100.streaming + start)
+    sizes = Product(1000, 900, 800, 3)
+    product = Cost(2 * 3 * 1000 * 900 * 800, 0, torch.bfloat16, sizes)
+    assert roofline(H100, product) == Machine(H100).product(1000, 900, 800, 3)
+    for backward in (False, True):
+        attention = FusedAttention(32, 4096, 4096, 128, True, backward)
+        took = roofline(H100, Cost(1, 0, torch.bfloat16, attention))
+        assert took == Machine(H100).attention(32, 4096, 128, backward)
 
 
 PROGRAMS = {

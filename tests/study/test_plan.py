@@ -9,12 +9,15 @@ from itertools import product
 import pytest
 
 from minidist.comm import World
-from minidist.comm.cluster import Cluster
+from minidist.comm.cluster import Cluster, Level
 from minidist.parallel.schedules import interleaved, one_f_one_b
 from minidist.parallel.simulate import simulate
 from minidist.study.plan import (
+    CORE,
     EAGER,
+    FSDP,
     FUSED,
+    MEGATRON,
     MODELS,
     Machine,
     Planner,
@@ -26,7 +29,7 @@ from minidist.study.plan import (
     rivals_table,
     text,
 )
-from minidist.study.predict import Grid, Transformer, flops
+from minidist.study.predict import Grid, Transformer, flops, parameters
 from tests.study.plan_case import hybrid, program
 
 SMALL = Transformer(8, 2048, 16, 32000, 1024)
@@ -178,7 +181,7 @@ LOW, MASTERS = (
 
 
 def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
-    return Planner(model, cluster, kernels, Machine(cluster.device.ideal), algorithm)
+    return Planner(model, cluster, kernels, Machine(cluster.device, kernels=kernels), algorithm)
 
 
 @pytest.mark.parametrize(
@@ -319,6 +322,68 @@ def test_gradients_hide_behind_the_last_backward():
         planner(replace(FUSED, overlap=o)).estimate(grid).step.data for o in (False, True)
     )
     assert 0 <= hidden < shown
+
+
+def test_fully_sharded_messages_hide_behind_what_computes():
+    """By hand: a block is gathered beside the one before it; what is hidden slows by its bytes, the rest is waited for."""
+    kernels = replace(FSDP, interference=0.3)
+    for beta, hides in ((1 / 400e9, True), (1 / 4e9, False)):
+        cluster = Cluster("a node", NODES.device, {"nvlink": Level(0.0, beta)}, devices=8)
+        ours = planner(kernels, "ring", cluster=cluster)
+        grid = Grid(8, zero=3, micro_batch=4, micro_batches=3, recompute="full", precision="bf16")
+        step = ours.estimate(grid).step
+        # seven of eight parts are sent; parameters and gradients in 16 bits
+        message = 7 / 8 * 2 * parameters(GPT) * beta
+        forward = step.compute / 3 / 3
+        backward = (step.compute + step.recomputation) / 3 - forward
+        # four layers, the embedding and the head: of six blocks one is not hidden
+        there = min(1.0, 5 / 6 * forward / message)
+        back = min(1.0, 5 / 6 * backward / (2 * message))
+        shown = message * ((1 - there) + 0.3 * there)
+        shown += 2 * message * ((1 - back) + 0.3 * back)
+        assert step.data == pytest.approx(3 * shown, rel=1e-6)
+        assert (there == back == 1.0) == hides
+
+
+def test_the_first_forward_hides_parameters_of_zero_1():
+    at = lambda **words: (
+        planner(replace(CORE, interference=0.0, overlap=False, **words))
+        .estimate(Grid(8, zero=1, micro_batch=32, precision="bf16"))
+        .step.data
+    )
+    node = planner(CORE).network
+    gathered = node.verb("all_gather", 8, 1, 2 * parameters(GPT))
+    assert at(ahead=False) - at(ahead=True) == pytest.approx(gathered, rel=1e-6)
+
+
+def test_messages_of_tensor_parallelism_go_beside_products():
+    """All but a part of each, where the products last long enough; and they wait for what does not."""
+    grid = Grid(1, 4, micro_batch=8, sequence=True)
+    step = lambda model, **words: planner(replace(CORE, **words), model=model).estimate(grid).step
+    wide = replace(GPT, hidden=16384, heads=128, layers=8)
+    serial = step(wide, tensor_overlap=False)
+    hidden = step(wide, interference=0.0)
+    assert hidden.compute == serial.compute
+    assert hidden.tensor == pytest.approx(serial.tensor / 4)
+    slowed = step(wide, interference=0.2)
+    whole = serial.tensor - hidden.tensor
+    assert slowed.tensor - hidden.tensor == pytest.approx(0.2 * whole, rel=0.06)
+    narrow = step(replace(GPT, hidden=512, heads=8), interference=0.0)
+    both = step(replace(GPT, hidden=512, heads=8), tensor_overlap=False)
+    assert 0.5 < narrow.tensor / both.tensor < 1
+
+
+def test_kernels_of_their_time():
+    device = NODES.device
+    sizes = 4096, 4096, 4096
+    launch = device.launch
+    today = Machine(device).product(*sizes) - launch
+    assert Machine(device, kernels=MEGATRON).product(*sizes) - launch == pytest.approx(
+        today / MEGATRON.maturity
+    )
+    native = Machine(device).attention(32, 4096, 128) - launch
+    other = Machine(device, kernels=FSDP).attention(32, 4096, 128) - launch
+    assert other == pytest.approx(native / device.portable)
 
 
 def test_the_search_misses_no_grid():

@@ -1,14 +1,17 @@
-"""Published runs: the errors of each table, with one constant; rows that the tables do not have come out as well."""
+"""Published runs: the errors of each table; and rows that the tables do not have, which come out as well."""
 
 from dataclasses import replace
 from statistics import mean
 
 import pytest
 
+from minidist.study.compare import published
+from minidist.study.predict import parameters
 from minidist.study.published import (
     TABLES,
     bloom_run,
     errors,
+    llmfoundry_run,
     main,
     megatron_run,
     recompute_run,
@@ -20,7 +23,14 @@ SHAPE = dict(seq=2048, vocab=51200, tp=8)
 
 @pytest.mark.parametrize(
     ("name", "rows", "average", "most"),
-    [("bloom", 50, 0.06, 0.27), ("megatron", 5, 0.05, 0.08), ("recompute", 5, 0.07, 0.11)],
+    [
+        ("bloom", 50, 0.055, 0.25),
+        ("megatron", 5, 0.035, 0.07),
+        ("recompute", 5, 0.03, 0.05),
+        ("megatron_h100", 4, 0.05, 0.1),
+        ("llmfoundry_a100", 34, 0.06, 0.24),
+        ("llmfoundry_h100", 18, 0.06, 0.21),
+    ],
 )
 def test_errors(name, rows, average, most, figure):
     found = errors(name)
@@ -34,6 +44,38 @@ def test_errors(name, rows, average, most, figure):
     assert len(found.rows) == len(found.time) == rows
     assert mean(map(abs, found.time)) < average and largest(map(abs, found.time)) < most
     assert found.words.startswith(f"time: mean error {mean(map(abs, found.time)):.1%}")
+
+
+def test_what_a_row_of_llm_foundry_says():
+    """13 B on 8 A100 of 40 GB: 16 micro-batches of 4, every layer recomputed, fully sharded."""
+    [run] = [run for run in TABLES["llmfoundry_a100"]() if "M 16" in run.name]
+    model = run.model
+    assert parameters(model) == 12_853_954_560 and model.context == 2048
+    assert run.seconds == pytest.approx(4 * 16 * 2048 / 1668)
+    [grid] = run.grids
+    assert (grid.data, grid.zero, grid.micro_batch, grid.micro_batches) == (8, 3, 4, 16)
+    assert grid.recompute == "full" and run.cluster.size == 8
+    assert run.cluster.device.memory == 40 * 10**9
+    row = next(r for r in published("llmfoundry_mpt") if r["sharding"] == "SHARD_GRAD_OP")
+    [grid] = llmfoundry_run(row, 1.0).grids
+    assert grid.zero == 2 and grid.recompute == "none"
+
+
+def test_parameters_are_those_of_the_table():
+    for row in published("llmfoundry_mpt"):
+        assert parameters(llmfoundry_run(row, 1.0).model) == row["params"]
+
+
+def test_what_a_row_of_megatron_on_h100_says():
+    """The 119 B model: as many FLOPs as its authors count, 16 sequences for each of 48 pipelines."""
+    run = next(run for run in TABLES["megatron_h100"]() if run.name.startswith("119B"))
+    needed = run.seconds * 1536 * 420.5e12
+    h, s = 10240, 4096
+    per_layer = 72 * s * h**2 * (1 + s / 6 / h + 131072 / 12 / 92 / h)
+    assert needed == pytest.approx(768 * 92 * per_layer)
+    assert {grid.micro_batch * grid.micro_batches for grid in run.grids} == {16}
+    assert {grid.interleave for grid in run.grids} == {1, 23}
+    assert all(grid.sequence and grid.zero == 1 for grid in run.grids)
 
 
 def test_memory_of_bloom():
