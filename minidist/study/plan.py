@@ -52,7 +52,7 @@ from minidist.study.predict import (
 #     whole    passes over (B, T, H): norms, dropout, residual sums; every tensor-parallel rank makes them all, unless the
 #              sequence is split
 #     inner    passes over (B, T, H/t): GELU (4 for each pass over its 4H columns), biases, copies of heads
-#     scores   passes over (B, a/t, T, T), beside the two products that write and read them; 0 where attention is fused
+#     scores   passes over (B, a/t, T, T), beside the two products that write and read them, where attention is explicit
 #
 # Counted from the code of the two: a norm reads x and writes y (2), its backward reads two and writes one (3); a mask
 # of dropout is one byte an element, half a pass in 16 bits; an all-reduce that must not change its input copies it (2).
@@ -71,7 +71,7 @@ class Passes(NamedTuple):
 class Kernels:
     """A training program, as far as it decides how long a step takes.
 
-    explicit: scores are written to memory.  logits: passes over (B, T, V/t) of the loss, forward and backward, in the
+    logits: passes over (B, T, V/t) of the loss, forward and backward, in the
     model's own bytes, and its operators.  combine: bytes moved to sum one byte of a collective.  scattered: stages
     send an activation once, a part from each tensor-parallel rank.  overlap: gradients are reduced beside the last
     backward.  blocking: a stage waits for its messages.  reduced_whole: ZeRO's gradients are all-reduced.  messages:
@@ -82,7 +82,6 @@ class Kernels:
 
     forward: Passes
     backward: Passes
-    explicit: bool
     logits: tuple[float, float, int]
     combine: float = 0.0
     scattered: bool = True
@@ -98,7 +97,6 @@ class Kernels:
 MEGATRON = Kernels(
     Passes(whole=2 * (2 + 3.5), inner=2 * 4 + 2, scores=2 + 2.5, launches=7),
     Passes(whole=2 * (3 + 3.5 + 3), inner=3 * 4 + 4 + 6 + 3 + 2, scores=2.5 + 3, launches=14),
-    explicit=True,
     logits=(12, 4, 20),
 )
 """Megatron-LM, 2021. Bias and GELU in one operator, bias, dropout and residual sum in one, scale, mask and softmax in
@@ -110,19 +108,18 @@ stage, and keeps it. BLOOM ran with CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: 
 launched ahead. Assumption: then each takes the host 0.1 ms, from Python to the end of its launch."""
 
 FUSED = Kernels(
-    Passes(whole=2 * (2 + 3), inner=2 * 4, scores=0, launches=5),
-    Passes(whole=2 * (3 + 1 + 3), inner=3 * 4 + 4 + 6 + 3, scores=0, launches=11),
-    explicit=False,
+    Passes(whole=2 * (2 + 3), inner=2 * 4, scores=2, launches=5),
+    Passes(whole=2 * (3 + 1 + 3), inner=3 * 4 + 4 + 6 + 3, scores=3, launches=11),
     logits=(6, 3, 10),
     overlap=True,
     blocking=False,
 )
-"""As one would train today: no dropout, FlashAttention, gradients reduced beside the last backward."""
+"""As one would train today: no dropout, gradients reduced beside the last backward. Where attention is explicit, scale,
+mask and softmax are one operator."""
 
 EAGER = Kernels(
-    Passes(whole=2 * (2 + 2 + 2 + 3), inner=2 * 4, scores=0, launches=9),
-    Passes(whole=2 * (3 + 1 + 2 + 3), inner=3 * 4 + 4 + 6 + 6 + 3, scores=0, launches=13),
-    explicit=False,
+    Passes(whole=2 * (2 + 2 + 2 + 3), inner=2 * 4, scores=6, launches=9),
+    Passes(whole=2 * (3 + 1 + 2 + 3), inner=3 * 4 + 4 + 6 + 6 + 3, scores=7, launches=13),
     logits=(10, 18, 60),
     combine=3.0,
     scattered=False,
@@ -130,8 +127,8 @@ EAGER = Kernels(
     adam=21,
     early_stop=True,
 )
-"""minidist's layers, operator by operator: `parallelize` without dropout, as a World charges it. Without ZeRO gradients
-are reduced beside the last backward. With one stage that hides them: then overlap=True. With several it hid nothing in
+"""minidist's layers, operator by operator: `parallelize` without dropout, as a World charges it (explicit scores: scale, mask
+and softmax, one after the other). Without ZeRO gradients are reduced beside the last backward. With one stage that hides them: then overlap=True. With several it hid nothing in
 a World (dp 2, pp 2, tp 2: 12.0 ms a step, 11.8 where they were reduced at the end)."""
 
 
@@ -437,7 +434,7 @@ class Planner:
         """Of what one layer hands to the next."""
         return self.machine.dtype.itemsize * batch * self.model.context * self.model.hidden
 
-    def _layer(self, batch: int, tensor: int, along: int) -> Layer:
+    def _layer(self, batch: int, tensor: int, along: int, attention: str) -> Layer:
         """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
         model = self.model
         machine = self.machine
@@ -454,30 +451,31 @@ class Planner:
         backward = sum(
             machine.product(tokens, k, n) + machine.product(n, k, tokens) for n, k in shapes
         )
-        attention, its_backward = self._attention(batch, tensor)
+        products, their_backward = self._attention(batch, tensor, attention)
         x = self._activation_bytes(batch)
         scores = machine.dtype.itemsize * batch * model.heads // tensor * model.context**2
+        scores *= attention == "explicit"
 
         def beside(passes: Passes) -> float:
             nbytes = passes.whole * x / along + passes.inner * x / tensor + passes.scores * scores
             return machine.passes(nbytes, passes.launches)
 
-        forward += attention + beside(kernels.forward)
+        forward += products + beside(kernels.forward)
         last = machine.product(tokens, *shapes[-1])
         again = {
             "none": 0.0,
-            "selective": attention + machine.passes(kernels.forward.scores * scores, 2),
+            "selective": products + machine.passes(kernels.forward.scores * scores, 2),
             "full": forward - kernels.early_stop * last,
         }
-        return Layer(forward, backward + its_backward + beside(kernels.backward), again)
+        return Layer(forward, backward + their_backward + beside(kernels.backward), again)
 
-    def _attention(self, batch: int, tensor: int) -> tuple[float, float]:
+    def _attention(self, batch: int, tensor: int, attention: str) -> tuple[float, float]:
         """The products of queries with keys, and of weights with values: forward, backward."""
         machine = self.machine
         t = self.model.context
         d = self.model.hidden // self.model.heads
         heads = batch * self.model.heads // tensor
-        if self.kernels.explicit:
+        if attention == "explicit":
             scores = machine.product(t, t, d, heads)
             output = machine.product(t, d, t, heads)
             return scores + output, scores + 3 * output
@@ -506,7 +504,7 @@ class Planner:
     def _stages(self, grid: Grid) -> list[Stage]:
         model = self.model
         sizes = grid.micro_batch, grid.tensor, grid.along
-        layer = self._layer(*sizes)
+        layer = self._layer(*sizes, grid.attention)
         embedding, head = self._ends(*sizes)
         there, back = self._tensor(grid)
         stages = []
@@ -606,7 +604,9 @@ def gradient_bytes(grid: Grid) -> int:
 #     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
 #     data        what is left of the ranks; it divides the batch
 #     ZeRO        0 and 1; without a pipeline also 2 and 3, which reduce, and gather, for every micro-batch
-#     recompute   none, selective (where scores are kept), full.  The sequence is split wherever tensor is above 1.
+#     recompute   none, full: attention is fused, so selective would give up nothing
+#
+# The sequence is split wherever tensor is above 1.
 
 
 MICRO_BATCHES = 1, 2, 4, 8, 16
@@ -626,7 +626,7 @@ def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
                 continue
             stages_of_zero = range(1 if data == 1 else 2 if pipeline > 1 else 4)
             for b, M in micro_batches(batch // data):
-                choices = product(chunks(model, pipeline, M), stages_of_zero, RECOMPUTE)
+                choices = product(chunks(model, pipeline, M), stages_of_zero, ("none", "full"))
                 for v, zero, recompute in choices:
                     yield Grid(
                         data,
@@ -638,8 +638,9 @@ def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
                         sequence,
                         recompute,
                         interleave=v,
-                        dropout=FUSED.explicit,
+                        dropout=False,
                         precision=PRECISION,
+                        attention="fused",
                     )
 
 

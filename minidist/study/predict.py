@@ -29,6 +29,7 @@ MiB = 2**20
 GiB = 2**30
 
 RECOMPUTE = ("none", "selective", "full")
+ATTENTION = ("explicit", "fused")
 
 
 def divided(total: int, by: int, what: str) -> int:
@@ -346,7 +347,7 @@ def fused_gradients(params: int) -> int:
 
 
 # ------------------------------------------------------------
-# What a transformer's forward keeps for backward, after the formulas of the literature: fp16, explicit attention.
+# What a transformer's forward keeps for backward, after the formulas of the literature, in 16 bits.
 #
 # In the papers' letters, s = T tokens, b = B sequences, h = H, a heads, t tensor-parallel ranks, p stages of a
 # pipeline; bytes of one layer, Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
@@ -358,6 +359,24 @@ def fused_gradients(params: int) -> int:
 #
 # 34 = 10 that every tensor-parallel rank holds whole (inputs of both norms, of attention and of the MLP, two dropout
 # masks) + 24 that they split (queries, keys, values, the MLP's inside). 5: softmax 2, its dropout's mask 1 and output 2.
+#
+# That is explicit attention. Where one operator does it (fused), scores are never stored, and so nothing is there that
+# selective recomputation could give up: backward makes them again anyway, from queries, keys, values, the output, and the
+# logarithm of each softmax's sum, one fp32 number a head and token: 34sbh + 4asb. Dao et al. 2022, "FlashAttention",
+# section 3.1; `torch.nn.functional.scaled_dot_product_attention` keeps the same.
+
+
+def check_recompute(recompute: str, attention: str) -> None:
+    """ValueError for a word that is none, and for selective recomputation where attention is fused."""
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
+    if attention not in ATTENTION:
+        raise ValueError(f"attention is one of {', '.join(ATTENTION)}, not {attention!r}")
+    if recompute == "selective" and attention == "fused":
+        raise ValueError(
+            "selective recomputation gives up attention's scores, and fused attention stores none: "
+            "there recompute is none or full"
+        )
 
 
 def activations(
@@ -367,15 +386,17 @@ def activations(
     sequence: bool = False,
     recompute: str = "none",
     dropout: bool = True,
+    attention: str = "explicit",
 ) -> int:
     """Bytes that one rank keeps of one layer for one micro-batch of `batch` sequences, after the paper.
 
-    sequence: what tensor-parallel ranks hold whole is split over the tokens too. dropout=False and a gated model
-    extend the formula: a LLaMA layer keeps sbh(16 + 8·ffn/h) + 2as²b.
-    Raises ValueError where `tensor` does not divide the heads, or the tokens with `sequence`.
+    sequence: what tensor-parallel ranks hold whole is split over the tokens too. dropout=False, a gated model and
+    attention="fused" extend the formula: a LLaMA layer keeps sbh(16 + 8·ffn/h) + 2as²b, and 4asb in place of 2as²b
+    where attention is fused.
+    Raises ValueError where `tensor` does not divide the heads, or the tokens with `sequence`, and for selective
+    recomputation of fused attention.
     """
-    if recompute not in RECOMPUTE:
-        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
+    check_recompute(recompute, attention)
     divided(model.heads, tensor, "heads")
     along = tensor if sequence else 1
     divided(model.context, along, "tokens")
@@ -384,13 +405,15 @@ def activations(
         return 2 * rows * model.hidden // along
     whole = (8 + 2 * dropout) * rows * model.hidden
     split = 4 * rows * (model.hidden + model.kv) + (8 if model.gated else 4) * rows * model.width
-    if recompute == "none":
+    if attention == "fused":
+        split += 4 * rows * model.heads
+    elif recompute == "none":
         split += scores(model, batch, dropout)
     return divided(whole, along, "bytes") + divided(split, tensor, "bytes")
 
 
 def scores(model: Transformer, batch: int, dropout: bool = True) -> int:
-    """The part of a layer's activations that grows with the square of the tokens: 5as²b, or 2as²b without dropout.
+    """What grows with the square of the tokens where attention is explicit: 5as²b, or 2as²b without dropout.
 
     Selective recomputation gives it up.
     """
@@ -463,7 +486,9 @@ class Grid:
 
     zero: ZeRO's stage, 0 to 3. micro_batch: sequences in one; micro_batches: how many a pipeline gets in a step.
     sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
-    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam.
+    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam. attention: "explicit",
+    with scores in memory, or "fused", without.
+    Raises ValueError for a stage of ZeRO or a word that is none, and for selective recomputation of fused attention.
     """
 
     data: int = 1
@@ -478,9 +503,11 @@ class Grid:
     dropout: bool = True
     fused: bool = False
     precision: str = "bf16"
+    attention: str = "explicit"
 
     def __post_init__(self):
         check_zero(self.zero)
+        check_recompute(self.recompute, self.attention)
 
     @property
     def ranks(self) -> int:
@@ -518,9 +545,7 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
     held = states(params, "adam", grid.precision, grid.zero, grid.data)
-    layer = activations(
-        model, grid.micro_batch, grid.tensor, grid.sequence, grid.recompute, grid.dropout
-    )
+    layer = _layer_kept(model, grid, grid.recompute)
     # of one micro-batch: the last stage goes backward at once
     output = output_activations(model, grid.micro_batch, grid.tensor, grid.along)
     buffers = fused_gradients(params) if grid.fused else 0
@@ -540,6 +565,12 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
     )
 
 
+def _layer_kept(model: Transformer, grid: Grid, recompute: str) -> int:
+    """Bytes of one layer and micro-batch."""
+    sizes = grid.micro_batch, grid.tensor, grid.sequence
+    return activations(model, *sizes, recompute, grid.dropout, grid.attention)
+
+
 def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
     """Layers' worth of activations on a stage, over all micro-batches in flight."""
     chunks = in_flight(grid.pipeline, grid.micro_batches, stage, grid.interleave)
@@ -551,9 +582,7 @@ def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
 def _recomputed(model: Transformer, grid: Grid) -> int:
     """What exists again while one layer is computed again."""
     if grid.recompute == "full":
-        return activations(
-            model, grid.micro_batch, grid.tensor, grid.sequence, dropout=grid.dropout
-        )
+        return _layer_kept(model, grid, "none")
     if grid.recompute == "selective":
         return divided(scores(model, grid.micro_batch, grid.dropout), grid.tensor, "bytes")
     return 0

@@ -47,6 +47,27 @@ FAULTS = {
             "study/predict/test_grid.py::test_parameters_of_a_tensor_parallel_rank",
         ),
         Fault(
+            "fused attention stores its scores, too",
+            "study/predict.py",
+            '    elif recompute == "none":\n        split += scores',
+            '    if recompute == "none":\n        split += scores',
+            "study/predict/test_saved.py::test_fused_attention_keeps_no_scores",
+        ),
+        Fault(
+            "the logarithm of a softmax's sum has 16 bits",
+            "study/predict.py",
+            "split += 4 * rows * model.heads",
+            "split += 2 * rows * model.heads",
+            "study/predict/test_saved.py::test_a_layer_of_gpt_3_with_fused_attention",
+        ),
+        Fault(
+            "scores that are not stored can be given up",
+            "study/predict.py",
+            'if recompute == "selective" and attention == "fused":',
+            'if recompute == "selective" and attention == "flash":',
+            "study/predict/test_activations.py::test_bad_input",
+        ),
+        Fault(
             "ZeRO's third stage gathers one layer at a time",
             "study/predict.py",
             "buffers += 2 * gathered",
@@ -68,6 +89,13 @@ FAULTS = {
             "recomputation=M * slowest.again,",
             "recomputation=slowest.again,",
             "study/test_plan.py::test_what_each_choice_costs",
+        ),
+        Fault(
+            "scores that are stored cost no time",
+            "study/plan.py",
+            'scores *= attention == "explicit"',
+            'scores *= attention == "fused"',
+            "study/test_plan.py::test_a_world_takes_as_long",
         ),
         Fault(
             "ZeRO's second stage reduces once a step",

@@ -22,6 +22,7 @@ def program(comm, model, grid):
         model.vocab,
         model.context,
         tied=model.tied,
+        attention="sdpa" if grid.attention == "fused" else "explicit",
         device="meta",
         dtype=torch.float32 if masters else torch.bfloat16,
     )

@@ -46,7 +46,7 @@ def test_175_billion_on_1024(large):
     best = large.best
     assert best.grid.ranks == large.cluster.size == 1024
     assert best.grid.data * best.grid.micro_batch * best.grid.micro_batches == 1536
-    assert len(large.estimates) > 1000 and not best.over and best.total <= best.capacity
+    assert len(large.estimates) > 800 and not best.over and best.total <= best.capacity
     assert all(one.over or one.step.total >= large.seconds for one in large.estimates)
     assert any(one.over for one in large.estimates)
     assert 0.3 < large.mfu < 0.6
@@ -170,10 +170,9 @@ def test_plan_bad_input():
 
 GPT = Transformer(4, 4096, 32, 8192, 1024, tied=False)
 NODES = replace(Cluster.dgx_h100(2), devices=4)
-LOW, MASTERS = (
-    dict(precision="all 16 bits", micro_batch=2),
-    dict(precision="bf16", micro_batch=2, zero=1),
-)
+FAST = dict(dropout=False, attention="fused")
+LOW = dict(precision="all 16 bits", micro_batch=2, **FAST)
+MASTERS = dict(precision="bf16", micro_batch=2, zero=1, **FAST)
 
 
 def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
@@ -186,6 +185,8 @@ def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
         Grid(1, 1, 1, micro_batches=2, recompute="full", **LOW),
         Grid(1, 2, 1, micro_batches=2, recompute="full", **LOW),
         Grid(1, 2, 1, micro_batches=2, **LOW),
+        Grid(1, 1, 1, micro_batches=2, **LOW | dict(attention="explicit")),
+        Grid(1, 1, 1, micro_batches=2, recompute="selective", **LOW | dict(attention="explicit")),
         Grid(1, 1, 3, micro_batches=3, **LOW),
         Grid(1, 1, 2, micro_batches=4, interleave=2, **LOW),
         Grid(1, 1, 2, micro_batches=2, interleave=2, **LOW),
@@ -219,7 +220,7 @@ def test_slower_links_show():
 def test_the_bubble_is_the_schedules(S, v, M):
     """Stages all alike, no messages: what a simulation of the schedule's lists waits."""
     model = replace(GPT, layers=16, vocab=1, positions=False)
-    grid = Grid(1, 1, S, micro_batches=M, interleave=v, micro_batch=2)
+    grid = Grid(1, 1, S, micro_batches=M, interleave=v, micro_batch=2, **FAST)
     step = planner(model=model).estimate(grid).step
     order = [interleaved(s, S, M, v) if v > 1 else one_f_one_b(s, S, M) for s in range(S)]
     one = step.compute / M / v
@@ -231,7 +232,7 @@ def test_the_bubble_is_the_schedules(S, v, M):
 def test_what_each_choice_costs():
     """Recomputation repeats forward, ZeRO 1 gathers what data parallelism reduces, tensor parallelism halves."""
     bare = planner(replace(FUSED, overlap=False), model=replace(GPT, layers=8))
-    at = lambda **words: bare.estimate(Grid(micro_batch=1, **words)).step
+    at = lambda **words: bare.estimate(Grid(micro_batch=1, **FAST, **words)).step
     whole, again = at(micro_batches=4), at(micro_batches=4, recompute="full")
     assert again.compute == whole.compute and 0.25 < again.recomputation / whole.compute < 0.4
     assert whole.bubble == whole.tensor == whole.pipeline == whole.data == whole.recomputation == 0
@@ -248,7 +249,7 @@ def test_what_each_choice_costs():
 
 
 def test_gradients_hide_behind_the_last_backward():
-    grid = Grid(data=2, micro_batch=4, micro_batches=1)
+    grid = Grid(data=2, micro_batch=4, micro_batches=1, **FAST)
     shown, hidden = (
         planner(replace(FUSED, overlap=o)).estimate(grid).step.data for o in (False, True)
     )

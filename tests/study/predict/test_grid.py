@@ -173,11 +173,16 @@ def test_bad_input():
     for grid, words in (
         (Grid(tensor=8), "4 heads do not split over 8"),
         (Grid(pipeline=7), "6 layers do not make 7 stages"),
-        (Grid(recompute="part"), "not 'part'"),
     ):
         with pytest.raises(ValueError, match=words):
             per_rank(MODEL, grid)
-    with pytest.raises(ValueError, match="not 4"):
-        Grid(zero=4)
+    for wrong, words in (
+        (dict(zero=4), "not 4"),
+        (dict(recompute="part"), "not 'part'"),
+        (dict(attention="flash"), "explicit, fused, not 'flash'"),
+        (dict(recompute="selective", attention="fused"), "there recompute is none or full"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Grid(**wrong)
     with pytest.raises(ValueError, match="no stage 3 among 3"):
         per_rank(MODEL, Grid(pipeline=3), 3)
