@@ -75,9 +75,10 @@ class Kernels:
     model's own bytes, and its operators.  combine: bytes moved to sum one byte of a collective.  scattered: stages
     send an activation once, a part from each tensor-parallel rank.  overlap: gradients are reduced beside the last
     backward.  blocking: a stage waits for its messages.  reduced_whole: ZeRO's gradients are all-reduced.  messages:
-    copies of its own that a stage keeps for each micro-batch under way.  launch: seconds of an operator's start; None:
-    the device's.  adam: passes over the numbers that the optimizer steps.  early_stop: recomputation ends before a
-    layer's last product, whose result nobody needs.
+    copies of its own that a stage keeps for each micro-batch under way.  buckets: bytes of flat buffers in which
+    gradients and parameters travel.  launch: seconds of an operator's start; None: the device's.  adam: passes over
+    the numbers that the optimizer steps.  early_stop: recomputation ends before a layer's last product, whose result
+    nobody needs.
     """
 
     forward: Passes
@@ -89,6 +90,7 @@ class Kernels:
     blocking: bool = True
     reduced_whole: bool = False
     messages: int = 0
+    buckets: int = 0
     launch: float | None = None
     adam: float = 7
     early_stop: bool = False
@@ -102,10 +104,14 @@ MEGATRON = Kernels(
 """Megatron-LM, 2021. Bias and GELU in one operator, bias, dropout and residual sum in one, scale, mask and softmax in
 one; dropout of the scores by itself. Narayanan et al. 2021, section 4.2."""
 
-DEEPSPEED = replace(MEGATRON, scattered=False, reduced_whole=True, messages=2, launch=100e-6)
+DEEPSPEED = replace(
+    MEGATRON, scattered=False, reduced_whole=True, messages=2, buckets=2 * GB, launch=100e-6
+)
 """Megatron-DeepSpeed, 2022. The same layers; every tensor-parallel rank sends its copy of an activation to the next
-stage, and keeps it. BLOOM ran with CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was
-launched ahead. Assumption: then each takes the host 0.1 ms, from Python to the end of its launch."""
+stage, and keeps it. Two buckets of 5·10⁸ numbers in 16 bits, for what is reduced and for what is gathered (DeepSpeed's
+defaults of reduce_bucket_size and allgather_bucket_size; tr11-176B-ml.slurm sets neither). BLOOM ran with
+CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was launched ahead. Assumption: then each
+takes the host 0.1 ms, from Python to the end of its launch."""
 
 FUSED = Kernels(
     Passes(whole=2 * (2 + 3), inner=2 * 4, scores=2, launches=5),
@@ -359,13 +365,29 @@ class Stage(NamedTuple):
         return sum(self)
 
 
-RESERVED = 5 * GB
-"""Assumption: CUDA's context and the libraries' 1.5 GB, NCCL's buffers 1 GB, and what the allocator cannot use."""
+# ------------------------------------------------------------
+# What a device holds beside tensors. `HOLES` was chosen on the memory of BLOOM's runs; the others are assumptions.
+
+
+LIBRARIES = 1.5 * GB
+"""CUDA's context, and workspaces of the libraries."""
+
+COMMUNICATOR = 0.5 * GB
+"""NCCL's buffers of one group of ranks; a stage has one with the stage before it and one with the next."""
+
+HOLES = 0.06
+"""Of the tensors' bytes: what the caching allocator rounds up, and cannot join."""
+
+
+def reserved(grid: Grid, tensors: int) -> int:
+    """Bytes of a rank beside its `tensors` bytes."""
+    groups = (grid.data > 1) + (grid.tensor > 1) + 2 * (grid.pipeline > 1)
+    return round(LIBRARIES + groups * COMMUNICATOR + HOLES * tensors)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is predicted of a grid. memory: bytes of the fullest rank, beside those that messages between stages take.
+    """What is predicted of a grid. memory: bytes of the fullest rank, beside those that messages take.
     step: seconds.  capacity: bytes of a device."""
 
     grid: Grid
@@ -375,9 +397,14 @@ class Estimate:
     messages: int
 
     @property
+    def reserved(self) -> int:
+        """Bytes beside the tensors."""
+        return reserved(self.grid, self.memory.total + self.messages)
+
+    @property
     def total(self) -> int:
         """Bytes of the fullest rank, with what is reserved."""
-        return self.memory.total + self.messages + RESERVED
+        return self.memory.total + self.messages + self.reserved
 
     @property
     def over(self) -> int:
@@ -408,6 +435,7 @@ class Planner:
         if grid.pipeline > 1:
             ahead = in_flight(grid.pipeline, grid.micro_batches, interleave=grid.interleave)
         messages = self.kernels.messages * ahead * self._activation_bytes(grid.micro_batch)
+        messages += self.kernels.buckets
         memory = per_rank(self.model, grid)
         return Estimate(grid, memory, self.step(grid), self.machine.device.memory, messages)
 
@@ -666,7 +694,7 @@ def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
 # could have had (tensor 1, 2, 4…) the best grid with that value is its rival, and loses for a reason: too large by so
 # many bytes, or slower by so many seconds, most of them in one part of the step.
 #
-# A rank may have what its device has, less what the driver, the libraries and holes between blocks take: `RESERVED`.
+# A rank may have what its device has, less what the libraries and holes between blocks take: `reserved`.
 
 
 DECISIONS = "tensor", "pipeline", "interleave", "zero", "recompute", "micro_batch"
@@ -969,7 +997,7 @@ def memory_table(plan: Plan) -> Table:
     best = plan.best
     items = best.memory.bytes | {
         "messages": best.messages,
-        "reserved": RESERVED,
+        "reserved": best.reserved,
         "left": best.capacity - best.total,
     }
     rows = [(name, n / GB, f"{n / best.capacity:.0%}") for name, n in items.items() if n]

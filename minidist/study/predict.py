@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 
 from minidist.collectives.verbs import seconds as collective_seconds
@@ -438,7 +438,10 @@ def embedding_activations(
 
 
 def output_activations(model: Transformer, batch: int, tensor: int = 1, along: int = 1) -> int:
-    """Inputs of the last norm and of the projection, split over the tokens, and logits in fp32: 4sbh(1 + V/h)/t."""
+    """Inputs of the last norm and of the projection, split over the tokens, and logits in fp32: 4sbh(1 + V/h)/t.
+
+    As much as 16 bits of the logits and of their gradient take, where the loss is one operator.
+    """
     inputs = divided(4 * batch * model.context * model.hidden, along, "bytes")
     return inputs + logits(batch * model.context, model.vocab, tensor)
 
@@ -477,7 +480,17 @@ def in_flight(stages: int, micro_batches: int, stage: int = 0, interleave: int =
 #     ZeRO       optimizer states (1), gradients (2), parameters (3), over the data-parallel ranks
 #
 # Parameters are counted stage by stage and tensor by tensor, not by dividing a total. Activations are the paper's
-# formula. Invariant: on one rank this is `states` and L layers of `activations`, with embedding and output.
+# formula. Two moments may be the fullest:
+#
+#     turn       the loss sends its gradient back (last stage): all that forward keeps, and the logits
+#     backward   a layer has been computed again, and has the gradients of its input, 2sbh, and of the inside of its MLP,
+#                2sb·ffn; with ZeRO 2 and 3 the gradients of two blocks are whole, one computed and one on its way
+#
+# With ZeRO 3 two blocks are gathered, one used and one on its way. What is no layer (embeddings, the last norm, the
+# projection) is gathered from the first forward to the last backward, and so are its gradients in backward, as in
+# PyTorch's FSDP: Zhao et al. 2023, sections 3.3.1 and 4.2. A block travels in the dtype that it is computed in.
+#
+# Invariant: on one rank this is `states` and L layers of `activations`, with embedding and output.
 
 
 @dataclass(frozen=True)
@@ -528,6 +541,7 @@ class PerRank(Totals):
     optimizer_states: int
     activations_of_layers: int
     layer_being_recomputed: int
+    gradients_of_activations: int
     mask_after_embedding: int
     output_and_logits: int
     buffers: int
@@ -546,23 +560,48 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
     held = states(params, "adam", grid.precision, grid.zero, grid.data)
     layer = _layer_kept(model, grid, grid.recompute)
-    # of one micro-batch: the last stage goes backward at once
-    output = output_activations(model, grid.micro_batch, grid.tensor, grid.along)
-    buffers = fused_gradients(params) if grid.fused else 0
-    if grid.zero == 3:
-        # a layer's parameters are brought together when needed, the next layer's meanwhile
-        gathered = layer_parameters(model, grid.tensor)
-        buffers += 2 * gathered * PRECISIONS[grid.precision].parameter
-    return PerRank(
+    backward = PerRank(
         held.parameters,
         held.gradients,
         held.optimizer_states,
         activations_of_layers=_layers_held(model, grid, stage) * layer,
         layer_being_recomputed=_recomputed(model, grid),
+        gradients_of_activations=_activation_gradients(model, grid),
         mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,
-        output_and_logits=output if stage == grid.pipeline - 1 else 0,
-        buffers=buffers,
+        output_and_logits=0,
+        buffers=_buffers(model, grid, stage, params, backward=True),
     )
+    if stage < grid.pipeline - 1:
+        return backward
+    # of one micro-batch: the last stage goes backward at once
+    turn = replace(
+        backward,
+        layer_being_recomputed=0,
+        gradients_of_activations=0,
+        output_and_logits=output_activations(model, grid.micro_batch, grid.tensor, grid.along),
+        buffers=_buffers(model, grid, stage, params, backward=False),
+    )
+    return max(turn, backward, key=lambda moment: moment.total)
+
+
+def _buffers(model: Transformer, grid: Grid, stage: int, params: int, backward: bool) -> int:
+    """A flat copy of all gradients, and what ZeRO has whole for a while: parameters at stage 3, gradients from 2 on.
+
+    params: of the stage. backward: gradients of parameters have come.
+    """
+    blocks = stage_layers(model.layers, grid.pipeline)[stage]
+    block = layer_parameters(model, grid.tensor)
+    whole = min(2, blocks) * block + params - blocks * block
+    times = (grid.zero == 3) + (backward and grid.zero >= 2)
+    flat = fused_gradients(params) if grid.fused else 0
+    return flat + times * whole * PRECISIONS[grid.precision].parameter
+
+
+def _activation_gradients(model: Transformer, grid: Grid) -> int:
+    """Of a layer's input, and of the inside of its MLP: both are there when the MLP goes backward."""
+    rows = grid.micro_batch * model.context
+    inside = divided(2 * rows * model.width, grid.tensor, "bytes")
+    return 2 * rows * model.hidden // grid.along + inside
 
 
 def _layer_kept(model: Transformer, grid: Grid, recompute: str) -> int:
@@ -580,9 +619,9 @@ def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
 
 
 def _recomputed(model: Transformer, grid: Grid) -> int:
-    """What exists again while one layer is computed again."""
+    """What exists again while one layer is computed again; its input has been there all the time."""
     if grid.recompute == "full":
-        return _layer_kept(model, grid, "none")
+        return _layer_kept(model, grid, "none") - _layer_kept(model, grid, "full")
     if grid.recompute == "selective":
         return divided(scores(model, grid.micro_batch, grid.dropout), grid.tensor, "bytes")
     return 0

@@ -15,6 +15,7 @@ from minidist.parallel.simulate import simulate
 from minidist.study.plan import (
     EAGER,
     FUSED,
+    HOLES,
     MODELS,
     TABLES,
     Machine,
@@ -27,6 +28,7 @@ from minidist.study.plan import (
     picture,
     plan,
     recompute_run,
+    reserved,
     rivals_table,
     text,
 )
@@ -106,7 +108,7 @@ def test_too_large_by_how_much():
     found = plan(MODELS["gpt3-13b"], "a100:1x4", 64)
     why = {(r.decision, r.value): r.why for r in found.rivals}
     assert any(word.startswith("too large by") and "GB: " in word for word in why.values())
-    with pytest.raises(ValueError, match=r"nothing fits: .* GB too large for 80"):
+    with pytest.raises(ValueError, match=r"nothing fits: .* GB too large for 85"):
         plan("gpt3-175b", "a100:1", 8)
 
 
@@ -286,9 +288,35 @@ def test_errors(name, rows, average, most, figure):
     assert found.words.startswith(f"time: mean error {mean(map(abs, found.time)):.1%}")
 
 
-def test_memory_of_bloom():
+def test_memory_of_bloom(figure):
+    """The figures were read off nvidia-smi, which counts MiB: a thousand of them are 5 % more than a GB."""
     found = errors("bloom")
-    assert len(found.memory) > 25 and mean(map(abs, found.memory)) < 0.08
+    mib = [(1 + error) / 1.048576 - 1 for error in found.memory]
+    figure(
+        f"memory of {len(found.memory)} runs of BLOOM: mean error {mean(map(abs, found.memory)):.1%}, "
+        f"if GB are thousands of MiB {mean(map(abs, mib)):.1%}"
+    )
+    assert len(found.memory) == 29 and mean(map(abs, found.memory)) < 0.045
+    assert abs(mean(found.memory)) < 0.02 and mean(map(abs, mib)) < 0.06
+
+
+def test_the_constant_of_memory_is_chosen_on_those_runs():
+    """Within a point of the best, whichever quarter of the runs is left out; and the quarter is met by the rest."""
+    runs = [run for run in errors("bloom").rows if run.nbytes is not None]
+
+    def average(some, holes):
+        pairs = ((run, run.predicted.memory.total + run.predicted.messages) for run in some)
+        totals = [(run.nbytes, b + reserved(run.predicted.grid, 0) + holes * b) for run, b in pairs]
+        return mean(abs(total / nbytes - 1) for nbytes, total in totals)
+
+    assert average(runs, HOLES) == pytest.approx(mean(map(abs, errors("bloom").memory)), rel=1e-6)
+    left_out = []
+    for fold in range(4):
+        rest = [run for i, run in enumerate(runs) if i % 4 != fold]
+        best = min((k / 100 for k in range(21)), key=lambda holes: average(rest, holes))
+        assert average(rest, HOLES) < average(rest, best) + 0.01
+        left_out.append(average(runs[fold::4], best))
+    assert mean(left_out) < 0.05
 
 
 def test_rows_that_no_table_here_has():
