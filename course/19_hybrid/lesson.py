@@ -415,7 +415,8 @@ def predicted(model, cluster, kernels, machine, sizes, order, algorithm="ring"):
 
 
 def small(order, b):
-    sizes = Sizes(2, 2, 2, micro_batch=b, micro_batches=2, precision="all 16 bits")
+    how = dict(precision="all 16 bits", attention="fused")
+    sizes = Sizes(2, 2, 2, micro_batch=b, micro_batches=2, **how)
     return predicted(Transformer(**GPT), NODES, EAGER, Machine(NODES.device.ideal), sizes, order)
 
 
