@@ -40,6 +40,8 @@ from minidist.study.predict import (
     flops,
     in_flight,
     known,
+    offload_update_seconds,
+    on_host,
     per_rank,
     rank_parameters,
     stage_layers,
@@ -388,13 +390,16 @@ def reserved(grid: Grid, tensors: int) -> int:
 @dataclass(frozen=True)
 class Estimate:
     """What is predicted of a grid. memory: bytes of the fullest rank, beside those that messages take.
-    step: seconds.  capacity: bytes of a device."""
+    step: seconds.  capacity: bytes of a device.  host: bytes that the ranks of a node have in the memory of their host,
+    which holds `host_capacity`; None where nobody says."""
 
     grid: Grid
     memory: PerRank
     step: Step
     capacity: int
     messages: int
+    host: int = 0
+    host_capacity: int | None = None
 
     @property
     def reserved(self) -> int:
@@ -407,9 +412,14 @@ class Estimate:
         return self.memory.total + self.messages + self.reserved
 
     @property
+    def over_host(self) -> int:
+        """Bytes too many for the host of a node; 0 where they fit, or nobody says what it holds."""
+        return 0 if self.host_capacity is None else max(0, self.host - self.host_capacity)
+
+    @property
     def over(self) -> int:
-        """Bytes too many; 0 where it fits."""
-        return max(0, self.total - self.capacity)
+        """Bytes too many, on a device and on a host; 0 where it fits."""
+        return max(0, self.total - self.capacity) + self.over_host
 
 
 class Planner:
@@ -437,7 +447,11 @@ class Planner:
         messages = self.kernels.messages * ahead * self._activation_bytes(grid.micro_batch)
         messages += self.kernels.buckets
         memory = per_rank(self.model, grid)
-        return Estimate(grid, memory, self.step(grid), self.machine.device.memory, messages)
+        capacity = self.machine.device.memory
+        cluster = self.cluster
+        host = on_host(self.model, grid) * min(grid.ranks, cluster.ranks * cluster.devices)
+        holds = None if cluster.host is None else cluster.host.memory
+        return Estimate(grid, memory, self.step(grid), capacity, messages, host, holds)
 
     def step(self, grid: Grid) -> Step:
         """Seconds of a step of `grid.micro_batches` micro-batches a pipeline."""
@@ -617,7 +631,22 @@ class Planner:
         if per.master:
             passes += 2 * (per.gradient + per.parameter + 2 * per.master)
         owned = params / (grid.data if grid.zero else 1)
+        if grid.offload:
+            return self._offloaded(grid, ceil(owned))
         return self.machine.passes(2 * gradient_bytes(grid) * params + passes * owned, 12)
+
+    def _offloaded(self, grid: Grid, owned: int) -> float:
+        """Gradients go down to the host, it steps, and new parameters come up; all wait for it.
+
+        Adam reads four numbers of a parameter and writes three. A cluster without a host says nothing of its time.
+        """
+        if self.cluster.host is None:
+            return 0.0
+        part = self.cluster.part_of_host(0, grid.ranks)
+        low = PRECISIONS[grid.precision].parameter
+        moved = (gradient_bytes(grid) + low) * owned
+        update = offload_update_seconds(owned, 28, part.device.bandwidth, low)
+        return 2 * part.link.alpha + moved * part.link.beta + update
 
 
 def gradient_bytes(grid: Grid) -> int:
@@ -772,13 +801,23 @@ class Plan:
         return rivals
 
 
-def plan(model: Transformer | str, cluster: Cluster | str, batch: int) -> Plan:
+def plan(
+    model: Transformer | str,
+    cluster: Cluster | str,
+    batch: int,
+    context: int | None = None,
+    offload: bool = False,
+) -> Plan:
     """The fastest grid for a step of `batch` sequences, trained as today: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
-    model, cluster: as they are, or by name (`MODELS`, `cluster_of`). Raises ValueError for a name that is unknown, for a
-    batch that no grid divides, and where nothing fits: it says by how much the leanest grid is too large.
+    model, cluster: as they are, or by name (`MODELS`, `cluster_of`). context: tokens of a sequence, the model's own if
+    not given. offload: the optimizer's states lie in the memory of the hosts, which step.
+    Raises ValueError for a name that is unknown, for a batch that no grid divides, for less than 1 token, and where
+    nothing fits: it says by how much the leanest grid is too large.
     """
     model = known(model, MODELS, "model") if isinstance(model, str) else model
+    if context is not None:
+        model = replace(model, context=context)
     cluster = cluster_of(cluster) if isinstance(cluster, str) else cluster
     if cluster.device is None:
         raise ValueError(
@@ -788,18 +827,29 @@ def plan(model: Transformer | str, cluster: Cluster | str, batch: int) -> Plan:
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
     machine = Machine(cluster.device)
     planner = Planner(model, cluster, FUSED, machine)
-    estimates = [planner.estimate(grid) for grid in grids(model, cluster, batch)]
+    choices = (replace(grid, offload=offload) for grid in grids(model, cluster, batch))
+    estimates = [planner.estimate(grid) for grid in choices]
     if not estimates:
         raise ValueError(
             f"no grid of {cluster.size} ranks divides {batch} sequences and {model.layers} layers"
         )
     best = min(estimates, key=rank)
     if best.over:
-        raise ValueError(
-            f"nothing fits: the leanest grid, with {best.total / GB:.1f} GB on a rank, "
-            f"is {best.over / GB:.1f} GB too large for {best.capacity / GB:.0f}"
-        )
+        raise ValueError(f"nothing fits: the leanest grid, {too_large(best)}")
     return Plan(model, cluster, batch, machine, best, estimates)
+
+
+def too_large(estimate: Estimate) -> str:
+    """By how much, on a device or on a host."""
+    if estimate.over_host and estimate.host_capacity is not None:
+        return (
+            f"with {estimate.host / GB:.1f} GB on the host of a node, is {estimate.over_host / GB:.1f} GB "
+            f"too large for its {estimate.host_capacity / GB:.0f}"
+        )
+    return (
+        f"with {estimate.total / GB:.1f} GB on a rank, is {estimate.over / GB:.1f} GB "
+        f"too large for {estimate.capacity / GB:.0f}"
+    )
 
 
 def rank(estimate: Estimate) -> tuple[int, float]:
@@ -809,6 +859,8 @@ def rank(estimate: Estimate) -> tuple[int, float]:
 
 def why(estimate: Estimate, best: Estimate) -> str:
     """Why an estimate loses against the best."""
+    if estimate.over_host:
+        return f"too large by {estimate.over_host / GB:.1f} GB for the host of a node"
     if estimate.over:
         name, nbytes = max(estimate.memory.bytes.items(), key=lambda item: item[1])
         return f"too large by {estimate.over / GB:.1f} GB: {name} {nbytes / GB:.1f} GB"
@@ -1001,6 +1053,11 @@ def memory_table(plan: Plan) -> Table:
         "left": best.capacity - best.total,
     }
     rows = [(name, n / GB, f"{n / best.capacity:.0%}") for name, n in items.items() if n]
+    if best.host:
+        part = best.host / best.host_capacity if best.host_capacity else None
+        rows.append(
+            ("on the host of a node", best.host / GB, "" if part is None else f"{part:.0%} of it")
+        )
     return table(rows, ["memory of the fullest rank", "GB", "of the device"])
 
 

@@ -3,7 +3,7 @@
     Transformer         the shape of a model; its `parameters`, and the `flops` of a step
     states              bytes of parameters, gradients and optimizer states; ZeRO divides them
     activations         bytes that one layer keeps for backward, after the formula of the literature
-    Grid, per_rank      bytes of one rank among data × tensor × pipeline ranks, item by item
+    Grid, per_rank      bytes of one rank among data × tensor × pipeline ranks, item by item; `on_host` of its host
     mfu, run_cost…      how well a machine is used, and what a run costs
     zero_kept, bubble, best_bucket, dgc_bytes…    what each way to train in parallel costs, in a section of its own
 
@@ -500,7 +500,7 @@ class Grid:
     zero: ZeRO's stage, 0 to 3. micro_batch: sequences in one; micro_batches: how many a pipeline gets in a step.
     sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
     fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam. attention: "explicit",
-    with scores in memory, or "fused", without.
+    with scores in memory, or "fused", without. offload: the optimizer's states lie in the memory of the host.
     Raises ValueError for a stage of ZeRO or a word that is none, and for selective recomputation of fused attention.
     """
 
@@ -517,6 +517,7 @@ class Grid:
     fused: bool = False
     precision: str = "bf16"
     attention: str = "explicit"
+    offload: bool = False
 
     def __post_init__(self):
         check_zero(self.zero)
@@ -563,7 +564,7 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
     backward = PerRank(
         held.parameters,
         held.gradients,
-        held.optimizer_states,
+        0 if grid.offload else held.optimizer_states,
         activations_of_layers=_layers_held(model, grid, stage) * layer,
         layer_being_recomputed=_recomputed(model, grid),
         gradients_of_activations=_activation_gradients(model, grid),
@@ -582,6 +583,20 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         buffers=_buffers(model, grid, stage, params, backward=False),
     )
     return max(turn, backward, key=lambda moment: moment.total)
+
+
+def on_host(model: Transformer, grid: Grid) -> int:
+    """Bytes in the memory of its host that a rank with offload has at most; 0 without.
+
+    In fp32 a copy of each parameter that it owns, the moments, and while the host steps the gradients: 16Ψ in all
+    with Adam, Ψ/data each where ZeRO divides the states. Ren et al. 2021, section 4.1; `offload_kept` is what stays.
+    """
+    if not grid.offload:
+        return 0
+    ends = {0, grid.pipeline - 1, min(1, grid.pipeline - 1)}
+    params = max(rank_parameters(model, grid.tensor, grid.pipeline, s) for s in ends)
+    owned = uneven(params, grid.data if grid.zero else 1)[0]
+    return offload_kept(owned)["host"] + 4 * owned
 
 
 def _buffers(model: Transformer, grid: Grid, stage: int, params: int, backward: bool) -> int:

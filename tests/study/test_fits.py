@@ -4,12 +4,36 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
+import torch
 
 from minidist.comm import World
 from minidist.comm.cluster import A100, H100, HBM, V100, Cluster
+from minidist.models import gpt, next_token_loss
+from minidist.parallel.offload import OffloadedOptimizer
 from minidist.study import published
-from minidist.study.plan import DEEPSPEED, FUSED, MEGATRON, Machine, Planner, bloom, bloom_run
-from minidist.study.predict import GB, Grid, Transformer, parameters, per_rank
+from minidist.study.plan import (
+    DEEPSPEED,
+    FUSED,
+    MEGATRON,
+    MODELS,
+    Machine,
+    Planner,
+    bloom,
+    bloom_run,
+    cluster_of,
+    memory_table,
+    plan,
+    why,
+)
+from minidist.study.predict import (
+    GB,
+    Grid,
+    Transformer,
+    on_host,
+    parameters,
+    per_rank,
+    rank_parameters,
+)
 from tests.study.plan_case import program
 
 CARDS = {
@@ -110,6 +134,112 @@ def test_a_world_holds_as_much(model, grid):
     world.run(program, model, grid)
     fullest = max(world.trace.memory[rank].peak for rank in range(grid.ranks))
     assert per_rank(model, grid).total == pytest.approx(fullest, rel=0.06)
+
+
+# ------------------------------------------------------------
+# Offload: what the hosts hold, on a World's own count of it.
+
+
+def offloaded(comm):
+    shape = dict(hidden=256, heads=4, vocab=2048, context=128, tied=False)
+    model = gpt(4, **shape, device="meta", dtype=torch.bfloat16)
+    words = dict(lr=1e-3, foreach=False)
+    how = "exact", 0, torch.float32
+    optimizer = OffloadedOptimizer(model.parameters(), torch.optim.AdamW, comm, *how, **words)
+    x = torch.empty(2, 128, dtype=torch.long, device="meta")
+    for _ in range(2):
+        optimizer.zero_grad()
+        next_token_loss(model(x), x).backward()
+        optimizer.step()
+
+
+def test_a_host_holds_as_much():
+    """In a World it has, beside these, what Adam makes of one tensor on its way."""
+    world = World(1, cluster=Cluster.dgx_h100(), device="meta")
+    world.run(offloaded)
+    held = world.trace.host[0].memory.at_peak
+    said = on_host(replace(PIPELINE, layers=4), Grid(offload=True))
+    assert said == 16 * parameters(replace(PIPELINE, layers=4))
+    assert held["gradients"] + held["optimizer states"] == pytest.approx(said, rel=1e-3)
+    assert held["other"] == pytest.approx(2 * 4 * 2048 * 256, rel=1e-3)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_zero_divides_what_hosts_hold(zero):
+    """DeepSpeed's estimator says half as much again, for buffers of its own (additional_buffer_factor 1.5)."""
+    model = Transformer(32, 2560, 20, 50257, 1024)
+    grid = Grid(8, zero=zero, offload=True)
+    node = 8 * on_host(model, grid)
+    rows = [
+        row for row in published("zero") if row["stage"] == "stage3 param=none opt=cpu zero_init=1"
+    ]
+    (row,) = [row for row in rows if row["quantity"] == "per_cpu"]
+    estimated = row["value"] * 2**30 / row["params"] * parameters(model)
+    assert 1.5 * node == pytest.approx(estimated * (1 if zero else 8), rel=1e-3)
+    without = per_rank(model, replace(grid, offload=False))
+    assert per_rank(model, grid) == replace(without, optimizer_states=0)
+    assert on_host(model, replace(grid, offload=False)) == 0
+
+
+def test_stages_share_a_host():
+    """The fullest stage's part, for every rank of a node; a rank beyond the node has another host."""
+    model = Transformer(6, 1024, 16, 50304, 1024)
+    grid = Grid(2, 2, 4, zero=1, micro_batches=4, offload=True, **FSDP)
+    fullest = max(rank_parameters(model, 2, 4, s) for s in range(4))
+    found = estimate(model, H100, grid)
+    assert found.host == 8 * 16 * (fullest // 2)
+    assert found.host_capacity == Cluster.dgx_a100().host.memory and not found.over_host
+
+
+def test_a_step_with_offload():
+    """By hand: 2 bytes down and 2 up of each parameter, and 40 that the host moves; all ranks share its memory."""
+    model = Transformer(12, 1024, 16, 50304, 1024)
+    cluster = replace(Cluster.dgx_a100(), devices=2)
+    planner = Planner(model, cluster, FUSED, Machine(A100))
+    step = planner.estimate(Grid(2, zero=1, offload=True, **FSDP)).step
+    owned = -(-parameters(model) // 2)
+    link = cluster.links["pcie"]
+    host = owned * 40 / (cluster.host.bandwidth / 2)
+    assert step.optimizer == pytest.approx(2 * link.alpha + 4 * owned * link.beta + host, rel=1e-9)
+    nobody = Planner(model, replace(cluster, host=None), FUSED, Machine(A100))
+    free = nobody.estimate(Grid(2, zero=1, offload=True, **FSDP))
+    assert free.step.optimizer == 0 and free.host_capacity is None and free.over_host == 0
+
+
+def test_plan_with_offload():
+    """6.7 B on one A100: the states do not fit, unless its host has them."""
+    cluster = cluster_of("a100:1x1")
+    with pytest.raises(ValueError, match=r"GB on a rank, is .* GB too large for 85"):
+        plan("gpt3-6.7b", cluster, 8)
+    found = plan("gpt3-6.7b", cluster, 8, offload=True)
+    assert found.best.grid.offload and found.best.memory.optimizer_states == 0
+    assert found.best.host == 16 * parameters(found.model)
+    assert "on the host of a node" in memory_table(found).text
+    small = replace(cluster, host=replace(cluster.host, memory=100 * GB))
+    with pytest.raises(
+        ValueError, match=r"106\.6 GB on the host of a node, is 6\.6 GB too large for its 100"
+    ):
+        plan("gpt3-6.7b", small, 8, offload=True)
+    assert all(one.over >= one.over_host > 6 * GB for one in lean(small))
+    assert why(lean(small)[0], found.best) == "too large by 6.6 GB for the host of a node"
+
+
+def lean(cluster):
+    planner = Planner(MODELS["gpt3-6.7b"], cluster, FUSED, Machine(A100))
+    return [planner.estimate(Grid(offload=True, micro_batch=b, **FSDP)) for b in (1, 8)]
+
+
+def test_tokens_of_a_sequence_are_the_runs():
+    """Not the model's by its name. Activations grow as tokens do, and positions with them."""
+    short, long = (plan("gpt2-124m", "h100:1x2", 8, context=T) for T in (1024, 4096))
+    assert long.model.context == 4096 and short.model == MODELS["gpt2-124m"]
+    assert parameters(long.model) - parameters(short.model) == 3072 * 768
+    same = Grid(2, zero=1, micro_batch=4, **FSDP)
+    kept = [per_rank(found.model, same).activations_of_layers for found in (short, long)]
+    assert kept[1] == 4 * kept[0]
+    assert long.tokens_per_second == pytest.approx(8 * 4096 / long.seconds)
+    with pytest.raises(ValueError, match="at least 1 of each, and context = 0"):
+        plan("gpt2-124m", "h100:1x2", 8, context=0)
 
 
 # ------------------------------------------------------------
