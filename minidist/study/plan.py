@@ -661,7 +661,7 @@ def gradient_bytes(grid: Grid) -> int:
 #     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
 #     data        what is left of the ranks; it divides the batch
 #     ZeRO        0 and 1; without a pipeline also 2 and 3, which reduce, and gather, for every micro-batch
-#     recompute   none, full: attention is fused, so selective would give up nothing
+#     recompute   none, full; selective, too, where attention is explicit
 #
 # The sequence is split wherever tensor is above 1.
 
@@ -671,8 +671,11 @@ CHUNKS = 1, 2, 3, 4, 6, 8
 PRECISION = "bf16, fp32 gradients"
 
 
-def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
+def grids(
+    model: Transformer, cluster: Cluster, batch: int, attention: str = "fused"
+) -> Iterator[Grid]:
     """All grids for `batch` sequences a step."""
+    again = [word for word in RECOMPUTE if attention == "explicit" or word != "selective"]
     for tensor in divisors(cluster.ranks * cluster.devices):
         if model.heads % tensor or (model.kv_heads or model.heads) % tensor or model.width % tensor:
             continue
@@ -683,7 +686,7 @@ def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
                 continue
             stages_of_zero = range(1 if data == 1 else 2 if pipeline > 1 else 4)
             for b, M in micro_batches(batch // data):
-                choices = product(chunks(model, pipeline, M), stages_of_zero, ("none", "full"))
+                choices = product(chunks(model, pipeline, M), stages_of_zero, again)
                 for v, zero, recompute in choices:
                     yield Grid(
                         data,
@@ -697,7 +700,7 @@ def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
                         interleave=v,
                         dropout=False,
                         precision=PRECISION,
-                        attention="fused",
+                        attention=attention,
                     )
 
 
@@ -807,11 +810,13 @@ def plan(
     batch: int,
     context: int | None = None,
     offload: bool = False,
+    attention: str = "fused",
 ) -> Plan:
     """The fastest grid for a step of `batch` sequences, trained as today: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
     model, cluster: as they are, or by name (`MODELS`, `cluster_of`). context: tokens of a sequence, the model's own if
-    not given. offload: the optimizer's states lie in the memory of the hosts, which step.
+    not given. offload: the optimizer's states lie in the memory of the hosts, which step. attention: "fused", or
+    "explicit", with scores in memory.
     Raises ValueError for a name that is unknown, for a batch that no grid divides, for less than 1 token, and where
     nothing fits: it says by how much the leanest grid is too large.
     """
@@ -827,7 +832,7 @@ def plan(
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
     machine = Machine(cluster.device)
     planner = Planner(model, cluster, FUSED, machine)
-    choices = (replace(grid, offload=offload) for grid in grids(model, cluster, batch))
+    choices = (replace(grid, offload=offload) for grid in grids(model, cluster, batch, attention))
     estimates = [planner.estimate(grid) for grid in choices]
     if not estimates:
         raise ValueError(

@@ -182,6 +182,13 @@ FAULTS = {
             "study/test_plan.py::test_memory_of_bloom",
         ),
         Fault(
+            "selective recomputation is never weighed",
+            "study/plan.py",
+            'if attention == "explicit" or word != "selective"]',
+            'if word != "selective"]',
+            "study/test_fits.py::test_selective_is_a_choice_where_scores_are",
+        ),
+        Fault(
             "a plan may need more than a host has",
             "study/plan.py",
             "max(0, self.host - self.host_capacity)",

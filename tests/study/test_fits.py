@@ -26,7 +26,9 @@ from minidist.study.plan import (
     why,
 )
 from minidist.study.predict import (
+    ATTENTION,
     GB,
+    RECOMPUTE,
     Grid,
     Transformer,
     on_host,
@@ -134,6 +136,25 @@ def test_a_world_holds_as_much(model, grid):
     world.run(program, model, grid)
     fullest = max(world.trace.memory[rank].peak for rank in range(grid.ranks))
     assert per_rank(model, grid).total == pytest.approx(fullest, rel=0.06)
+
+
+def test_selective_is_a_choice_where_scores_are():
+    """And what is fused needs neither."""
+    model, cluster = MODELS["gpt3-6.7b"], "a100:1x8"
+    fused, explicit = (plan(model, cluster, 64, attention=kind) for kind in ATTENTION[::-1])
+    assert {one.grid.recompute for one in fused.estimates} == {"none", "full"}
+    assert {one.grid.recompute for one in explicit.estimates} == set(RECOMPUTE)
+    assert {one.grid.attention for one in explicit.estimates} == {"explicit"}
+    assert fused.seconds < explicit.seconds
+    words = dict(dropout=False, micro_batch=4, zero=1)
+    kept = {
+        (kind, how): per_rank(model, Grid(8, recompute=how, attention=kind, **words))
+        for kind, how in (("fused", "none"), ("explicit", "none"), ("explicit", "selective"))
+    }
+    layers = {at: one.activations_of_layers for at, one in kept.items()}
+    assert layers["explicit", "selective"] < layers["fused", "none"]
+    assert layers["fused", "none"] < 1.01 * layers["explicit", "selective"]
+    assert layers["explicit", "none"] > 1.5 * layers["fused", "none"]
 
 
 # ------------------------------------------------------------

@@ -94,6 +94,20 @@ def test_a_layer_of_gpt_3_with_fused_attention():
         assert explicit - formula == scores(model, 1, dropout > 0) - 4 * 96 * 2048
 
 
+def test_what_pytorch_says_of_flash_attention():
+    """Its backward asks for queries, keys, values, output and one fp32 number a head and token, and for no scores."""
+    schema = torch.ops.aten._scaled_dot_product_flash_attention_backward.default._schema
+    tensors = [x.name for x in schema.arguments if str(x.type) == "Tensor"]
+    lengths = ["cum_seq_q", "cum_seq_k"]  # of a batch of sequences that are packed
+    assert [name for name in tensors if name not in lengths] == [
+        *("grad_out", "query", "key", "value", "out", "logsumexp"),
+        *("philox_seed", "philox_offset"),
+    ]
+    q = torch.empty(3, 4, 8, 16, dtype=torch.bfloat16, device="meta")
+    found = torch.ops.aten._scaled_dot_product_flash_attention(q, q, q, 0.1, True)
+    assert found[1].shape == (3, 4, 8) and found[1].dtype == torch.float32
+
+
 @pytest.mark.parametrize("t", [1, 2, 4])
 @pytest.mark.parametrize("sequence", [True, False])
 @pytest.mark.parametrize("recompute", ["none", "full"])
