@@ -375,7 +375,7 @@ WHOLE = {
     "5 planner": (
         "every published run beside what the planner says, with one constant; and its own time",
         "tests/study/test_plan.py",
-        "tests/study/test_published.py",
+        "tests/study/test_runs.py",
     ),
     "6 two hosts": (
         "the 3D GPT on two hosts, of which one dies and comes back",

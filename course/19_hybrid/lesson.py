@@ -415,8 +415,11 @@ def predicted(model, cluster, kernels, machine, sizes, order, algorithm="ring"):
 
 
 def small(order, b):
-    sizes = Sizes(2, 2, 2, micro_batch=b, micro_batches=2, precision="all 16 bits")
-    return predicted(Transformer(**GPT), NODES, EAGER, Machine(NODES.device, kernels=EAGER), sizes, order)
+    how = dict(precision="all 16 bits", attention="fused")
+    sizes = Sizes(2, 2, 2, micro_batch=b, micro_batches=2, **how)
+    return predicted(
+        Transformer(**GPT), NODES, EAGER, Machine(NODES.device, kernels=EAGER), sizes, order
+    )
 
 
 bars = {
@@ -491,7 +494,7 @@ study.mesh(
 # 100 Gbit/s card for every two GPUs. Here is its grid. A node holds two tensor groups.
 
 # %%
-from minidist.study.published import bloom
+from minidist.study.runs import bloom
 
 BLOOM = next(run for run in bloom() if "L 70 a 128, 8·4·12" in run.name)
 study.mesh(Grid(dp=8, pp=12, tp=4), BLOOM.cluster)

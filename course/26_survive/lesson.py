@@ -701,7 +701,7 @@ study.curves(
 
 # %%
 from minidist.study.plan import DEEPSPEED, Planner, memory_table, picture, plan, time_table
-from minidist.study.published import bloom_run, errors
+from minidist.study.runs import bloom_run, errors
 from minidist.study.plan import named
 
 found = plan("gpt3-175b", "h100:128x8", 1536)
@@ -802,7 +802,9 @@ steps = {
     "as it ran": old.estimate(grid),
     "scores alone recomputed": old.estimate(wide),
     "and sequence parallel": old.estimate(lean),
-    "and today's kernels": new.estimate(replace(lean, dropout=FUSED.explicit)),
+    "and today's kernels": new.estimate(
+        replace(lean, recompute="none", dropout=False, attention="fused")
+    ),
 }
 
 # %%

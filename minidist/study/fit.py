@@ -2,7 +2,7 @@
 
     python -m minidist.study.fit            fits them again, and prints both tables, in a few minutes
 
-There are six, for six tables of runs (`study.published.TABLES`). Each belongs to a device (`comm.cluster`), where a World
+There are six, for six tables of runs (`study.runs.TABLES`). Each belongs to a device (`comm.cluster`), where a World
 charges it, too, or to kernels (`study.plan`), and says one thing about them. None belongs to a row.
 
 Fitted: they minimize the mean, over the tables, of the mean |ln(predicted / published)| of a table's runs, so that a table
@@ -24,7 +24,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from minidist.study.charts import Table, table
-from minidist.study.published import TABLES, Run
+from minidist.study.runs import TABLES, Run
 
 # ------------------------------------------------------------
 # The constants.

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import gcd
+from math import ceil, gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ import torch
 from minidist.collectives.links import Net
 from minidist.collectives.verbs import predict
 from minidist.comm.base import Link
-from minidist.comm.cluster import A100, Cluster, Device, nic
+from minidist.comm.cluster import A100, HBM, Cluster, Device, nic
 from minidist.split import uneven
 from minidist.study.charts import Table, stacked, table
 from minidist.study.picture import Picture
@@ -36,6 +36,8 @@ from minidist.study.predict import (
     flops,
     in_flight,
     known,
+    offload_update_seconds,
+    on_host,
     per_rank,
     rank_parameters,
     stage_layers,
@@ -48,7 +50,7 @@ from minidist.study.predict import (
 #     whole    passes over (B, T, H): norms, dropout, residual sums; every tensor-parallel rank makes them all, unless the
 #              sequence is split
 #     inner    passes over (B, T, H/t): GELU (4 for each pass over its 4H columns), biases, copies of heads
-#     scores   passes over (B, a/t, T, T), beside the two products that write and read them; 0 where attention is fused
+#     scores   passes over (B, a/t, T, T), beside the two products that write and read them, where attention is explicit
 #
 # Counted from the code of the two: a norm reads x and writes y (2), its backward reads two and writes one (3); a mask
 # of dropout is one byte an element, half a pass in 16 bits; an all-reduce that must not change its input copies it (2).
@@ -67,11 +69,12 @@ class Passes(NamedTuple):
 class Kernels:
     """A training program, as far as it decides how long a step takes.
 
-    explicit: scores are written to memory.  logits: passes over (B, T, V/t) of the loss, forward and backward, in the
+    logits: passes over (B, T, V/t) of the loss, forward and backward, in the
     model's own bytes, and its operators.  combine: bytes moved to sum one byte of a collective.  scattered: stages
     send an activation once, a part from each tensor-parallel rank.  overlap: gradients are reduced beside the last
     backward.  blocking: a stage waits for its messages.  reduced_whole: ZeRO's gradients are all-reduced.  messages:
-    copies of its own that a stage keeps for each micro-batch under way.  launch: seconds of an operator's start; None:
+    copies of its own that a stage keeps for each micro-batch under way.  buckets: bytes of flat buffers in which
+    gradients and parameters travel.  launch: seconds of an operator's start; None:
     the device's.  adam: passes over the numbers that the optimizer steps.  early_stop: recomputation ends before a
     layer's last product, whose result nobody needs.  ahead: parameters of ZeRO's first two stages are gathered beside
     the first forward.  tensor_overlap: tensor parallelism's messages go beside the products that need or make them.
@@ -82,7 +85,6 @@ class Kernels:
 
     forward: Passes
     backward: Passes
-    explicit: bool
     logits: tuple[float, float, int]
     combine: float = 0.0
     scattered: bool = True
@@ -90,6 +92,7 @@ class Kernels:
     blocking: bool = True
     reduced_whole: bool = False
     messages: int = 0
+    buckets: int = 0
     launch: float | None = None
     adam: float = 7
     early_stop: bool = False
@@ -103,7 +106,6 @@ class Kernels:
 MEGATRON = Kernels(
     Passes(whole=2 * (2 + 3.5), inner=2 * 4 + 2, scores=2 + 2.5, launches=7),
     Passes(whole=2 * (3 + 3.5 + 3), inner=3 * 4 + 4 + 6 + 3 + 2, scores=2.5 + 3, launches=14),
-    explicit=True,
     logits=(12, 4, 20),
     maturity=0.91,
 )
@@ -113,25 +115,29 @@ one; dropout of the scores by itself. Narayanan et al. 2021, section 4.2. Its ma
 MEGATRON_2022 = replace(MEGATRON, maturity=1.0)
 """Megatron-LM of Korthikanti et al. 2022: the same operators, with today's products."""
 
-DEEPSPEED = replace(MEGATRON, scattered=False, reduced_whole=True, messages=2, launch=100e-6)
+DEEPSPEED = replace(
+    MEGATRON, scattered=False, reduced_whole=True, messages=2, buckets=2 * GB, launch=100e-6
+)
 """Megatron-DeepSpeed, 2022. The same layers; every tensor-parallel rank sends its copy of an activation to the next
-stage, and keeps it. BLOOM ran with CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was
-launched ahead. Assumption: then each takes the host 0.1 ms, from Python to the end of its launch."""
+stage, and keeps it. Two buckets of 5·10⁸ numbers in 16 bits, for what is reduced and for what is gathered (DeepSpeed's
+defaults of reduce_bucket_size and allgather_bucket_size; tr11-176B-ml.slurm sets neither). BLOOM ran with
+CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was launched ahead. Assumption: then each
+takes the host 0.1 ms, from Python to the end of its launch."""
 
 INTERFERENCE = 0.2
 """Fitted (`study.fit`). NCCL's kernels take processors and memory from those of the model, the more the faster the links
 are: by bytes, not by seconds, of which a slow network has many."""
 
 FUSED = Kernels(
-    Passes(whole=2 * (2 + 3), inner=2 * 4, scores=0, launches=5),
-    Passes(whole=2 * (3 + 1 + 3), inner=3 * 4 + 4 + 6 + 3, scores=0, launches=11),
-    explicit=False,
+    Passes(whole=2 * (2 + 3), inner=2 * 4, scores=2, launches=5),
+    Passes(whole=2 * (3 + 1 + 3), inner=3 * 4 + 4 + 6 + 3, scores=3, launches=11),
     logits=(6, 3, 10),
     overlap=True,
     blocking=False,
     interference=INTERFERENCE,
 )
-"""As one would train today: no dropout, FlashAttention, gradients reduced beside the last backward."""
+"""As one would train today: no dropout, gradients reduced beside the last backward. Where attention is explicit, scale,
+mask and softmax are one operator."""
 
 CORE = replace(FUSED, logits=(12, 4, 20), ahead=True, tensor_overlap=True)
 """Megatron-Core, 2024: as FUSED, with Megatron's loss; parameters are gathered beside the first forward
@@ -142,9 +148,8 @@ FSDP = replace(FUSED, adam=20, native=False, ahead=True)
 operators, with the twenty passes that PyTorch's own without fusion takes (docs/h100.csv)."""
 
 EAGER = Kernels(
-    Passes(whole=2 * (2 + 2 + 2 + 3), inner=2 * 4, scores=0, launches=9),
-    Passes(whole=2 * (3 + 1 + 2 + 3), inner=3 * 4 + 4 + 6 + 6 + 3, scores=0, launches=13),
-    explicit=False,
+    Passes(whole=2 * (2 + 2 + 2 + 3), inner=2 * 4, scores=6, launches=9),
+    Passes(whole=2 * (3 + 1 + 2 + 3), inner=3 * 4 + 4 + 6 + 6 + 3, scores=7, launches=13),
     logits=(10, 18, 60),
     combine=3.0,
     scattered=False,
@@ -152,8 +157,8 @@ EAGER = Kernels(
     adam=21,
     early_stop=True,
 )
-"""minidist's layers, operator by operator: `parallelize` without dropout, as a World charges it. Without ZeRO gradients
-are reduced beside the last backward. With one stage that hides them: then overlap=True. With several it hid nothing in
+"""minidist's layers, operator by operator: `parallelize` without dropout, as a World charges it (explicit scores: scale, mask
+and softmax, one after the other). Without ZeRO gradients are reduced beside the last backward. With one stage that hides them: then overlap=True. With several it hid nothing in
 a World (dp 2, pp 2, tp 2: 12.0 ms a step, 11.8 where they were reduced at the end)."""
 
 
@@ -263,7 +268,7 @@ def jean_zay(nodes: int) -> Cluster:
 def dgx_a100_40gb(nodes: int) -> Cluster:
     """Nodes of 8 A100 with 40 GB at 1.555 TB/s (NVIDIA's data sheet of the A100)."""
     whole = Cluster.dgx_a100(nodes)
-    device = replace(A100, name="A100 SXM 40 GB", memory=40 * GB, bandwidth=1.555e12)
+    device = replace(A100, name="A100 SXM 40 GB", memory=int(40 * HBM), bandwidth=1.555e12)
     return replace(whole, name="DGX A100 40 GB", device=device)
 
 
@@ -405,30 +410,59 @@ class Stage(NamedTuple):
         return sum(self)
 
 
-RESERVED = 5 * GB
-"""Assumption: CUDA's context and the libraries' 1.5 GB, NCCL's buffers 1 GB, and what the allocator cannot use."""
+# ------------------------------------------------------------
+# What a device holds beside tensors. `HOLES` was chosen on the memory of BLOOM's runs; the others are assumptions.
+
+
+LIBRARIES = 1.5 * GB
+"""CUDA's context, and workspaces of the libraries."""
+
+COMMUNICATOR = 0.5 * GB
+"""NCCL's buffers of one group of ranks; a stage has one with the stage before it and one with the next."""
+
+HOLES = 0.06
+"""Of the tensors' bytes: what the caching allocator rounds up, and cannot join."""
+
+
+def reserved(grid: Grid, tensors: int) -> int:
+    """Bytes of a rank beside its `tensors` bytes."""
+    groups = (grid.data > 1) + (grid.tensor > 1) + 2 * (grid.pipeline > 1)
+    return round(LIBRARIES + groups * COMMUNICATOR + HOLES * tensors)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is predicted of a grid. memory: bytes of the fullest rank, beside those that messages between stages take.
-    step: seconds.  capacity: bytes of a device."""
+    """What is predicted of a grid. memory: bytes of the fullest rank, beside those that messages take.
+    step: seconds.  capacity: bytes of a device.  host: bytes that the ranks of a node have in the memory of their host,
+    which holds `host_capacity`; None where nobody says."""
 
     grid: Grid
     memory: PerRank
     step: Step
     capacity: int
     messages: int
+    host: int = 0
+    host_capacity: int | None = None
+
+    @property
+    def reserved(self) -> int:
+        """Bytes beside the tensors."""
+        return reserved(self.grid, self.memory.total + self.messages)
 
     @property
     def total(self) -> int:
         """Bytes of the fullest rank, with what is reserved."""
-        return self.memory.total + self.messages + RESERVED
+        return self.memory.total + self.messages + self.reserved
+
+    @property
+    def over_host(self) -> int:
+        """Bytes too many for the host of a node; 0 where they fit, or nobody says what it holds."""
+        return 0 if self.host_capacity is None else max(0, self.host - self.host_capacity)
 
     @property
     def over(self) -> int:
-        """Bytes too many; 0 where it fits."""
-        return max(0, self.total - self.capacity)
+        """Bytes too many, on a device and on a host; 0 where it fits."""
+        return max(0, self.total - self.capacity) + self.over_host
 
 
 class Planner:
@@ -456,8 +490,13 @@ class Planner:
         if grid.pipeline > 1:
             ahead = in_flight(grid.pipeline, grid.micro_batches, interleave=grid.interleave)
         messages = self.kernels.messages * ahead * self._activation_bytes(grid.micro_batch)
+        messages += self.kernels.buckets
         memory = per_rank(self.model, grid)
-        return Estimate(grid, memory, self.step(grid), self.machine.device.memory, messages)
+        capacity = self.machine.device.memory
+        cluster = self.cluster
+        host = on_host(self.model, grid) * min(grid.ranks, cluster.ranks * cluster.devices)
+        holds = None if cluster.host is None else cluster.host.memory
+        return Estimate(grid, memory, self.step(grid), capacity, messages, host, holds)
 
     def step(self, grid: Grid) -> Step:
         """Seconds of a step of `grid.micro_batches` micro-batches a pipeline."""
@@ -482,7 +521,7 @@ class Planner:
         """Of what one layer hands to the next."""
         return self.machine.dtype.itemsize * batch * self.model.context * self.model.hidden
 
-    def _one_layer(self, batch: int, tensor: int, along: int) -> Layer:
+    def _one_layer(self, batch: int, tensor: int, along: int, attention: str) -> Layer:
         """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
         model = self.model
         machine = self.machine
@@ -493,22 +532,23 @@ class Planner:
         backward = sum(
             machine.product(tokens, k, n) + machine.product(n, k, tokens) for n, k in shapes
         )
-        attention, its_backward = self._attention(batch, tensor)
+        products, their_backward = self._attention(batch, tensor, attention)
         x = self._activation_bytes(batch)
         scores = machine.dtype.itemsize * batch * model.heads // tensor * model.context**2
+        scores *= attention == "explicit"
 
         def beside(passes: Passes) -> float:
             nbytes = passes.whole * x / along + passes.inner * x / tensor + passes.scores * scores
             return machine.passes(nbytes, passes.launches)
 
-        forward += attention + beside(kernels.forward)
+        forward += products + beside(kernels.forward)
         last = machine.product(tokens, *shapes[-1])
         again = {
             "none": 0.0,
-            "selective": attention + machine.passes(kernels.forward.scores * scores, 2),
+            "selective": products + machine.passes(kernels.forward.scores * scores, 2),
             "full": forward - kernels.early_stop * last,
         }
-        return Layer(forward, backward + its_backward + beside(kernels.backward), again)
+        return Layer(forward, backward + their_backward + beside(kernels.backward), again)
 
     def _shapes(self, tensor: int) -> list[tuple[int, int]]:
         """(columns, rows) of a layer's matrices, in order."""
@@ -521,13 +561,13 @@ class Planner:
             (model.hidden, model.width // tensor),
         ]
 
-    def _attention(self, batch: int, tensor: int) -> tuple[float, float]:
+    def _attention(self, batch: int, tensor: int, attention: str) -> tuple[float, float]:
         """The products of queries with keys, and of weights with values: forward, backward."""
         machine = self.machine
         t = self.model.context
         d = self.model.hidden // self.model.heads
         heads = batch * self.model.heads // tensor
-        if self.kernels.explicit:
+        if attention == "explicit":
             scores = machine.product(t, t, d, heads)
             output = machine.product(t, d, t, heads)
             return scores + output, scores + 3 * output
@@ -554,7 +594,7 @@ class Planner:
     def _stages(self, grid: Grid) -> list[Stage]:
         model = self.model
         sizes = grid.micro_batch, grid.tensor, grid.along
-        layer = self._layer(*sizes)
+        layer = self._layer(*sizes, grid.attention)
         embedding, head = self._ends(*sizes)
         there, back = self._tensor(grid)
         stages = []
@@ -656,7 +696,9 @@ class Planner:
         # last one's gradients
         blocks = stage_layers(self.model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
         part = 1 - 1 / blocks
-        fetched = grid.zero == 3 and kernels.overlap  # a block's parameters beside the block before it
+        fetched = (
+            grid.zero == 3 and kernels.overlap
+        )  # a block's parameters beside the block before it
         beside_forward = part * forward * (kernels.ahead or fetched)
         beside_backward = part * backward * kernels.overlap
         if grid.zero == 3:
@@ -709,7 +751,22 @@ class Planner:
         if per.master:
             passes += 2 * (per.gradient + per.parameter + 2 * per.master)
         owned = params / (grid.shards if grid.zero else 1)
+        if grid.offload:
+            return self._offloaded(grid, ceil(owned))
         return self.machine.passes(2 * gradient_bytes(grid) * params + passes * owned, 12)
+
+    def _offloaded(self, grid: Grid, owned: int) -> float:
+        """Gradients go down to the host, it steps, and new parameters come up; all wait for it.
+
+        Adam reads four numbers of a parameter and writes three. A cluster without a host says nothing of its time.
+        """
+        if self.cluster.host is None:
+            return 0.0
+        part = self.cluster.part_of_host(0, grid.ranks)
+        low = PRECISIONS[grid.precision].parameter
+        moved = (gradient_bytes(grid) + low) * owned
+        update = offload_update_seconds(owned, 28, part.device.bandwidth, low)
+        return 2 * part.link.alpha + moved * part.link.beta + update
 
 
 def gradient_bytes(grid: Grid) -> int:
@@ -725,7 +782,9 @@ def gradient_bytes(grid: Grid) -> int:
 #     data        what is left of the ranks; it divides the batch
 #     ZeRO        0 to 3; 2 and 3 reduce, and gather, for every micro-batch
 #     replicas    1, or hybrid sharding: ZeRO's shards within a node, and a copy of all of them in every other
-#     recompute   none, selective (where scores are kept), full.  The sequence is split wherever tensor is above 1.
+#     recompute   none, full; selective, too, where attention is explicit
+#
+# The sequence is split wherever tensor is above 1.
 
 
 MICRO_BATCHES = 1, 2, 4, 8, 16
@@ -738,6 +797,8 @@ class Search(NamedTuple):
     model: Transformer
     cluster: Cluster
     batch: int
+    attention: str = "fused"
+    offload: bool = False
 
     @property
     def node(self) -> int:
@@ -795,8 +856,9 @@ def replica_counts(search: Search, chosen: Chosen) -> list[int]:
     return [1, data // shards] if hybrid else [1]
 
 
-def recomputations(search: Search, chosen: Chosen) -> Iterable[str]:
-    return RECOMPUTE
+def recomputations(search: Search, chosen: Chosen) -> list[str]:
+    """Selective, too, where there are scores to recompute."""
+    return [how for how in RECOMPUTE if search.attention == "explicit" or how != "selective"]
 
 
 AXES = (
@@ -821,9 +883,8 @@ def micro_batch_count(search: Search, chosen: Chosen) -> int:
     return search.batch // data_ranks(search, chosen) // chosen["micro_batch"]
 
 
-def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
-    """All grids for `batch` sequences a step: every way through the axes, and what follows from it."""
-    search = Search(model, cluster, batch)
+def grids(search: Search) -> Iterator[Grid]:
+    """All grids for a step: every way through the axes, and what follows from it."""
     ways: list[Chosen] = [{}]
     for axis in AXES:
         ways = [way | {axis.name: value} for way in ways for value in axis.values(search, way)]
@@ -833,9 +894,11 @@ def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
             **chosen,
             data=data_ranks(search, chosen),
             micro_batches=micro_batch_count(search, chosen),
-            sequence=tensor > 1 and model.context % tensor == 0,
-            dropout=FUSED.explicit,
+            sequence=tensor > 1 and search.model.context % tensor == 0,
+            dropout=False,
             precision=PRECISION,
+            attention=search.attention,
+            offload=search.offload,
         )
 
 
@@ -862,7 +925,7 @@ def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
 # could have had (tensor 1, 2, 4…) the best grid with that value is its rival, and loses for a reason: too large by so
 # many bytes, or slower by so many seconds, most of them in one part of the step.
 #
-# A rank may have what its device has, less what the driver, the libraries and holes between blocks take: `RESERVED`.
+# A rank may have what its device has, less what the libraries and holes between blocks take: `reserved`.
 
 
 DECISIONS = {axis.compared or axis.name: axis.title for axis in AXES}
@@ -940,13 +1003,25 @@ class Plan:
         return rivals
 
 
-def plan(model: Transformer | str, cluster: Cluster | str, batch: int) -> Plan:
+def plan(
+    model: Transformer | str,
+    cluster: Cluster | str,
+    batch: int,
+    context: int | None = None,
+    offload: bool = False,
+    attention: str = "fused",
+) -> Plan:
     """The fastest grid for a step of `batch` sequences, trained as today: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
-    model, cluster: as they are, or by name (`MODELS`, `cluster_of`). Raises ValueError for a name that is unknown, for a
-    batch that no grid divides, and where nothing fits: it says by how much the leanest grid is too large.
+    model, cluster: as they are, or by name (`MODELS`, `cluster_of`). context: tokens of a sequence, the model's own if
+    not given. offload: the optimizer's states lie in the memory of the hosts, which step. attention: "fused", or
+    "explicit", with scores in memory.
+    Raises ValueError for a name that is unknown, for a batch that no grid divides, for less than 1 token, and where
+    nothing fits: it says by how much the leanest grid is too large.
     """
     model = known(model, MODELS, "model") if isinstance(model, str) else model
+    if context is not None:
+        model = replace(model, context=context)
     cluster = cluster_of(cluster) if isinstance(cluster, str) else cluster
     if cluster.device is None:
         raise ValueError(
@@ -956,18 +1031,29 @@ def plan(model: Transformer | str, cluster: Cluster | str, batch: int) -> Plan:
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
     machine = Machine(cluster.device)
     planner = Planner(model, cluster, FUSED, machine)
-    estimates = [planner.estimate(grid) for grid in grids(model, cluster, batch)]
+    search = Search(model, cluster, batch, attention, offload)
+    estimates = [planner.estimate(grid) for grid in grids(search)]
     if not estimates:
         raise ValueError(
             f"no grid of {cluster.size} ranks divides {batch} sequences and {model.layers} layers"
         )
     best = min(estimates, key=rank)
     if best.over:
-        raise ValueError(
-            f"nothing fits: the leanest grid, with {best.total / GB:.1f} GB on a rank, "
-            f"is {best.over / GB:.1f} GB too large for {best.capacity / GB:.0f}"
-        )
+        raise ValueError(f"nothing fits: the leanest grid, {too_large(best)}")
     return Plan(model, cluster, batch, machine, best, estimates)
+
+
+def too_large(estimate: Estimate) -> str:
+    """By how much, on a device or on a host."""
+    if estimate.over_host and estimate.host_capacity is not None:
+        return (
+            f"with {estimate.host / GB:.1f} GB on the host of a node, is {estimate.over_host / GB:.1f} GB "
+            f"too large for its {estimate.host_capacity / GB:.0f}"
+        )
+    return (
+        f"with {estimate.total / GB:.1f} GB on a rank, is {estimate.over / GB:.1f} GB "
+        f"too large for {estimate.capacity / GB:.0f}"
+    )
 
 
 def rank(estimate: Estimate) -> tuple[int, float]:
@@ -977,6 +1063,8 @@ def rank(estimate: Estimate) -> tuple[int, float]:
 
 def why(estimate: Estimate, best: Estimate) -> str:
     """Why an estimate loses against the best."""
+    if estimate.over_host:
+        return f"too large by {estimate.over_host / GB:.1f} GB for the host of a node"
     if estimate.over:
         name, nbytes = max(estimate.memory.bytes.items(), key=lambda item: item[1])
         return f"too large by {estimate.over / GB:.1f} GB: {name} {nbytes / GB:.1f} GB"
@@ -1015,10 +1103,15 @@ def memory_table(plan: Plan) -> Table:
     best = plan.best
     items = best.memory.bytes | {
         "messages": best.messages,
-        "reserved": RESERVED,
+        "reserved": best.reserved,
         "left": best.capacity - best.total,
     }
     rows = [(name, n / GB, f"{n / best.capacity:.0%}") for name, n in items.items() if n]
+    if best.host:
+        part = best.host / best.host_capacity if best.host_capacity else None
+        rows.append(
+            ("on the host of a node", best.host / GB, "" if part is None else f"{part:.0%} of it")
+        )
     return table(rows, ["memory of the fullest rank", "GB", "of the device"])
 
 

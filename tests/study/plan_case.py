@@ -23,6 +23,7 @@ def hybrid(comm, model, grid):
         model.vocab,
         model.context,
         tied=model.tied,
+        attention="sdpa" if grid.attention == "fused" else "explicit",
         device="meta",
         dtype=torch.bfloat16,
     )

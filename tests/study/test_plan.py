@@ -21,6 +21,7 @@ from minidist.study.plan import (
     MODELS,
     Machine,
     Planner,
+    Search,
     cluster_of,
     grids,
     main,
@@ -44,7 +45,7 @@ def test_175_billion_on_1024(large):
     best = large.best
     assert best.grid.ranks == large.cluster.size == 1024
     assert best.grid.data * best.grid.micro_batch * best.grid.micro_batches == 1536
-    assert len(large.estimates) > 1000 and not best.over and best.total <= best.capacity
+    assert len(large.estimates) > 800 and not best.over and best.total <= best.capacity
     assert all(one.over or one.step.total >= large.seconds for one in large.estimates)
     assert any(one.over for one in large.estimates)
     assert 0.3 < large.mfu < 0.6
@@ -110,7 +111,7 @@ def test_too_large_by_how_much():
     found = plan(MODELS["gpt3-13b"], "a100:1x4", 64)
     why = {(r.decision, r.value): r.why for r in found.rivals}
     assert any(word.startswith("too large by") and "GB: " in word for word in why.values())
-    with pytest.raises(ValueError, match=r"nothing fits: .* GB too large for 80"):
+    with pytest.raises(ValueError, match=r"nothing fits: .* GB too large for 85"):
         plan("gpt3-175b", "a100:1", 8)
 
 
@@ -174,10 +175,9 @@ def test_plan_bad_input():
 
 GPT = Transformer(4, 4096, 32, 8192, 1024, tied=False)
 NODES = replace(Cluster.dgx_h100(2), devices=4)
-LOW, MASTERS = (
-    dict(precision="all 16 bits", micro_batch=2),
-    dict(precision="bf16", micro_batch=2, zero=1),
-)
+FAST = dict(dropout=False, attention="fused")
+LOW = dict(precision="all 16 bits", micro_batch=2, **FAST)
+MASTERS = dict(precision="bf16", micro_batch=2, zero=1, **FAST)
 
 
 def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
@@ -190,6 +190,8 @@ def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
         Grid(1, 1, 1, micro_batches=2, recompute="full", **LOW),
         Grid(1, 2, 1, micro_batches=2, recompute="full", **LOW),
         Grid(1, 2, 1, micro_batches=2, **LOW),
+        Grid(1, 1, 1, micro_batches=2, **LOW | dict(attention="explicit")),
+        Grid(1, 1, 1, micro_batches=2, recompute="selective", **LOW | dict(attention="explicit")),
         Grid(1, 1, 3, micro_batches=3, **LOW),
         Grid(1, 1, 2, micro_batches=4, interleave=2, **LOW),
         Grid(1, 1, 2, micro_batches=2, interleave=2, **LOW),
@@ -288,7 +290,7 @@ def test_slower_links_show():
 def test_the_bubble_is_the_schedules(S, v, M):
     """Stages all alike, no messages: what a simulation of the schedule's lists waits."""
     model = replace(GPT, layers=16, vocab=1, positions=False)
-    grid = Grid(1, 1, S, micro_batches=M, interleave=v, micro_batch=2)
+    grid = Grid(1, 1, S, micro_batches=M, interleave=v, micro_batch=2, **FAST)
     step = planner(model=model).estimate(grid).step
     order = [interleaved(s, S, M, v) if v > 1 else one_f_one_b(s, S, M) for s in range(S)]
     one = step.compute / M / v
@@ -300,7 +302,7 @@ def test_the_bubble_is_the_schedules(S, v, M):
 def test_what_each_choice_costs():
     """Recomputation repeats forward, ZeRO 1 gathers what data parallelism reduces, tensor parallelism halves."""
     bare = planner(replace(FUSED, overlap=False), model=replace(GPT, layers=8))
-    at = lambda **words: bare.estimate(Grid(micro_batch=1, **words)).step
+    at = lambda **words: bare.estimate(Grid(micro_batch=1, **FAST, **words)).step
     whole, again = at(micro_batches=4), at(micro_batches=4, recompute="full")
     assert again.compute == whole.compute and 0.25 < again.recomputation / whole.compute < 0.4
     assert whole.bubble == whole.tensor == whole.pipeline == whole.data == whole.recomputation == 0
@@ -317,7 +319,7 @@ def test_what_each_choice_costs():
 
 
 def test_gradients_hide_behind_the_last_backward():
-    grid = Grid(data=2, micro_batch=4, micro_batches=1)
+    grid = Grid(data=2, micro_batch=4, micro_batches=1, **FAST)
     shown, hidden = (
         planner(replace(FUSED, overlap=o)).estimate(grid).step.data for o in (False, True)
     )
@@ -405,7 +407,7 @@ def test_the_search_misses_no_grid():
             copies.add(data // shards)
         for replicas in copies:
             wanted.add((data, tensor, pipeline, b, M, v, zero, replicas))
-    found = list(grids(model, cluster, batch))
+    found = list(grids(Search(model, cluster, batch)))
     assert len(set(found)) == len(found)
     assert {
         (

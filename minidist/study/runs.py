@@ -1,7 +1,7 @@
 """Published runs beside what the planner says of them: time and memory, row by row.
 
 errors         the runs of a table (`TABLES`), each with its error
-errors_table   for people; `python -m minidist.study.published` prints one for each table
+errors_table   for people; `python -m minidist.study.runs` prints one for each table
 """
 
 from __future__ import annotations
@@ -187,6 +187,7 @@ def megatron_h100_run(row: dict, teraflops: float) -> Run:
             interleave=v,
             dropout=False,
             precision="bf16, fp32 gradients",
+            attention="fused",
         )
         for b, M in micro_batches(row["batch"] // data)
         for v in (divisors(row["layers"] // row["pp"]) if M % row["pp"] == 0 else [1])
@@ -226,6 +227,7 @@ def llmfoundry_run(row: dict, tokens: float) -> Run:
         recompute=recompute,
         dropout=False,
         precision="bf16",
+        attention="fused",
     )
     cluster = FSDP_CLUSTERS[row["gpu"]](row["gpus"] // 8)
     seconds = b * M * row["seq"] / tokens
@@ -288,14 +290,12 @@ def errors_table(errors: Errors) -> Table:
 
 
 # ------------------------------------------------------------
-# `python -m minidist.study.published`
+# `python -m minidist.study.runs`
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the errors against published runs, row by row. 2 for a table that is none."""
-    parser = argparse.ArgumentParser(
-        prog="python -m minidist.study.published", description=main.__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m minidist.study.runs", description=main.__doc__)
     parser.add_argument(
         "tables", nargs="*", help=f"of {', '.join(TABLES)}; all of them if not given"
     )
