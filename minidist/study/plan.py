@@ -430,7 +430,7 @@ class Planner:
         self.cluster = cluster
         self.kernels = kernels
         self.machine = machine
-        self.network = Network(cluster, algorithm, kernels.combine / machine.device.bandwidth)
+        self.network = Network(cluster, algorithm, kernels.combine * machine.device.moving(1))
 
     def estimate(self, grid: Grid) -> Estimate:
         """Memory and time of one grid. ValueError where it does not divide the model."""
