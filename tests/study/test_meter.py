@@ -30,6 +30,13 @@ def test_a_call_with_its_arguments_and_its_result():
     )
 
 
+def test_what_memory_bounds_is_said_of_a_device_that_reaches_a_part_of_its_own():
+    x = torch.ones(10**7, device="meta")
+    profile = measure(lambda: x + x, device=H100)
+    [row] = roofline(profile).rows
+    assert "memory" in row and "compute" not in row
+
+
 def test_the_device_gives_the_time_and_nothing_else():
     first, second = measure(torch.mm, W, W, device=TOY), measure(torch.mm, W, W, device=A100.ideal)
     assert first.time == TOY.launch + 2e6 / 1e12 and second.time == A100.launch + 2e6 / 19.5e12
