@@ -624,12 +624,12 @@ class Planner:
         # last one's gradients
         blocks = stage_layers(self.model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
         part = 1 - 1 / blocks
-        beside_forward = part * forward * (kernels.ahead or grid.zero == 3)
+        beside_forward = part * forward * (kernels.overlap if grid.zero == 3 else kernels.ahead)
         beside_backward = part * backward * kernels.overlap
         if grid.zero == 3:
             both = Messages(*map(sum, zip(parameters, gradients)))
             there = self._shown(parameters, beside_forward)
-            back = self._shown(both, part * backward)
+            back = self._shown(both, beside_backward)
             seconds = grid.micro_batches * (there + back)
         else:
             times = grid.micro_batches if grid.zero == 2 else 1
