@@ -52,9 +52,10 @@ class Device:
     memory, bytes/s.  launch: seconds that an operation takes to start, however small it is.
     What it reaches of that, parts from 0 to 1: efficiency, of FLOP/s, by a large product; None where nobody has measured
     it, and then a World charges all of the data sheet.  streaming, of bytes/s; None: as `efficiency`.  attention, of
-    FLOP/s, by fused attention; None: as `efficiency`, in one piece.  portable: what
-    kernels that were written for no device in particular reach of `attention`.
-    tiles: of a product's result, how many are worked on at once; 0: products have no tiles.
+    FLOP/s, by fused attention; None: as `efficiency`, whatever the sizes.  portable: what kernels that were written for
+    no device in particular reach of `attention`.
+    softmax: so many numbers of a head cost as much as the exponential of a score.  tiles: of a product's result, how many
+    are worked on at once; 0: products have no tiles.
     """
 
     name: str
@@ -97,22 +98,22 @@ class Device:
     #
     #     moving      bytes / (streaming·bandwidth)
     #     product     max(FLOPs of whole tiles in whole rounds / (efficiency·peak), moving)
-    #     attention   max(4·(d + SOFTMAX)·heads·T·(columns + start) / (attention·peak), moving), columns = T/2 if causal
+    #     attention   max(4·(d + softmax)·heads·T·(columns + START) / (attention·peak), moving), columns = T/2 if causal
     #
     # What a product loses beside follows from its sizes. Its result is cut into tiles, which the processors take in
-    # rounds, and the last round is not full; a tile of k steps costs k + RAMP of them, as it has to be begun and ended;
-    # where there are few tiles, k is cut into parts, each a tile of its own. A row that is not a multiple of 16 bytes
-    # cannot be loaded for the tensor cores, and runs at fp32's peak.
+    # rounds, and the last round is not full. A tile of k steps has to be begun and ended, which takes as long as RAMP
+    # steps of the fastest dtype. Where there are few tiles, k is cut into parts, each a tile of its own. A row that is not
+    # a multiple of 16 bytes cannot be loaded for the tensor cores, and runs at fp32's peak.
     #
-    # Attention makes its scores tile by tile: each row of tiles is begun anew, which costs as much as `start` columns;
-    # and a score has an exponential, which costs as much as SOFTMAX more numbers of a head. A backward makes five
-    # products for two.
+    # Attention makes its scores tile by tile: each row of tiles is begun anew, which costs as much as START columns; and
+    # a score has an exponential, which costs as much as `softmax` more numbers of a head. A backward makes five products
+    # for two.
     #
-    # RAMP, SOFTMAX and the two starts were fitted on products and attention of one H100 (docs/h100.csv: 123 products of
-    # 20 µs and more, 48 rows of attention; `benchmarks.fit`). They belong to the way such kernels are built, and serve
-    # all devices. Sources: Williams et al. 2009, the roofline; NVIDIA, "Matrix Multiplication Background User's Guide",
-    # tile and wave quantization, tensor core requirements; Osama et al. 2023, "Stream-K", section 2, split products;
-    # Dao 2023, "FlashAttention-2", section 3.
+    # RAMP and START were fitted on one H100, by a grid search (docs/h100.csv: 123 products of 20 µs and more, 3.4 % from
+    # what was measured on average, and 48 rows of attention, 2.9 %; tests/comm/test_cluster.py). They belong to the way
+    # such kernels are built, and serve all devices. Sources: Williams et al. 2009, the roofline; NVIDIA, "Matrix
+    # Multiplication Background User's Guide", tile and wave quantization, tensor core requirements; Osama et al. 2023,
+    # "Stream-K", section 2, split products; Dao 2023, "FlashAttention-2", section 3.
 
     def moving(self, nbytes: float) -> float:
         """Seconds in which `nbytes` are read or written."""
@@ -129,18 +130,21 @@ class Device:
         """Seconds of `count` products in one operation, (m, k) by (k, n) each, without its launch."""
         assert dtype is not None, "a product has operands"
         size = dtype.itemsize
-        nbytes = size * count * (m * k + k * n + m * n)
-        flops = 2 * m * n * k * count
-        if self.tiles:
-            steps = [
-                ceil(count * ceil(m / a) * ceil(n / b) * parts / self.tiles) * (k / parts + RAMP)
-                for a, b in TILES
-                for parts in SPLITS
-            ]
-            flops = 2 * self.tiles * TILE * min(steps)
-            if n * size % 16 or k * size % 16:
-                flops *= max(1.0, self.peak(dtype) / self.peak(torch.float32))
-        return max(self.computing(flops, dtype), self.moving(nbytes))
+        moving = self.moving(size * count * (m * k + k * n + m * n))
+        if not self.tiles:
+            return max(self.computing(2 * m * n * k * count, dtype), moving)
+        peak = self.peak(dtype)
+        if n * size % 16 or k * size % 16:
+            peak = min(peak, self.peak(torch.float32))
+        start = RAMP / max(self.flops.values())
+        rounds = [
+            ceil(count * ceil(m / a) * ceil(n / b) * parts / self.tiles)
+            * (k / parts / peak + start)
+            for a, b in TILES
+            for parts in SPLITS
+        ]
+        part = 1.0 if self.efficiency is None else self.efficiency
+        return max(2 * self.tiles * TILE * min(rounds) / part, moving)
 
     def fused_attention(
         self,

@@ -480,7 +480,7 @@ class Planner:
         self.cluster = cluster
         self.kernels = kernels
         self.machine = machine
-        self.network = Network(cluster, algorithm, kernels.combine / machine.device.bandwidth)
+        self.network = Network(cluster, algorithm, kernels.combine * machine.device.moving(1))
         self._layer = cache(self._one_layer)
         self._ends = cache(self._both_ends)
 
@@ -696,10 +696,7 @@ class Planner:
         # last one's gradients
         blocks = stage_layers(self.model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
         part = 1 - 1 / blocks
-        fetched = (
-            grid.zero == 3 and kernels.overlap
-        )  # a block's parameters beside the block before it
-        beside_forward = part * forward * (kernels.ahead or fetched)
+        beside_forward = part * forward * (kernels.overlap if grid.zero == 3 else kernels.ahead)
         beside_backward = part * backward * kernels.overlap
         if grid.zero == 3:
             both = together(parameters, gradients)

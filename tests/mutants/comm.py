@@ -80,8 +80,8 @@ FAULTS = {
         Fault(
             "a tile of a product has no start and no end",
             "comm/cluster.py",
-            "(k / parts + RAMP)",
-            "k / parts",
+            "(k / parts / peak + start)",
+            "(k / parts / peak)",
             "comm/test_cluster.py::test_a_product_by_hand comm/test_cluster.py::test_one_h100",
         ),
         Fault(

@@ -235,8 +235,8 @@ FAULTS = {
         Fault(
             "parameters of ZeRO 1 are gathered before the forward, whatever runs beside",
             "study/plan.py",
-            "part * forward * (kernels.ahead or grid.zero == 3)",
-            "part * forward * (grid.zero == 3)",
+            "(kernels.overlap if grid.zero == 3 else kernels.ahead)",
+            "(grid.zero == 3 and kernels.overlap)",
             "study/test_plan.py::test_the_first_forward_hides_parameters_of_zero_1",
         ),
         Fault(
