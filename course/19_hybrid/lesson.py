@@ -397,10 +397,8 @@ class Placed(Network):
     def _net(self, n, stride):
         return super()._net(n, self.at(stride))
 
-    def send(self, stride, nbytes):  # the mean over all edges: some may be inside a node
-        hop, edges = self.at(stride), self.grid.pp - 1
-        links = [self.link((s + 1) * hop, s * hop) for s in range(edges)]
-        return sum(link.alpha + nbytes * link.beta for link in links) / edges
+    def _edge(self, first, second, width):  # between two stages: some edges may be inside a node
+        return {self.link(self.at(second), self.at(first))}
 
 
 # %%
@@ -551,7 +549,7 @@ assert (
     abs(seconds.total / BLOOM.seconds - 1) < 0.03
     and 3.5 * said["tensor between nodes"].total > 8 * seconds.total
 )
-assert abs(said["data between nodes"].total / seconds.total - 1) < 0.01
+assert 1.02 < said["data between nodes"].total / seconds.total < 1.04
 study.stacked(
     {place: step.parts for place, step in said.items()},
     unit="s",
@@ -560,10 +558,10 @@ study.stacked(
 )
 
 # %% [markdown]
-# BLOOM took 3.5 months. With tensor groups across nodes it would have been more than eight. Pipeline or data outermost:
-# less than 1 % between them; what the gradients lose, half of the pipeline's edges win. Hence the rule: **tensor inside
-# the node; pipeline and data between nodes**. Megatron's order is pp, dp, tp, from outside in: data partners are closer
-# than pipeline partners.
+# BLOOM took 3.5 months. With tensor groups across nodes it would have been more than eight. With data outermost it is 3 %
+# slower than with the pipeline there: gradients lose, and that half of the pipeline's edges are inside a node then helps
+# little, as the others set the pace. Hence the rule: **tensor inside the node; pipeline and data between nodes**.
+# Megatron's order is pp, dp, tp, from outside in: data partners are closer than pipeline partners.
 #
 # ## Break it: ranks that disagree
 #

@@ -41,7 +41,9 @@ def test_where_our_v_and_the_searched_one_part(figure):
     for row in published("zero_bubble_rates"):
         if row["schedule"] != "ZB-V" or (not FULL and row["M"] > 96):
             continue
-        p, M, comm = row["p"], row["M"], row["T_comm_us"]
+        p = row["p"]
+        M = row["M"]
+        comm = row["T_comm_us"]
         work = 2 * M * (row["T_F_us"] + row["T_B_us"] + row["T_W_us"])
         rate = simulated(row)
         waits = 2 * (p - 1) * (row["T_B_us"] - row["T_W_us"]) + (6 * p - 8) * comm
