@@ -177,6 +177,27 @@ FAULTS = {
             "study/test_plan.py::test_hybrid_sharding_sends_between_nodes_what_a_world_does",
         ),
         Fault(
+            "what is recomputed sends nothing again",
+            "study/predict.py",
+            '    layer += (grid.recompute == "full") * all_reduce\n',
+            "",
+            "benchmarks/test_simulate.py::test_a_step_beside_the_planners",
+        ),
+        Fault(
+            "a tied embedding's gradient stays on its stage",
+            "study/predict.py",
+            "tied = 2 * 2 * words * model.hidden * t if model.tied else 0",
+            "tied = 0",
+            "benchmarks/test_simulate.py::test_a_step_beside_the_planners",
+        ),
+        Fault(
+            "chunks have no more edges than stages",
+            "study/predict.py",
+            "t * (S * grid.interleave - 1)",
+            "t * (S - 1)",
+            "benchmarks/test_simulate.py::test_a_step_beside_the_planners",
+        ),
+        Fault(
             "chunks do not make the bubble smaller",
             "study/plan.py",
             "bubble=others / grid.interleave,",
