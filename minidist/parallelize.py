@@ -28,7 +28,16 @@ from .checkpoint.reshard import Piece, Saved
 from .collectives import all_reduce_, broadcast_
 from .comm.base import Comm
 from .comm.mesh import Mesh
-from .models import GPT, Attention, TransformerLayer, materialize_, names, sequence
+from .models import (
+    GPT,
+    Attention,
+    Head,
+    SequenceEmbedding,
+    TransformerLayer,
+    materialize_,
+    names,
+    sequence,
+)
 from .parallel.compress import Compression
 from .parallel.data import DataParallel
 from .parallel.pipeline import Pipeline, by_parameters, forward, micro_batches, partition, shares
@@ -175,6 +184,22 @@ def stage_chunks(
     """The chunks of a stage, each a Sequential that keeps the numbers of its parts; cuts: as from `partition`."""
     parts = nn.Sequential(*parts)
     return nn.ModuleList(parts[slice(*cuts[shape.part(stage, chunk)])] for chunk in range(shape.v))
+
+
+def split_parts_(chunks: nn.ModuleList, model: GPT, comm: Comm, split_tokens: bool) -> None:
+    """In place of each part of `model` in the chunks one that is split over the tensor ranks, still without values.
+
+    Modules are copied, for the model stays as it is; parameters are not.
+    """
+    copies: dict[int, Any] = {id(p): p for p in model.parameters()}
+    for chunk in chunks:
+        for name, part in chunk.named_children():
+            copy: Any = split_(deepcopy(part, copies), comm, split_tokens)
+            if isinstance(part, SequenceEmbedding):
+                copy = TensorEmbedding(copy, comm, split_tokens)
+            elif isinstance(part, Head):
+                copy = TensorHead(copy, comm, split_tokens)
+            setattr(chunk, name, copy)
 
 
 def serial_name(name: str, in_model: Mapping[str, str]) -> str:
@@ -486,15 +511,11 @@ def parallelize(
     whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
     rename = partial(serial_name, in_model=names(model))
     # of the serial model, so the same on all ranks
-    cuts = partition(cost(sequence(model)), shape.S * shape.v)
-    # 1 tensor, 2 vocabulary: of the model's own modules and parameters, copies of the modules alone
-    copied = deepcopy(model, {id(p): p for p in model.parameters()})
-    copies: Any = split_(sequence(copied), mesh.tp, sequence_parallel)
-    first, *layers, last = copies
-    first = TensorEmbedding(first, mesh.tp, sequence_parallel)
-    last = TensorHead(last, mesh.tp, sequence_parallel)
-    # 3 pipeline: what this rank holds gets its values, and no other part does
-    module = stage_chunks([first, *layers, last], cuts, shape, mesh.pp.rank)
+    parts = sequence(model)
+    cuts = partition(cost(parts), shape.S * shape.v)
+    # 1 tensor, 2 vocabulary, 3 pipeline: what this rank holds is split, and gets its values; no other part does
+    module = stage_chunks([*parts], cuts, shape, mesh.pp.rank)
+    split_parts_(module, model, mesh.tp, sequence_parallel)
     level = LEVELS[amp]
     # ZeRO 3 keeps the masters of 16-bit parameters in its shards
     dtype = half if level.half and not (zero == 3 and level.masters) else None
