@@ -96,18 +96,18 @@ def train(comm, model: Transformer, grid: Grid, steps: int = 2) -> list[Times]:
     """
     mesh = Mesh(comm, dp=grid.data, pp=grid.pipeline, tp=grid.tensor)
     masters = grid.precision == "bf16"
-    serial = gpt(
-        model.layers,
-        model.hidden,
-        model.heads,
-        model.vocab,
-        model.context,
-        tied=model.tied,
-        device="meta",
-        dtype=torch.float32 if masters else torch.bfloat16,
-    )
+    # the form of the model is `parallelize`'s alone, which lets go of it
     engine = parallelize(
-        serial,
+        gpt(
+            model.layers,
+            model.hidden,
+            model.heads,
+            model.vocab,
+            model.context,
+            tied=model.tied,
+            device="meta",
+            dtype=torch.float32 if masters else torch.bfloat16,
+        ),
         mesh,
         partial(torch.optim.AdamW, lr=1e-3, foreach=True),
         micro_batches=grid.micro_batches,

@@ -221,12 +221,14 @@ def forms(module: nn.Module, recompute: str) -> None:
             layer.forward = partial(form, layer.forward)  # type: ignore[method-assign]  # its own
 
 
-def parameter_groups(module: nn.Module, rename: Rename, whole: Mapping[str, Tensor]) -> list[dict]:
-    """Two groups of parameters, with weight decay and without; either may be empty on a stage."""
+def parameter_groups(
+    module: nn.Module, rename: Rename, shapes: Mapping[str, torch.Size]
+) -> list[dict]:
+    """Two groups of parameters, with weight decay and without; either may be empty on a stage. shapes: of the whole."""
     groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
     for name, p in module.named_parameters():
         serial = rename(name)
-        groups[bias_or_norm(serial, whole[serial].shape)]["params"].append(p)
+        groups[bias_or_norm(serial, shapes[serial])]["params"].append(p)
     return groups
 
 
@@ -520,6 +522,10 @@ def parallelize(
     # ZeRO 3 keeps the masters of 16-bit parameters in its shards
     dtype = half if level.half and not (zero == 3 and level.masters) else None
     materialize_(module, seed, rename, whole, mesh.tp.rank, dtype, mesh.comm.device)
+    shapes = {name: p.shape for name, p in whole.items()}
+    tied_ends = model.head is None
+    # where the caller keeps no model it is gone before ranks wait for each other: a World has one for each of them
+    del model, parts, whole
     # 4 activation checkpointing, 5 precision: all ranks of the model skip a step together
     forms(module, recompute)
     around = autocast(half) if level.lists else nullcontext()
@@ -532,10 +538,10 @@ def parallelize(
             FullySharded(chunk, mesh.dp, compute, blocks=blocks) for chunk in module
         )
     tied = {}
-    if model.head is None and mesh.pp.size > 1:
+    if tied_ends and mesh.pp.size > 1:
         held = {rename(name): p for name, p in module.named_parameters()}
         tied = {name: p for name, p in held.items() if name == TOKENS}
-    groups, make = parameter_groups(module, rename, whole), checked_maker(optimizer)
+    groups, make = parameter_groups(module, rename, shapes), checked_maker(optimizer)
     stepper, data = averaged(module, groups, tied, mesh.dp, zero, level.masters, make, compression)
     seed_(mesh, seed)
     pipeline = Stages(
