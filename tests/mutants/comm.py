@@ -78,6 +78,27 @@ FAULTS = {
     ],
     "World: meter": [
         Fault(
+            "who is not followed is recorded all the same",
+            "comm/meter.py",
+            "        if rank not in self.followed:\n            charge.note = _nothing\n",
+            "",
+            "comm/test_meter.py::test_only_those_that_are_followed_are_recorded",
+        ),
+        Fault(
+            "who is not followed uses its host, and nobody knows what lies there",
+            "comm/meter.py",
+            "            if not charge.ledger.open:\n",
+            "            if False:\n",
+            "comm/test_meter.py::test_who_uses_its_host_is_followed",
+        ),
+        Fault(
+            "FLOPs are remembered by the operator alone",
+            "comm/costs.py",
+            "        form = known, form\n        if form not in self._flops:",
+            "        form = known\n        if form not in self._flops:",
+            "comm/test_meter.py::test_flops_are_remembered_by_form",
+        ),
+        Fault(
             "the time of the FLOPs and that of the bytes are added",
             "comm/meter.py",
             "device.launch + max(compute, cost.nbytes / device.bandwidth)",
@@ -443,6 +464,20 @@ FAULTS = {
         ),
     ],
     "trace": [
+        Fault(
+            "the end of a window counts, too",
+            "comm/trace.py",
+            'rows["start"] < end[src]',
+            'rows["start"] <= end[src]',
+            "comm/test_trace.py::test_traffic_by_link",
+        ),
+        Fault(
+            "a window is its receiver's",
+            "comm/trace.py",
+            'src = rows["src"]',
+            'src = rows["dst"]',
+            "comm/test_trace.py::test_traffic_by_link",
+        ),
         Fault(
             "bytes are counted at the receiver",
             "comm/trace.py",

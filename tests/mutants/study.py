@@ -56,6 +56,27 @@ FAULTS = {
     ],
     "planner": [
         Fault(
+            "what is recomputed sends nothing again",
+            "study/predict.py",
+            '    layer += (grid.recompute == "full") * all_reduce\n',
+            "",
+            "benchmarks/test_simulate.py::test_a_step_beside_the_planners",
+        ),
+        Fault(
+            "a tied embedding's gradient stays on its stage",
+            "study/predict.py",
+            "tied = 2 * 2 * words * model.hidden * t if model.tied else 0",
+            "tied = 0",
+            "benchmarks/test_simulate.py::test_a_step_beside_the_planners",
+        ),
+        Fault(
+            "chunks have no more edges than stages",
+            "study/predict.py",
+            "t * (S * grid.interleave - 1)",
+            "t * (S - 1)",
+            "benchmarks/test_simulate.py::test_a_step_beside_the_planners",
+        ),
+        Fault(
             "chunks do not make the bubble smaller",
             "study/plan.py",
             "bubble=others / grid.interleave,",
