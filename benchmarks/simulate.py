@@ -54,7 +54,7 @@ class Case:
     source: str = ""
 
 
-LOW = dict(precision="bf16", dropout=False)
+LOW = dict(precision="bf16", dropout=False, attention="fused")
 
 CASES = {
     "small": Case(
@@ -68,7 +68,16 @@ CASES = {
     "sc21": Case(
         Transformer(80, 12288, 96, 51200, 2048),
         "a100:192x8",
-        Grid(24, 8, 8, micro_batch=2, micro_batches=48, recompute="full", interleave=2, **LOW),
+        Grid(
+            24,
+            8,
+            8,
+            micro_batch=2,
+            micro_batches=48,
+            recompute="full",
+            interleave=2,
+            **(LOW | {"attention": "explicit"}),
+        ),
         24.8,
         "Narayanan et al. 2021, Table 1",
     ),
@@ -105,6 +114,7 @@ def train(comm, model: Transformer, grid: Grid, steps: int = 2) -> list[Times]:
             model.vocab,
             model.context,
             tied=model.tied,
+            attention="sdpa" if grid.attention == "fused" else "explicit",
             device="meta",
             dtype=torch.float32 if masters else torch.bfloat16,
         ),
@@ -209,7 +219,7 @@ def peak(memory: Timeline, start: float, end: float) -> int:
 def planned(model: Transformer, cluster: Cluster, grid: Grid) -> Estimate:
     """What the planner says of the package's own layers, on the device whose time a World charges."""
     assert cluster.device is not None, "these clusters have one"
-    machine = Machine(cluster.device.ideal)
+    machine = Machine(cluster.device, kernels=EAGER)
     kernels = replace(EAGER, overlap=grid.zero == 0 and grid.pipeline == 1)
     return Planner(model, cluster, kernels, machine, "ring").estimate(grid)
 

@@ -347,7 +347,7 @@ V100 = Device(
     int(32 * HBM),
     0.9 * TERA,
     LAUNCH,
-    efficiency=0.83,
+    efficiency=0.82,
     tiles=80,
     streaming=0.81,
 )
@@ -363,10 +363,10 @@ V100 = Device(
 #     portable     A100, H100: fitted (study.fit). Assumption: the others as the H100
 #     softmax      48: fitted on that H100's. An A100 has half of it: 128 FLOPs of products in the time of an exponential,
 #                  where an H100 has about 256 (16 exponentials a clock and processor in both)
-A100 = gpu("A100 SXM", 312.0, 19.5, 9.7, 80.0, 2.0, 108, 0.83, 0.81, 0.81, 0.44, 24)
-H100 = gpu("H100 SXM", 989.0, 67.0, 34.0, 80.0, 3.35, 132, 0.63, 0.81, 0.81, 0.30)
-H200 = gpu("H200 SXM", 989.0, 67.0, 34.0, 141.0, 4.8, 132, 0.63, 0.81, 0.81, 0.30)
-B200 = gpu("B200 SXM", 2250.0, 80.0, 40.0, 180.0, 8.0, 148, 0.61, 0.81, 0.81, 0.30)
+A100 = gpu("A100 SXM", 312.0, 19.5, 9.7, 80.0, 2.0, 108, 0.82, 0.81, 0.81, 0.45, 24)
+H100 = gpu("H100 SXM", 989.0, 67.0, 34.0, 80.0, 3.35, 132, 0.64, 0.81, 0.81, 0.30)
+H200 = gpu("H200 SXM", 989.0, 67.0, 34.0, 141.0, 4.8, 132, 0.64, 0.81, 0.81, 0.30)
+B200 = gpu("B200 SXM", 2250.0, 80.0, 40.0, 180.0, 8.0, 148, 0.62, 0.81, 0.81, 0.30)
 
 
 def cpus(

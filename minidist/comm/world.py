@@ -72,7 +72,7 @@ class World:
     meter: charge what ranks compute to the clock, by the cluster's device, and follow their memory (the trace's
     `memory`); None: if the cluster has a device. Without a device computing takes no time.
     followed: ranks whose memory and spans are recorded; None: all. The others are charged all the same, and cost a
-    quarter less to simulate, and half the memory.
+    seventh less to simulate.
     rendezvous: a send starts only when its receive is posted (False: it leaves at once).
     ordered: what a rank posts on one channel starts when all that it posted before has finished, and what belongs
     together must be a `batch`: an NCCL stream without groups. False: all that is posted may match at once, as in MPI.

@@ -107,7 +107,7 @@ MEGATRON = Kernels(
     Passes(whole=2 * (2 + 3.5), inner=2 * 4 + 2, scores=2 + 2.5, launches=7),
     Passes(whole=2 * (3 + 3.5 + 3), inner=3 * 4 + 4 + 6 + 3 + 2, scores=2.5 + 3, launches=14),
     logits=(12, 4, 20),
-    maturity=0.91,
+    maturity=0.89,
 )
 """Megatron-LM, 2021. Bias and GELU in one operator, bias, dropout and residual sum in one, scale, mask and softmax in
 one; dropout of the scores by itself. Narayanan et al. 2021, section 4.2. Its maturity is fitted (`study.fit`)."""
@@ -124,7 +124,7 @@ defaults of reduce_bucket_size and allgather_bucket_size; tr11-176B-ml.slurm set
 CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was launched ahead. Assumption: then each
 takes the host 0.1 ms, from Python to the end of its launch."""
 
-INTERFERENCE = 0.2
+INTERFERENCE = 0.45
 """Fitted (`study.fit`). NCCL's kernels take processors and memory from those of the model, the more the faster the links
 are: by bytes, not by seconds, of which a slow network has many."""
 

@@ -1257,7 +1257,10 @@ def step_bytes(model: Transformer, grid: Grid) -> dict[str, int]:
     Raises ValueError for another stage, for a sequence that is split, for a model that `models.gpt` does not make unless told
     otherwise, for a vocabulary that does not split evenly, and where the grid does not divide the model.
     """
-    t, d, S, M = grid.tensor, grid.data, grid.pipeline, grid.micro_batches
+    t = grid.tensor
+    d = grid.data
+    S = grid.pipeline
+    M = grid.micro_batches
     plain = Transformer(
         model.layers, model.hidden, model.heads, model.vocab, model.context, model.tied
     )

@@ -165,7 +165,7 @@ FAULTS = {
         Fault(
             "shards are not averaged over their replicas",
             "study/plan.py",
-            'return within + verb("all_reduce", grid.replicas, stride, nbytes / grid.shards)',
+            "return together(within, across)",
             "return within",
             "study/test_plan.py::test_hybrid_sharding_sends_between_nodes_what_a_world_does",
         ),
