@@ -33,7 +33,7 @@ def test_a_step_beside_the_planners(grid, figure):
     figure(f"{grid}: seconds {longer:+.1%}, memory {more:+.1%}")
     assert abs(longer) < 0.08
     # without ZeRO averages are kept beside the gradients, and the sums of micro-batches
-    assert -0.02 < more < (0.06 if grid.zero else 0.25)
+    assert -0.02 < more < (0.07 if grid.zero else 0.25)
     assert seen.updating > estimate.memory.optimizer_states
 
 
