@@ -5,7 +5,7 @@
 
 Every rank runs the package's own trainer (`parallelize`) in a World on the modelled cluster: nothing is taken from a
 formula, no rank stands for another. All ranks begin a step together; its seconds are those until the last one has ended.
-The planner (`study.plan`, kernels EAGER, the package's own layers) is asked for the same grid and as many micro-batches.
+The planner (`study.step`, kernels EAGER, the package's own layers) is asked for the same grid and as many micro-batches.
 
 A whole step of a large grid takes hours to simulate. With fewer micro-batches, at least as many as stages, nothing but
 their number changes: the same memory, the same pipeline that fills and drains. So such a step is held against the
@@ -34,9 +34,11 @@ from minidist.comm.trace import Timeline
 from minidist.models import TransformerLayer, gpt
 from minidist.parallel.schedules import interleaved, one_f_one_b
 from minidist.parallelize import parallelize
+from minidist.study.catalog import MODELS, cluster_of
 from minidist.study.charts import Table, table
-from minidist.study.plan import EAGER, MODELS, Estimate, Machine, Planner, cluster_of, named
+from minidist.study.plan import named
 from minidist.study.predict import GB, Grid, Transformer, step_bytes
+from minidist.study.step import EAGER, Estimate, Machine, Planner
 
 # ------------------------------------------------------------
 # What is simulated.

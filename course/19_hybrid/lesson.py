@@ -333,8 +333,9 @@ for place, order in PLACES.items():
 
 # %%
 from minidist.study.predict import Transformer, parameters
-from minidist.study.plan import EAGER, Machine, Planner, plan
-from minidist.study.plan import Network
+from minidist.study.step import EAGER, Machine, Planner
+from minidist.study.plan import plan
+from minidist.study.step import Network
 
 
 def per_rank(b, M=2, L=2, S=2, H=4096, T=2048):

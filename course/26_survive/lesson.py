@@ -700,7 +700,8 @@ study.curves(
 # cluster. GPT-3 on 1,024 H100s. **Predict**: how many ways for tensor parallel, how many stages?
 
 # %%
-from minidist.study.plan import DEEPSPEED, Planner, memory_table, picture, plan, time_table
+from minidist.study.step import DEEPSPEED, Planner
+from minidist.study.plan import memory_table, picture, plan, time_table
 from minidist.study.runs import bloom_run, errors
 from minidist.study.plan import named
 
@@ -789,7 +790,8 @@ study.table(
 
 # %%
 from dataclasses import replace
-from minidist.study.plan import FUSED, Machine, jean_zay
+from minidist.study.catalog import jean_zay
+from minidist.study.step import FUSED, Machine
 
 machine = lambda kernels: Machine(run.cluster.device, torch.bfloat16, kernels)
 old = Planner(run.model, run.cluster, DEEPSPEED, machine(DEEPSPEED))

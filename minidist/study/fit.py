@@ -3,7 +3,7 @@
     python -m minidist.study.fit            fits them again, and prints both tables, in a few minutes
 
 There are six, for six tables of runs (`study.runs.TABLES`). Each belongs to a device (`comm.cluster`), where a World
-charges it, too, or to kernels (`study.plan`), and says one thing about them. None belongs to a row.
+charges it, too, or to kernels (`study.step`), and says one thing about them. None belongs to a row.
 
 Fitted: they minimize the mean, over the tables, of the mean |ln(predicted / published)| of a table's runs, so that a table
 of fifty counts no more than one of four, and no single row decides. In rounds: each constant in turn goes on by its step

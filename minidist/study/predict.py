@@ -199,6 +199,25 @@ def stage_layers(layers: int, stages: int) -> list[int]:
     return [each + (s in more) for s in range(stages)]
 
 
+MICRO_BATCHES = 1, 2, 4, 8, 16
+
+
+def divisors(n: int) -> list[int]:
+    return [k for k in range(1, n + 1) if n % k == 0]
+
+
+def micro_batches(sequences: int) -> list[tuple[int, int]]:
+    """How `sequences` of a pipeline and step may be cut: the size of a micro-batch, and how many there are."""
+    return [(b, sequences // b) for b in MICRO_BATCHES if sequences % b == 0]
+
+
+def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
+    """How many chunks a stage may have: where stages divide layers and micro-batches, any that divides its layers."""
+    if stages == 1 or micro_batches % stages or model.layers % stages:
+        return [1]
+    return divisors(model.layers // stages)
+
+
 def attention_flops(model: Transformer, batch: int) -> int:
     """One layer's products of queries with keys, and of weights with values, forward: 4·B·T²·H."""
     return 4 * batch * model.context**2 * model.hidden

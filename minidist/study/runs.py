@@ -16,9 +16,20 @@ from statistics import mean
 import torch
 
 from minidist.comm.cluster import Cluster
+from minidist.study.catalog import dgx_a100_40gb, jean_zay
 from minidist.study.charts import Table, table
 from minidist.study.compare import published
-from minidist.study.plan import (
+from minidist.study.predict import (
+    GB,
+    Grid,
+    Transformer,
+    chunks,
+    divisors,
+    flops,
+    known,
+    micro_batches,
+)
+from minidist.study.step import (
     CORE,
     DEEPSPEED,
     FSDP,
@@ -28,13 +39,7 @@ from minidist.study.plan import (
     Kernels,
     Machine,
     Planner,
-    chunks,
-    dgx_a100_40gb,
-    divisors,
-    jean_zay,
-    micro_batches,
 )
-from minidist.study.predict import GB, Grid, Transformer, flops, known
 
 # ------------------------------------------------------------
 # The tables, and what is said once for all rows of one.

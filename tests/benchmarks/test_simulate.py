@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from benchmarks.simulate import CASES, LOW, asked, main, planned, simulate
-from minidist.study.plan import cluster_of
+from minidist.study.catalog import cluster_of
 from minidist.study.predict import Grid, Transformer, step_bytes
 
 MODEL = Transformer(4, 4096, 32, 8192, 1024)

@@ -20,7 +20,7 @@ from minidist.comm.costs import FORMS, Cost, FusedAttention, Product, Results, o
 from minidist.comm.meter import Charge, Ledger, ModelledHost, charges, roofline
 from minidist.comm.trace import CATEGORIES
 from minidist.study.meter import measure
-from minidist.study.plan import Machine
+from minidist.study.step import Machine
 from minidist.train.amp import Masters
 from tests.comm.nets import (
     ALPHA,

@@ -11,18 +11,8 @@ from minidist.comm.cluster import A100, H100, HBM, V100, Cluster
 from minidist.models import gpt, next_token_loss
 from minidist.parallel.offload import OffloadedOptimizer
 from minidist.study import published
-from minidist.study.plan import (
-    DEEPSPEED,
-    FUSED,
-    MEGATRON,
-    MODELS,
-    Machine,
-    Planner,
-    cluster_of,
-    memory_table,
-    plan,
-    why,
-)
+from minidist.study.catalog import MODELS, cluster_of
+from minidist.study.plan import memory_table, plan, why
 from minidist.study.predict import (
     ATTENTION,
     GB,
@@ -35,6 +25,7 @@ from minidist.study.predict import (
     rank_parameters,
 )
 from minidist.study.runs import bloom, bloom_run
+from minidist.study.step import DEEPSPEED, FUSED, MEGATRON, Machine, Planner
 from tests.study.plan_case import program
 
 CARDS = {

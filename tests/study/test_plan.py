@@ -12,25 +12,10 @@ from minidist.comm import World
 from minidist.comm.cluster import Cluster, Level
 from minidist.parallel.schedules import interleaved, one_f_one_b
 from minidist.parallel.simulate import simulate
-from minidist.study.plan import (
-    CORE,
-    EAGER,
-    FSDP,
-    FUSED,
-    MEGATRON,
-    MODELS,
-    Machine,
-    Planner,
-    Search,
-    cluster_of,
-    grids,
-    main,
-    picture,
-    plan,
-    rivals_table,
-    text,
-)
+from minidist.study.catalog import MODELS, cluster_of
+from minidist.study.plan import Search, grids, main, picture, plan, rivals_table, text
 from minidist.study.predict import Grid, Transformer, flops, parameters
+from minidist.study.step import CORE, EAGER, FSDP, FUSED, MEGATRON, Machine, Planner
 from tests.study.plan_case import hybrid, program
 
 SMALL = Transformer(8, 2048, 16, 32000, 1024)

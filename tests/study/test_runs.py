@@ -7,7 +7,6 @@ import pytest
 
 from minidist.comm.cluster import HBM
 from minidist.study.compare import published
-from minidist.study.plan import HOLES, reserved
 from minidist.study.predict import parameters
 from minidist.study.runs import (
     TABLES,
@@ -18,6 +17,7 @@ from minidist.study.runs import (
     megatron_run,
     recompute_run,
 )
+from minidist.study.step import HOLES, reserved
 from tests.largest import largest
 
 SHAPE = dict(seq=2048, vocab=51200, tp=8)
