@@ -105,7 +105,7 @@ FAULTS = {
         Fault(
             "each host holds the states of all ranks",
             "study/predict.py",
-            "uneven(params, grid.data if grid.zero else 1)[0]",
+            "uneven(params, grid.shards if grid.zero else 1)[0]",
             "params",
             "study/test_fits.py::test_zero_divides_what_hosts_hold",
         ),
@@ -138,6 +138,13 @@ FAULTS = {
             "idle = (S - 1) * (input - weight)",
             "idle = (S - 1) * (forward - weight)",
             "study/predict/test_pipelines.py::test_zb_v",
+        ),
+        Fault(
+            "chunks shorten no bubble",
+            "study/predict.py",
+            "return (S - 1) / (v * M + S - 1)",
+            "return (S - 1) / (M + S - 1)",
+            "study/predict/test_pipelines.py::test_interleaved",
         ),
     ],
     "planner": [
@@ -307,14 +314,14 @@ FAULTS = {
             "study/step.py",
             "round(LIBRARIES + groups * COMMUNICATOR + HOLES * tensors)",
             "round(LIBRARIES + HOLES * tensors)",
-            "study/test_plan.py::test_memory_of_bloom",
+            "study/test_runs.py::test_memory_of_bloom",
         ),
         Fault(
             "buckets take no memory",
             "study/step.py",
             "messages += self.kernels.buckets",
             "messages += 0",
-            "study/test_plan.py::test_memory_of_bloom",
+            "study/test_runs.py::test_memory_of_bloom",
         ),
         Fault(
             "selective recomputation is never weighed",
