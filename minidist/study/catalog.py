@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import replace
 from math import gcd
+from pathlib import Path
 from typing import Any
 
-from minidist.comm.cluster import A100, HBM, Cluster, nic
-from minidist.study.predict import (
-    Transformer,
-)
+import torch
+
+from minidist.comm.cluster import A100, GIGA, HBM, LEVELS, TERA, Cluster, Device, Level, nic
+from minidist.study.predict import Transformer, known
 
 # ------------------------------------------------------------
 # Clusters by a word, `h100:128x8` (128 nodes of 8), and models by name.
@@ -45,8 +47,26 @@ MODELS = {
 }
 
 
+def model_of(name: str | None = None, **numbers: Any) -> Transformer:
+    """A model by its name, with some of its numbers replaced, or by its numbers alone (fields of `Transformer`; None is not
+    given). ValueError for a name that is unknown, and for numbers without a name of which one is missing."""
+    given = {key: value for key, value in numbers.items() if value is not None}
+    if name is not None:
+        return replace(known(name, MODELS, "model"), **given)
+    needed = ("layers", "hidden", "heads", "vocab", "context")
+    missing = [key for key in needed if key not in given]
+    if missing:
+        raise ValueError(
+            f"a model without a name needs {', '.join(needed)}: {', '.join(missing)} missing"
+        )
+    return Transformer(**given)
+
+
 def cluster_of(word: str) -> Cluster:
-    """`h100:128x8`: 128 nodes of 8 H100; `a100:4` is `a100:4x8`. ValueError for another word, device or number."""
+    """`h100:128x8`: 128 nodes of 8 H100; `a100:4` is `a100:4x8`; a name that ends in .toml is a file (`cluster_in`).
+    ValueError for another word, device or number."""
+    if word.endswith(".toml"):
+        return cluster_in(word)
     match = WORD.fullmatch(word)
     if not match or match[1] not in MACHINES:
         raise ValueError(
@@ -61,6 +81,98 @@ def cluster_of(word: str) -> Cluster:
         name: replace(level, share=gcd(level.share, devices)) for name, level in whole.links.items()
     }
     return replace(whole, devices=devices, links=links)
+
+
+# ------------------------------------------------------------
+# A cluster of one's own, in a file that says how it differs from one that is known:
+#
+#     like = "h100"                   # devices, links, host and what is reached, unless the file has others
+#     nodes = 16
+#     devices = 8                     # a node
+#     [device]
+#     name = "H100 NVL"
+#     memory = 94                     # GiB, as the data sheet's "GB"
+#     bandwidth = 3.9                 # TB/s
+#     tflops = 835                    # of bf16 and fp16; fp32 stays as it is
+#     efficiency = 0.6                # of the FLOP/s that large products reach
+#     [links.nic]
+#     gigabytes = 25                  # a second on one wire
+#     microseconds = 14
+#     share = 2                       # devices that have one wire together
+#     [host]
+#     memory = 1000                   # GB of a node
+
+
+KEYS = {
+    "": {"like", "name", "nodes", "devices", "device", "links", "host"},
+    "device": {"name", "memory", "bandwidth", "tflops", "efficiency"},
+    "host": {"memory"},
+    "links": {"gigabytes", "microseconds", "share"},
+}
+
+
+def cluster_in(path: str | Path) -> Cluster:
+    """The cluster in a TOML file (above). ValueError for a file that cannot be read, a key that is none, and for what a
+    `Cluster` refuses."""
+    try:
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the cluster in {path} cannot be read: {error}") from None
+    _check_keys(path, "", found)
+    whole = cluster_of(f"{found.get('like')}:{found.get('nodes', 1)}x{found.get('devices', 8)}")
+    device, host = whole.device, whole.host
+    assert device is not None, "machines with names have devices"
+    if "device" in found:
+        device = _device(path, device, found["device"])
+    if "host" in found:
+        _check_keys(path, "host", found["host"])
+        assert host is not None, "machines with names have hosts"
+        host = replace(host, memory=int(found["host"].get("memory", host.memory / GIGA) * GIGA))
+    links = dict(whole.links)
+    for name, values in found.get("links", {}).items():
+        _check_keys(path, "links", values)
+        if name not in LEVELS:
+            raise ValueError(f"{path}: the levels are {', '.join(LEVELS)}, not {name!r}")
+        links[name] = _level(links.get(name), values)
+    name = found.get("name", Path(path).stem)
+    return replace(whole, name=name, device=device, host=host, links=links)
+
+
+def _check_keys(path: str | Path, part: str, found: dict) -> None:
+    """ValueError for a key that this part of a file does not have."""
+    for key in found:
+        if key not in KEYS[part]:
+            there = ", ".join(sorted(KEYS[part]))
+            raise ValueError(f"{path}: {part or 'a cluster'} has {there}, not {key!r}")
+
+
+def _device(path: str | Path, like: Device, values: dict) -> Device:
+    _check_keys(path, "device", values)
+    flops = dict(like.flops)
+    if "tflops" in values:
+        flops |= dict.fromkeys((torch.bfloat16, torch.float16), values["tflops"] * TERA)
+    return replace(
+        like,
+        name=values.get("name", like.name),
+        flops=flops,
+        memory=int(values["memory"] * HBM) if "memory" in values else like.memory,
+        bandwidth=values.get("bandwidth", like.bandwidth / TERA) * TERA,
+        efficiency=values.get("efficiency", like.efficiency),
+    )
+
+
+def _level(like: Level | None, values: dict) -> Level:
+    level = like or Level(0.0, 0.0)
+    return replace(
+        level,
+        alpha=values["microseconds"] * 1e-6 if "microseconds" in values else level.alpha,
+        beta=1 / (values["gigabytes"] * GIGA) if "gigabytes" in values else level.beta,
+        share=values.get("share", level.share),
+    )
+
+
+# ------------------------------------------------------------
+# Clusters on which published runs ran.
 
 
 def jean_zay(nodes: int) -> Cluster:

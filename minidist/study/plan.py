@@ -7,19 +7,17 @@ text, picture, memory_table, time_table, cost_table, rivals_table   for people; 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
 from minidist.comm.cluster import Cluster
-from minidist.study.catalog import (
-    MODELS,
-    cluster_of,
-)
+from minidist.study.catalog import MODELS, cluster_of, model_of
 from minidist.study.charts import Table, stacked, table
 from minidist.study.picture import Picture
 from minidist.study.predict import (
@@ -34,6 +32,7 @@ from minidist.study.predict import (
     micro_batches,
     utilization,
 )
+from minidist.study.runs import TABLES, Errors, errors
 from minidist.study.step import (
     FUSED,
     Estimate,
@@ -376,18 +375,64 @@ def time_table(plan: Plan) -> Table:
     return table(rows, ["time", "seconds", "of the step"])
 
 
-def cost_table(plan: Plan, tokens: float, rate: float) -> Table:
-    """What the run costs. `rate`: money a GPU-hour."""
-    cost = plan.cost(tokens, rate)
+def errors_alike(plan: Plan) -> tuple[Errors, Errors] | None:
+    """How far the planner is off on published runs of the plan's kind: of its chip, sharded as it is; and in memory. None
+    where nobody has published such a run.
+
+    What uses tensor or pipeline parallelism is compared with Megatron's, what does neither and shards all with FSDP's.
+    """
+    chips = [chip for chip in ALIKE if plan.machine.device.name.startswith(chip)]
+    if not chips:
+        return None
+    grid = plan.best.grid
+    whole = grid.tensor == grid.pipeline == 1 and grid.zero >= 2
+    names = ALIKE[chips[0]][whole]
+    runs = [run for name in names for run in TABLES[name]()]
+    return Errors(" and ".join(names), runs), errors("bloom")
+
+
+ALIKE = {
+    "A100": (("bloom", "megatron", "recompute"), ("llmfoundry_a100",)),
+    "H100": (("megatron_h100",), ("llmfoundry_h100",)),
+}
+"""Tables of runs by chip: on grids, and fully sharded."""
+
+
+def doubt(plan: Plan) -> str:
+    """How far the figures may be off, in words."""
+    found = errors_alike(plan)
+    if found is None:
+        return f"no run on {plan.machine.device.name} was published that these figures could be held against"
+    times, memory = found
+    return (
+        f"on {len(times.time)} published runs of this kind ({times.name}) the planner's seconds are off by "
+        f"{average(times.time):.1%} in the mean, {largest_error(times.time):+.1%} at most; its memory, on "
+        f"{len(memory.memory)} runs of {memory.name}, by {average(memory.memory):.1%}, "
+        f"{largest_error(memory.memory):+.1%} at most"
+    )
+
+
+def average(found: Sequence[float]) -> float:
+    return sum(map(abs, found)) / len(found)
+
+
+def largest_error(found: Sequence[float]) -> float:
+    return max(found, key=abs)
+
+
+def cost_table(plan: Plan, tokens: float, rate: float | None = None) -> Table:
+    """What the run costs. `rate`: money a GPU-hour, if there is a price."""
+    cost = plan.cost(tokens, rate or 0.0)
     rows = [
         ("tokens", f"{tokens:,.0f}"),
         ("tokens a second", f"{plan.tokens_per_second:,.0f}"),
         ("steps", f"{cost.steps:,.0f}"),
         ("days", f"{cost.days:.1f}"),
         ("GPU-hours", f"{cost.gpu_hours:,.0f}"),
-        (f"money, at {rate:g} a GPU-hour", f"{cost.money:,.0f}"),
         ("MFU", f"{plan.mfu:.1%}"),
     ]
+    if rate is not None:
+        rows.append((f"money, at {rate:g} a GPU-hour", f"{cost.money:,.0f}"))
     return table(rows, ["the run", ""])
 
 
@@ -400,7 +445,7 @@ def rivals_table(plan: Plan) -> Table:
     return table(rows, ["with", "the best grid", "seconds", "loses"])
 
 
-def text(plan: Plan, tokens: float, rate: float) -> str:
+def text(plan: Plan, tokens: float, rate: float | None = None) -> str:
     """All of it."""
     head = (
         f"{plan.cluster.summary()}\nbatch {plan.batch:,} × {plan.model.context:,} tokens, "
@@ -413,7 +458,47 @@ def text(plan: Plan, tokens: float, rate: float) -> str:
         cost_table(plan, tokens, rate),
         rivals_table(plan),
     )
-    return "\n\n".join([head, *(part.text for part in tables)])
+    return "\n\n".join([head, doubt(plan), *(part.text for part in tables)])
+
+
+def facts(plan: Plan, tokens: float, rate: float | None = None) -> dict[str, Any]:
+    """The same as plain values, for a program: seconds, bytes, and each rival with why it loses."""
+    cost = plan.cost(tokens, rate or 0.0)
+    found = errors_alike(plan)
+    best = plan.best
+    return {
+        "model": asdict(plan.model),
+        "cluster": plan.cluster.name,
+        "ranks": plan.cluster.size,
+        "batch": plan.batch,
+        "grid": asdict(best.grid),
+        "seconds": {**best.step.parts, "step": plan.seconds},
+        "bytes": {**best.memory.bytes, "messages": best.messages, "reserved": best.reserved},
+        "capacity": best.capacity,
+        "host_bytes": best.host,
+        "mfu": plan.mfu,
+        "tokens": tokens,
+        "tokens_a_second": plan.tokens_per_second,
+        "steps": cost.steps,
+        "days": cost.days,
+        "gpu_hours": cost.gpu_hours,
+        "money": None if rate is None else cost.money,
+        "errors": found
+        and {
+            "seconds": {"runs": found[0].name, "mean": average(found[0].time)},
+            "bytes": {"runs": found[1].name, "mean": average(found[1].memory)},
+        },
+        "rivals": [
+            {
+                "decision": rival.decision,
+                "value": rival.value,
+                "grid": asdict(rival.estimate.grid),
+                "seconds": rival.estimate.step.total,
+                "loses": rival.why,
+            }
+            for rival in plan.rivals
+        ],
+    }
 
 
 def picture(plan: Plan) -> Picture:
@@ -436,17 +521,58 @@ def brief(grid: Grid) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a plan. 2 for what cannot be planned."""
+    """Print a plan. 2 for what cannot be planned.
+
+    A model has a name, numbers, or a name and other numbers; a cluster a word or a file.
+    """
     parser = argparse.ArgumentParser(prog="python -m minidist.study.plan", description=main.__doc__)
     option = parser.add_argument
-    option("--model", default="gpt3-175b", help=f"one of {', '.join(MODELS)}")
-    option("--cluster", default="h100:128x8", help="device:nodes×devices, as h100:128x8")
+    option("--model", help=f"one of {', '.join(MODELS)}; gpt3-175b without any number")
+    numbers = {
+        "--layers": "",
+        "--hidden": "H",
+        "--heads": "of queries",
+        "--kv-heads": "of keys and values",
+        "--ffn": "width of the MLP, 4H if not given",
+        "--vocab": "words",
+        "--seq": "tokens of a sequence",
+    }
+    for name, words in numbers.items():
+        option(name, type=int, help=words)
+    option("--gated", action="store_true", default=None, help="the MLP has a third matrix (SwiGLU)")
+    option("--untied", action="store_true", help="the projection to words has weights of its own")
+    option("--cluster", default="h100:128x8", help="device:nodes×devices, or a .toml file")
     option("--batch", type=int, default=1536, help="sequences of a step")
+    option("--attention", default="fused", help="fused, or explicit: scores are in memory")
+    option("--offload", action="store_true", help="the optimizer's states lie with the hosts")
     option("--tokens", type=float, default=300e9, help="of the whole run")
-    option("--rate", type=float, default=2.0, help="money a GPU-hour, an assumption to be replaced")
+    option("--rate", type=float, help="money a GPU-hour")
+    option("--json", action="store_true", help="print values for a program")
+    option("--picture", metavar="FILE.png", help="write the steps of the fastest grids, by part")
     asked = parser.parse_args(arguments)
+    sizes = {
+        "layers": asked.layers,
+        "hidden": asked.hidden,
+        "heads": asked.heads,
+        "kv_heads": asked.kv_heads,
+        "ffn": asked.ffn,
+        "vocab": asked.vocab,
+        "context": asked.seq,
+        "gated": asked.gated,
+        "tied": False if asked.untied else None,
+    }
+    alone = all(value is None for value in sizes.values())
     try:
-        print(text(plan(asked.model, asked.cluster, asked.batch), asked.tokens, asked.rate))
+        model = model_of(asked.model or ("gpt3-175b" if alone else None), **sizes)
+        found = plan(
+            model, asked.cluster, asked.batch, offload=asked.offload, attention=asked.attention
+        )
+        if asked.picture:
+            picture(found).save(asked.picture)
+        if asked.json:
+            print(json.dumps(facts(found, asked.tokens, asked.rate), indent=1))
+        else:
+            print(text(found, asked.tokens, asked.rate))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
