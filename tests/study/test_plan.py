@@ -1,10 +1,12 @@
 """The plan: what fits and is fastest, why others lose, what it costs; and how it is printed."""
 
+import json
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from itertools import product
+from statistics import mean
 
 import pytest
 
@@ -13,7 +15,17 @@ from minidist.comm.cluster import Cluster, Level
 from minidist.parallel.schedules import interleaved, one_f_one_b
 from minidist.parallel.simulate import simulate
 from minidist.study.catalog import MODELS, cluster_of
-from minidist.study.plan import Search, grids, main, picture, plan, rivals_table, text
+from minidist.study.plan import (
+    Search,
+    doubt,
+    errors_alike,
+    grids,
+    main,
+    picture,
+    plan,
+    rivals_table,
+    text,
+)
 from minidist.study.predict import Grid, Transformer, flops, parameters
 from minidist.study.step import CORE, EAGER, FSDP, FUSED, MEGATRON, Machine, Planner
 from tests.study.plan_case import hybrid, program
@@ -116,6 +128,39 @@ def test_printed(large, capsys):
     assert main(["--model", "gpt2-124m", "--cluster", "h100:1x2", "--batch", "8"]) == 0
     assert "step" in capsys.readouterr().out
     assert main(["--model", "gpt5"]) == 2 and "'gpt5'" in capsys.readouterr().err
+
+
+NUMBERS = "--layers 4 --hidden 256 --heads 8 --kv-heads 4 --ffn 512 --vocab 1000 --seq 128 --gated --untied"
+
+
+def test_values_for_a_program(capsys, tmp_path):
+    """Of a model by its numbers: what the text says, with a price only where one is given."""
+    at = ["--cluster", "h100:1x2", "--batch", "8", "--tokens", "1e9"]
+    file = tmp_path / "step.png"
+    assert main([*NUMBERS.split(), *at, "--json", "--rate", "3", "--picture", str(file)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    model = Transformer(4, 256, 8, 1000, 128, tied=False, ffn=512, gated=True, kv_heads=4)
+    found = plan(model, "h100:1x2", 8)
+    assert Transformer(**said["model"]) == model and Grid(**said["grid"]) == found.best.grid
+    assert said["seconds"]["step"] == found.seconds and said["ranks"] == 2
+    assert sum(said["bytes"].values()) == found.best.total
+    assert said["money"] == pytest.approx(3 * said["gpu_hours"]) and said["tokens"] == 1e9
+    assert len(said["rivals"]) == len(found.rivals) and said["rivals"][0]["loses"]
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert main([*NUMBERS.split(), *at]) == 0 and "money" not in capsys.readouterr().out
+    assert main(["--layers", "4", *at]) == 2 and "missing" in capsys.readouterr().err
+    assert main([*NUMBERS.split(), *at, "--attention", "none"]) == 2
+
+
+def test_how_far_it_was_off_is_said(large):
+    """By the runs of the plan's chip and kind; of a chip on which nobody has published one, that nobody has."""
+    times, memory = errors_alike(large)
+    assert times.name == "megatron_h100" and len(times.time) == 4 and memory.name == "bloom"
+    assert f"off by {mean(map(abs, times.time)):.1%} in the mean" in doubt(large)
+    sharded = plan(replace(MODELS["gpt3-6.7b"], context=8192), "a100:4", 128)
+    assert sharded.best.grid.tensor == sharded.best.grid.pipeline == 1
+    assert errors_alike(sharded)[0].name == "llmfoundry_a100"
+    assert "no run on B200 SXM was published" in doubt(plan("gpt2-124m", "b200:1", 8))
 
 
 @pytest.mark.full
