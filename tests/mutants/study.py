@@ -149,6 +149,27 @@ FAULTS = {
     ],
     "planner": [
         Fault(
+            "a wire in a file is shared by nobody",
+            "study/catalog.py",
+            'share=values.get("share", level.share),',
+            "share=level.share,",
+            "study/test_catalog.py::test_a_cluster_in_a_file",
+        ),
+        Fault(
+            "a key that is none is passed over",
+            "study/catalog.py",
+            "if key not in KEYS[part]:",
+            "if key not in KEYS[part] and not part:",
+            "study/test_catalog.py::test_a_file_that_is_wrong",
+        ),
+        Fault(
+            "how far it was off is told of another chip",
+            "study/plan.py",
+            "names = ALIKE[chips[0]][whole]",
+            'names = ALIKE["A100"][whole]',
+            "study/test_plan.py::test_how_far_it_was_off_is_said",
+        ),
+        Fault(
             "the first edge of a pipeline stands for all",
             "study/step.py",
             "for end in ends]",
