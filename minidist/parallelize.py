@@ -28,7 +28,16 @@ from .checkpoint.reshard import Piece, Saved
 from .collectives import all_reduce_, broadcast_
 from .comm.base import Comm
 from .comm.mesh import Mesh
-from .models import GPT, Attention, TransformerLayer, materialize_, names, sequence
+from .models import (
+    GPT,
+    Attention,
+    Head,
+    SequenceEmbedding,
+    TransformerLayer,
+    materialize_,
+    names,
+    sequence,
+)
 from .parallel.compress import Compression
 from .parallel.data import DataParallel
 from .parallel.pipeline import Pipeline, by_parameters, forward, micro_batches, partition, shares
@@ -177,6 +186,22 @@ def stage_chunks(
     return nn.ModuleList(parts[slice(*cuts[shape.part(stage, chunk)])] for chunk in range(shape.v))
 
 
+def split_parts_(chunks: nn.ModuleList, model: GPT, comm: Comm, split_tokens: bool) -> None:
+    """In place of each part of `model` in the chunks one that is split over the tensor ranks, still without values.
+
+    Modules are copied, for the model stays as it is; parameters are not.
+    """
+    copies: dict[int, Any] = {id(p): p for p in model.parameters()}
+    for chunk in chunks:
+        for name, part in chunk.named_children():
+            copy: Any = split_(deepcopy(part, copies), comm, split_tokens)
+            if isinstance(part, SequenceEmbedding):
+                copy = TensorEmbedding(copy, comm, split_tokens)
+            elif isinstance(part, Head):
+                copy = TensorHead(copy, comm, split_tokens)
+            setattr(chunk, name, copy)
+
+
 def serial_name(name: str, in_model: Mapping[str, str]) -> str:
     """What a parameter of a stage's chunks is called in the GPT: "0.2.norm_1.bias" is "layers.1.norm_1.bias".
 
@@ -196,12 +221,14 @@ def forms(module: nn.Module, recompute: str) -> None:
             layer.forward = partial(form, layer.forward)  # type: ignore[method-assign]  # its own
 
 
-def parameter_groups(module: nn.Module, rename: Rename, whole: Mapping[str, Tensor]) -> list[dict]:
-    """Two groups of parameters, with weight decay and without; either may be empty on a stage."""
+def parameter_groups(
+    module: nn.Module, rename: Rename, shapes: Mapping[str, torch.Size]
+) -> list[dict]:
+    """Two groups of parameters, with weight decay and without; either may be empty on a stage. shapes: of the whole."""
     groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
     for name, p in module.named_parameters():
         serial = rename(name)
-        groups[bias_or_norm(serial, whole[serial].shape)]["params"].append(p)
+        groups[bias_or_norm(serial, shapes[serial])]["params"].append(p)
     return groups
 
 
@@ -486,19 +513,19 @@ def parallelize(
     whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
     rename = partial(serial_name, in_model=names(model))
     # of the serial model, so the same on all ranks
-    cuts = partition(cost(sequence(model)), shape.S * shape.v)
-    # 1 tensor, 2 vocabulary: of the model's own modules and parameters, copies of the modules alone
-    copied = deepcopy(model, {id(p): p for p in model.parameters()})
-    copies: Any = split_(sequence(copied), mesh.tp, sequence_parallel)
-    first, *layers, last = copies
-    first = TensorEmbedding(first, mesh.tp, sequence_parallel)
-    last = TensorHead(last, mesh.tp, sequence_parallel)
-    # 3 pipeline: what this rank holds gets its values, and no other part does
-    module = stage_chunks([first, *layers, last], cuts, shape, mesh.pp.rank)
+    parts = sequence(model)
+    cuts = partition(cost(parts), shape.S * shape.v)
+    # 1 tensor, 2 vocabulary, 3 pipeline: what this rank holds is split, and gets its values; no other part does
+    module = stage_chunks([*parts], cuts, shape, mesh.pp.rank)
+    split_parts_(module, model, mesh.tp, sequence_parallel)
     level = LEVELS[amp]
     # ZeRO 3 keeps the masters of 16-bit parameters in its shards
     dtype = half if level.half and not (zero == 3 and level.masters) else None
     materialize_(module, seed, rename, whole, mesh.tp.rank, dtype, mesh.comm.device)
+    shapes = {name: p.shape for name, p in whole.items()}
+    tied_ends = model.head is None
+    # where the caller keeps no model it is gone before ranks wait for each other: a World has one for each of them
+    del model, parts, whole
     # 4 activation checkpointing, 5 precision: all ranks of the model skip a step together
     forms(module, recompute)
     around = autocast(half) if level.lists else nullcontext()
@@ -511,10 +538,10 @@ def parallelize(
             FullySharded(chunk, mesh.dp, compute, blocks=blocks) for chunk in module
         )
     tied = {}
-    if model.head is None and mesh.pp.size > 1:
+    if tied_ends and mesh.pp.size > 1:
         held = {rename(name): p for name, p in module.named_parameters()}
         tied = {name: p for name, p in held.items() if name == TOKENS}
-    groups, make = parameter_groups(module, rename, whole), checked_maker(optimizer)
+    groups, make = parameter_groups(module, rename, shapes), checked_maker(optimizer)
     stepper, data = averaged(module, groups, tied, mesh.dp, zero, level.masters, make, compression)
     seed_(mesh, seed)
     pipeline = Stages(

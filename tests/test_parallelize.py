@@ -518,7 +518,7 @@ def test_the_last_backward_hides_the_average(monkeypatch):
             # as if backwards came in halves
             monkeypatch.setattr(Stages, "actions", lambda *args: ([], True))
         world = World(
-            2, cluster=Cluster.uniform(2, 1e-6, 3e-11, Cluster.dgx_h100().device), device="meta"
+            2, cluster=Cluster.uniform(2, 1e-6, 5e-11, Cluster.dgx_h100().device), device="meta"
         )
         world.run(steps)
         times.append(world.time)

@@ -373,8 +373,10 @@ WHOLE = {
         "tests/benchmarks/test_trainer.py::test_saved_on_a_cube_and_resumed_elsewhere",
     ),
     "5 planner": (
-        "every published run beside what the planner says, with one constant; and its own time",
+        "every published run beside what the planner says, with constants fitted and left out; and its own time",
         "tests/study/test_plan.py",
+        "tests/study/test_runs.py",
+        "tests/study/test_fit.py",
     ),
     "6 two hosts": (
         "the 3D GPT on two hosts, of which one dies and comes back",

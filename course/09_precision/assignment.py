@@ -94,7 +94,8 @@ study.table(rows, ["x", "fp16, yours", "torch's", "bf16, yours", "torch's", "fp8
 # - `stuck`: 2 + 2 + 2 + …, one by one, in fp16. At which sum does it stop to grow?
 # - `states`: GB of model states for 1.5 billion parameters in fp16, with fp16 gradients, fp32 masters, and Adam: O2.
 # - `all_half`: and at level O3?
-# - `faster`: an H100 has 989 TFLOP/s in fp16, 67 in fp32. How many times as fast is a large matrix product?
+# - `faster`: by its data sheet, an H100 has 989 TFLOP/s in fp16, 67 in fp32. How many times as fast is a large matrix
+#   product, if both reach the same part of that?
 # - `recovered`: two overflows in a row, with factors 2 and ½ and an interval of 2,000. After how many good steps is the
 #   scale what it was before?
 #

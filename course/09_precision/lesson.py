@@ -2,7 +2,7 @@
 # # 09 · Mixed precision
 #
 # A small network reads digits. Its batch has 4 million samples, worked off in micro-batches of 128. Forward and
-# backward run in fp16: that halves what is kept for backward, and makes matrix products up to 15 times as fast on an
+# backward run in fp16: that halves what is kept for backward, and makes matrix products up to 14 times as fast on an
 # H100. **Of 100 gradients that are not zero, how many come out as exactly 0?**
 
 # %%
@@ -610,10 +610,10 @@ study.exponents(
 
 
 # %%
-def model(hidden, level, sequences=8):
+def model(hidden, level, sequences=8, length=1024):
     net = gpt(2, hidden, 8, 1000, 1024, device="meta")
     amp = prepare(net, partial(torch.optim.AdamW, lr=1e-4), level)
-    return amp, torch.zeros(sequences, 1024, dtype=torch.long, device="meta")
+    return amp, torch.zeros(sequences, length, dtype=torch.long, device="meta")
 
 
 def half_a_step(amp, tokens, inner=None):  # inner: for the meter, which should see its states
@@ -649,11 +649,16 @@ study.table(rows, ["after backward", "parameters", "gradients", "states", "bytes
 #
 # ## Predict the cost: time
 #
-# An H100 has 989 TFLOP/s in fp16, 67 in fp32, 3.35 TB/s, and an operator takes 5 µs to launch. One layer, 4,096 rows,
-# H × H, forward and backward: three products of 2·4096·H² FLOPs. **Draw** both curves, then run.
+# By its data sheet, an H100 has 989 TFLOP/s in fp16, 67 in fp32 and 3.35 TB/s; an operator takes 5 µs to launch. One
+# layer, 4,096 rows, H × H, forward and backward: three products of 2·4096·H² FLOPs. **Draw** both curves, then run.
+# `H100.ideal` is a device that reaches all of its data sheet. No real one does, so the meter usually charges what an H100
+# reaches. The last line printed says how much longer the largest layer then takes.
 
 
 # %%
+from minidist.comm.cluster import H100
+
+
 def layer(H, dtype):
     x, w = (nn.Parameter(torch.empty(rows, H, dtype=dtype, device="meta")) for rows in (4096, H))
     return x, w, torch.empty(4096, H, dtype=dtype, device="meta")
@@ -674,17 +679,24 @@ lines = {
     "fp16": [roofline(H, 989e12, 2) for H in fine],
 }
 points = {
-    name: [measure(three_products, *layer(H, d)).time for H in Hs]
+    name: [measure(three_products, *layer(H, d), device=H100.ideal).time for H in Hs]
     for name, d in (("fp32", f32), ("fp16", f16))
 }
 gains = [a / b for a, b in zip(*points.values())]
+reached = [measure(three_products, *layer(Hs[-1], d)).time for d in (f32, f16)]
+longer = [t / ts[-1] for t, ts in zip(reached, points.values())]
+assert all(1.55 < ratio < 1.65 for ratio in longer) and 14 < reached[0] / reached[1] < 14.5
 assert all(
-    abs(t / roofline(H, *how) - 1) < 0.05
+    abs(t / roofline(H, *how) - 1) < 0.01
     for name, how in (("fp32", (67e12, 4)), ("fp16", (989e12, 2)))
     for H, t in zip(Hs, points[name])
 )
 print(
     f"fp16 is {gains[0]:.1f} times as fast at H = {Hs[0]}, {gains[-1]:.1f} times at H = {Hs[-1]:,}"
+)
+print(
+    f"What an H100 reaches, H = {Hs[-1]:,}: {longer[0]:.1f} times as long in fp32, {longer[1]:.1f} times in fp16;",
+    f"fp16 is {reached[0] / reached[1]:.1f} times as fast",
 )
 study.curves(
     {name: (fine, ts) for name, ts in lines.items()},
@@ -694,21 +706,21 @@ study.curves(
     logy=True,
     xlabel="H",
     ylabel="time of the layer, forward and backward",
-    title="One layer on an H100, 4,096 rows",
+    title="One layer on an H100 that reaches its data sheet, 4,096 rows",
 )
 
 # %% [markdown]
 # ## When not to use it
 #
 # **When launches set the time.** Casts and masters are operators, too. Below is a whole step of a GPT of two layers,
-# small (one sequence of 1,024 tokens) and large (eight). **fp16, where there is bf16.** Its range needs no scaler, no
-# skipped step, no agreement. New GPUs do both equally fast; a V100 has fp16 only. **On a CPU**, most of which have no
+# small (one sequence of 128 tokens) and large (eight of 1,024). **fp16, where there is bf16.** Its range needs no scaler,
+# no skipped step, no agreement. New GPUs do both equally fast; a V100 has fp16 only. **On a CPU**, most of which have no
 # fp16 units.
 
 
 # %%
-def step_time(hidden, level, sequences):
-    amp, tokens = model(hidden, level, sequences)
+def step_time(hidden, level, sequences, length):
+    amp, tokens = model(hidden, level, sequences, length)
     half_a_step(amp, tokens)
     the_other_half(amp)
     amp.optimizer.zero_grad()
@@ -718,9 +730,11 @@ def step_time(hidden, level, sequences):
     )
 
 
-times = {level: [step_time(128, level, 1), step_time(4096, level, 8)] for level in predicted}
+times = {
+    level: [step_time(128, level, 1, 128), step_time(4096, level, 8, 1024)] for level in predicted
+}
 assert all(
-    times[x][0] > 1.3 * times["O0"][0] and times[x][1] < 0.35 * times["O0"][1] for x in ("O1", "O2")
+    times[x][0] > 1.3 * times["O0"][0] and times[x][1] < 0.12 * times["O0"][1] for x in ("O1", "O2")
 )
 study.table(
     [(level, f"{1e3 * a:.2f}", f"{1e3 * b:.1f}") for level, (a, b) in times.items()],

@@ -2,7 +2,7 @@
 # # 16 · Pipelines
 #
 # A model of 8 layers lies on 4 GPUs, two layers on each. A batch goes through all four, and back, in 8
-# pieces (micro-batches). One GPU alone, were it large enough, would take 1.6 s for this step.
+# pieces (micro-batches). One GPU alone, were it large enough, would take 2.5 s for this step.
 # **How many times as fast can the four be?** No layer is computed twice, and the links are fast.
 
 # %%
@@ -157,7 +157,7 @@ def waits(world, ranks):
 
 # %%
 (alone, _), (one_by_one, spans) = run(by_hand, naive, 8, n=1), run(by_hand, naive, 8)
-assert 1.55 < alone.time < 1.6 < one_by_one.time and 0.75 < waits(one_by_one, spans) < 0.76
+assert 2.5 < alone.time < 2.55 < one_by_one.time and 0.75 < waits(one_by_one, spans) < 0.76
 print(
     f"one GPU {alone.time:.2f} s, four {one_by_one.time:.2f} s; a stage waits {waits(one_by_one, spans):.0%} of it"
 )
@@ -467,15 +467,16 @@ published = [
     if (row["model"], row["p"], row["M"]) == ("1.5B", 8, 32)
 ]
 ours = [simulated(row) for row in published]
-assert all(abs(rate.as_published - rate.published) < 5e-3 for rate in ours)
+assert all(abs(rate.error) < 2e-4 for rate in ours)
 study.table(
-    [(r.schedule, f"{r.published:.4f}", f"{r.ours:.4f}", f"{abs(r.error):.4f}") for r in ours],
-    ["1.5 B parameters, 8 stages, M = 32", "published", "simulated", "error"],
+    [(r.schedule, f"{r.published:.4f}", f"{r.ours:.4f}", f"{r.waiting:.4f}") for r in ours],
+    ["1.5 B parameters, 8 stages, M = 32", "published", "simulated", "waiting for every message"],
     title="Bubble rates",
 )
 
 # %% [markdown]
-# One row differs in the third digit: for 1F1B-I the paper's estimator does not wait for every message. Ours does.
+# One row needs a rule of its own: for 1F1B-I the paper's estimator does not wait for every message between two rounds
+# of chunks, only for the first of each group. A real run waits for all, and has a little more bubble.
 #
 # ## Who gets which layers?
 #
@@ -558,14 +559,19 @@ study.table(
 )
 
 # %% [markdown]
-# **When the batch is small.** Micro-batches cannot be cut for ever. Each reads all weights, and adds to all gradients,
-# whatever its size. Here is a batch of 1,024 rows. **Predict** the best M.
+# **When the batch is small.** Micro-batches cannot be cut for ever. A GPU computes a product in tiles, the smallest of
+# which have 128 rows, and a tile that is half empty takes as long as a full one. Each micro-batch also adds to all
+# gradients, whatever its size. Here is a batch of 1,024 rows. **Predict** the best M.
 
 # %%
 Ms = [1, 2, 4, 8, 16, 32]
-small = [piped(known["1F1B"], M, rows=1024 // M)[0].time for M in Ms]
+small_runs = {M: piped(known["1F1B"], M, rows=1024 // M) for M in Ms}
+small = [world.time for world, *_ in small_runs.values()]
 ideal = [small[0] / 4 * (M + 3) / M for M in Ms]
-assert min(small) == small[3] < small[4] < small[5] and 2.15 < small[0] / small[3] < 2.25
+assert min(small) == small[3] < small[4] < small[5] and 2.25 < small[0] / small[3] < 2.35
+for M in (8, 32):
+    _, start, end = small_runs[M][1][1][0]  # stage 1's first forward
+    print(f"a forward of {1024 // M} rows takes {1e6 * (end - start):.0f} µs")
 study.curves(
     {"bubble alone": (Ms, ideal)},
     points={"run": (Ms, small)},
@@ -576,8 +582,8 @@ study.curves(
 )
 
 # %% [markdown]
-# At M = 32 a micro-batch has 32 rows, and the GPU does little but read weights and gradients. M = 8 is best, and four
-# GPUs are then 2.2 times as fast as one.
+# At M = 8 a micro-batch has 128 rows, which just fill a tile. At M = 32 it has 32, and its forward takes as long as
+# that of 128. So M = 8 is best, and four GPUs are then 2.3 times as fast as one.
 #
 # **When layers are few.** 5 equal layers on 4 stages: one stage has two, and the others wait for it. Even without a
 # bubble the four together are busy for 5 of 8 slots.

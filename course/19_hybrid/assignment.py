@@ -337,15 +337,15 @@ check.best_grid(best_grid)
 # %%
 def on_h100s(gigabytes):
     from minidist.study.predict import Grid as Sizes
-    from minidist.study.plan import FUSED, MODELS, Machine, Planner
+    from minidist.study.catalog import MODELS
+    from minidist.study.step import FUSED, Machine, Planner
 
     cluster, model = Cluster.dgx_h100(nodes=64), MODELS["gpt3-175b"]
     planner = Planner(model, cluster, FUSED, Machine(cluster.device))
+    how = dict(dropout=False, attention="fused")
 
     def estimate(dp, pp, tp):
-        return planner.estimate(
-            Sizes(dp, tp, pp, 1 if dp > 1 else 0, 1, 1536 // dp, tp > 1, dropout=False)
-        )
+        return planner.estimate(Sizes(dp, tp, pp, 1 if dp > 1 else 0, 1, 1536 // dp, tp > 1, **how))
 
     found = best_grid(
         512,

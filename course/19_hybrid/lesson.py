@@ -2,11 +2,11 @@
 # # 19 · Hybrid
 #
 # Eight GPUs stand in two nodes. A GPT lies on them as 2 × 2 × 2: two data, two pipeline, two tensor. Which rank sits
-# where is your choice; the arithmetic is the same. In the best place a step takes 32.7 ms.
+# where is your choice; the arithmetic is the same. In the best place a step takes 45.0 ms.
 # **How many ms does the same step take in the worst?**
 
 # %%
-guess = 35.0  # ms: change this number
+guess = 48.0  # ms: change this number
 
 # %% [markdown]
 # ## On paper: 8 ranks, one reshape
@@ -333,8 +333,9 @@ for place, order in PLACES.items():
 
 # %%
 from minidist.study.predict import Transformer, parameters
-from minidist.study.plan import EAGER, Machine, Planner, plan
-from minidist.study.plan import Network
+from minidist.study.step import EAGER, Machine, Planner
+from minidist.study.plan import plan
+from minidist.study.step import Network
 
 
 def per_rank(b, M=2, L=2, S=2, H=4096, T=2048):
@@ -397,10 +398,8 @@ class Placed(Network):
     def _net(self, n, stride):
         return super()._net(n, self.at(stride))
 
-    def send(self, stride, nbytes):  # the mean over all edges: some may be inside a node
-        hop, edges = self.at(stride), self.grid.pp - 1
-        links = [self.link((s + 1) * hop, s * hop) for s in range(edges)]
-        return sum(link.alpha + nbytes * link.beta for link in links) / edges
+    def _edge(self, first, second, width):  # between two stages: some edges may be inside a node
+        return {self.link(self.at(second), self.at(first))}
 
 
 # %%
@@ -415,8 +414,11 @@ def predicted(model, cluster, kernels, machine, sizes, order, algorithm="ring"):
 
 
 def small(order, b):
-    sizes = Sizes(2, 2, 2, micro_batch=b, micro_batches=2, precision="all 16 bits")
-    return predicted(Transformer(**GPT), NODES, EAGER, Machine(NODES.device.ideal), sizes, order)
+    how = dict(precision="all 16 bits", attention="fused")
+    sizes = Sizes(2, 2, 2, micro_batch=b, micro_batches=2, **how)
+    return predicted(
+        Transformer(**GPT), NODES, EAGER, Machine(NODES.device, kernels=EAGER), sizes, order
+    )
 
 
 bars = {
@@ -436,8 +438,8 @@ points = {
     place: ([4096 * b for b in SIZES], [1e3 * ran[place, b][0] for b in SIZES]) for place in PLACES
 }
 errors = {key: small(PLACES[key[0]], key[1]).total / took - 1 for key, (took, _) in ran.items()}
-assert all(abs(e) < 0.07 for key, e in errors.items() if key != ("data between nodes", 1))
-assert -0.15 < errors["data between nodes", 1] < -0.12
+assert all(abs(e) < 0.05 for key, e in errors.items() if key != ("data between nodes", 1))
+assert -0.085 < errors["data between nodes", 1] < -0.07
 assert (
     min((took, place) for (place, b), (took, _) in ran.items() if b == 4)[1] == "data between nodes"
 )
@@ -456,24 +458,24 @@ study.curves(
 )
 
 # %% [markdown]
-# Five of six points within 7 %; of data between nodes, with few tokens, the planner says 14 % too little. So it
-# names the wrong place twice. With 4,096 tokens the worst is **data** between nodes; by the lines it is tensor, by a
-# hair. With 16,384 the worst is **tensor**, which waits in the bubble, too: slower layers make a slower fill. The best
-# is data, a little before pipeline; by the lines it is pipeline. Do not believe a plan's last 5 %.
+# Five of six points lie within 5 % of the lines; for data between nodes, with few tokens, the planner says 8 % too
+# little. So it names the wrong place twice. With 4,096 tokens the worst is **data** between nodes; by the lines it is
+# tensor, by 3 %. With 16,384 the worst is **tensor**, which waits in the bubble, too: slower layers make a slower fill.
+# The best is data, 3 % before pipeline; by the lines it is pipeline. Do not believe a plan's last 5 %.
 
 # %%
 best, worst = (f(took for (_, b), (took, _) in ran.items() if b == 4) for f in (min, max))
-assert round(1e3 * best, 1) == 32.7 and round(1e3 * worst, 1) == 48.7
+assert round(1e3 * best, 1) == 45.0 and round(1e3 * worst, 1) == 61.2
 study.bars(
     {"your guess": guess, "worst place": round(1e3 * worst, 1)},
-    target=32.7,
+    target=45.0,
     note="best place",
     unit="ms",
     title="A step of 16,384 tokens a data rank",
 )
 
 # %% [markdown]
-# **48.7 ms**, 1.5 times as long. The same FLOPs, the same messages, the same losses: only the rank numbers differ. And
+# **61.2 ms**, 1.4 times as long. The same FLOPs, the same messages, the same losses: only the rank numbers differ. And
 # no error is raised. What crossed the network in the worst place?
 
 # %%
@@ -491,7 +493,7 @@ study.mesh(
 # 100 Gbit/s card for every two GPUs. Here is its grid. A node holds two tensor groups.
 
 # %%
-from minidist.study.plan import bloom
+from minidist.study.runs import bloom
 
 BLOOM = next(run for run in bloom() if "L 70 a 128, 8·4·12" in run.name)
 study.mesh(Grid(dp=8, pp=12, tp=4), BLOOM.cluster)
@@ -508,7 +510,7 @@ nbytes = {
     # gradients there and back, parameters back
     "data": 7 / 8 * (2 * 4 + 2) * parameters(BLOOM.model) / 48,
 }
-machine = Machine(BLOOM.cluster.device, torch.float16, BLOOM.kernels.launch)
+machine = Machine(BLOOM.cluster.device, torch.float16, BLOOM.kernels)
 said = {
     place: predicted(
         BLOOM.model, BLOOM.cluster, BLOOM.kernels, machine, BLOOM.grids[0], order, "hierarchical"
@@ -546,9 +548,9 @@ study.table(
 # %%
 assert (
     abs(seconds.total / BLOOM.seconds - 1) < 0.03
-    and 3.5 * said["tensor between nodes"].total > 8 * seconds.total
+    and 8 < 3.5 * said["tensor between nodes"].total / seconds.total < 8.2
 )
-assert abs(said["data between nodes"].total / seconds.total - 1) < 0.01
+assert 1.02 < said["data between nodes"].total / seconds.total < 1.04
 study.stacked(
     {place: step.parts for place, step in said.items()},
     unit="s",
@@ -557,10 +559,10 @@ study.stacked(
 )
 
 # %% [markdown]
-# BLOOM took 3.5 months. With tensor groups across nodes it would have been more than eight. Pipeline or data outermost:
-# less than 1 % between them; what the gradients lose, half of the pipeline's edges win. Hence the rule: **tensor inside
-# the node; pipeline and data between nodes**. Megatron's order is pp, dp, tp, from outside in: data partners are closer
-# than pipeline partners.
+# BLOOM took 3.5 months. With tensor groups across nodes it would have been eight. With data outermost it is 3 % slower
+# than with the pipeline there: gradients lose, and that half of the pipeline's edges are inside a node then helps
+# little, as the others set the pace. Hence the rule: **tensor inside the node; pipeline and data between nodes**.
+# Megatron's order is pp, dp, tp, from outside in: data partners are closer than pipeline partners.
 #
 # ## Break it: ranks that disagree
 #
@@ -617,12 +619,18 @@ for name, gpus in (("13 B", "h100"), ("30 B", "h100"), ("65 B", "h100"), ("30 B"
     )
     sizes = [
         f"{e.grid.data}·{e.grid.pipeline}·{e.grid.tensor}, ZeRO {e.grid.zero}"
+        + ", recomputed" * (e.grid.recompute == "full")
         for e in (without, split)
     ]
     rows.append((f"{name}, {gpus.upper()}", *sizes, split.step.total / without.step.total))
 assert (
-    rows[0][-1] > 1.05 and 1 <= rows[1][-1] < 1.01 and rows[2][-1] < 0.92 and 0.98 < rows[3][-1] < 1
+    1.01 < rows[0][-1] < 1.02
+    and rows[2][-1] < 0.9
+    and all(0.96 < rows[i][-1] < 0.97 for i in (1, 3))
 )
+alone = [row[1].startswith("64·1·1, ZeRO 3") for row in rows]
+assert alone == [True, False, True, True] and "recomputed" in rows[2][1]
+assert not any("recomputed" in size for i in (0, 1, 3) for size in rows[i][1:3])
 study.table(
     [(*row[:3], f"{row[3] - 1:+.1%}") for row in rows],
     ["model", "best without tensor (d·p·t)", "best with tensor", "time with it"],
@@ -630,9 +638,11 @@ study.table(
 )
 
 # %% [markdown]
-# The rule holds, on these machines: at 13 B tensor costs 5.6 %, at 30 B it is even, to 1 %, at 65 B it wins 9 %. Mind
-# the first column: up to 30 B *one* axis is enough, data with ZeRO 3. A grid is for what does not fit, or for more
-# ranks than the batch has sequences.
+# On these machines none of the three *needs* it: all fit without. At 13 B tensor costs 2 %, at 30 B it wins some 3 %;
+# either is less than the planner's mean error. At 65 B it wins 11 %. Mind the first column: in three of four rows the
+# best without tensor is *one* axis, data with ZeRO 3. At 65 B it computes every layer twice in order to fit, and so it
+# loses. A grid is for what would have to be recomputed otherwise, for what does not fit at all, or for more ranks than
+# the batch has sequences.
 #
 # ## On processes, and on a cluster
 #
@@ -662,8 +672,9 @@ study.table(
 # - Each technique talks over its own axis, and knows of no other. In float64 the result is the serial one.
 # - Tensor sends nearly $8N$ a layer and micro-batch and cannot hide: inside the node. A pipeline sends N an edge and
 #   micro-batch, each way. Data sends the same for any number of tokens.
-# - A wrong place costs time (1.5 times here, 2.4 times BLOOM) and nothing tells you. A wrong group costs the model.
-# - Up to 30 B on 64 H100: data and ZeRO alone.
+# - A wrong place costs time (1.4 times here, 2.3 times for BLOOM) and nothing tells you. A wrong group costs the
+#   model.
+# - At 13 B on 64 H100, data and ZeRO alone are fastest; at 65 B tensor parallelism wins 11 %.
 #
 # ## Papers
 #

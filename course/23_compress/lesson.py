@@ -198,7 +198,7 @@ def dgc_step(comm, own, u, v, velocity, g, epoch):
     g = clipped(g / comm.size, own["limit"], comm.size)
     v.add_(u.mul_(0.9).add_(g) if own["correct"] else g)
     sparsity = (*own["warm_up"], own["sparsity"])[min(epoch, len(own["warm_up"]))]
-    places = v.abs().topk(max(1, round((1 - sparsity) * len(v)))).indices
+    places = v.abs().topk(len(v) - int(sparsity * len(v))).indices
     total = summed(comm, v[places], places, len(v))
     v[places if own["keep"] else slice(None)] = 0
     if own["mask"]:

@@ -83,7 +83,7 @@ study.curves(
 #
 # For each matrix (2 dimensions or more), with norms ‖·‖ of the whole tensor:
 #
-# - ratio = trust · ‖w‖ / (‖g‖ + decay · ‖w‖), and 1 where ‖w‖ or ‖g‖ is 0
+# - ratio = trust · ‖w‖ / (‖g‖ + decay · ‖w‖), and 1 where ‖w‖ or the denominator is 0. A ‖g‖ of 0 alone is no exception
 # - v ← momentum · v + lr · ratio · (g + decay · w), and w ← w − v
 #
 # Anything with fewer dimensions, such as a bias, is stepped plainly: ratio 1, decay 0.
@@ -105,7 +105,7 @@ def lars_step(weights, grads, velocities, lr, trust, decay, momentum):
         ratio, b = 1.0, 0.0
         if w.dim() > 1:
             b = decay
-            if w.norm() > 0 and g.norm() > 0:
+            if w.norm() > 0 and g.norm() + b * w.norm() > 0:
                 ratio = trust * w.norm() / (g.norm() + b * w.norm())
         v.mul_(momentum).add_(lr * ratio * (g + b * w))
         w.sub_(v)

@@ -145,7 +145,7 @@ all_g = math.sqrt(sum(float(g.norm()) ** 2 for g in grads))
             ),
             (
                 """
-if w.norm() > 0 and g.norm() > 0:
+if w.norm() > 0 and g.norm() + b * w.norm() > 0:
     ratio = trust * w.norm() / (g.norm() + b * w.norm())
 """,
                 """
@@ -167,12 +167,12 @@ if all_w > 0 and all_g > 0:
         old="""
 if w.dim() > 1:
     b = decay
-    if w.norm() > 0 and g.norm() > 0:
+    if w.norm() > 0 and g.norm() + b * w.norm() > 0:
         ratio = trust * w.norm() / (g.norm() + b * w.norm())
 """,
         new="""
 b = decay if w.dim() > 1 else 0.0
-if w.norm() > 0 and g.norm() > 0:
+if w.norm() > 0 and g.norm() + b * w.norm() > 0:
     ratio = trust * w.norm() / (g.norm() + b * w.norm())
 """,
     ),
@@ -283,10 +283,22 @@ w.data = w - v
         "lars_step",
         "a norm of 0 is not looked at",
         old="""
-if w.norm() > 0 and g.norm() > 0:
+if w.norm() > 0 and g.norm() + b * w.norm() > 0:
     ratio = trust * w.norm() / (g.norm() + b * w.norm())
 """,
         new="ratio = trust * w.norm() / (g.norm() + b * w.norm())",
+    ),
+    Bug(
+        "lars_step",
+        "the whole decay, without the ratio, where a gradient is 0",
+        old="if w.norm() > 0 and g.norm() + b * w.norm() > 0:",
+        new="if w.norm() > 0 and g.norm() > 0:",
+    ),
+    Bug(
+        "lars_step",
+        "a denominator of 0 is not looked at",
+        old="if w.norm() > 0 and g.norm() + b * w.norm() > 0:",
+        new="if w.norm() > 0:",
     ),
     Bug(
         "lars_step",

@@ -563,7 +563,8 @@ study.bars(
 # ## The library's version
 #
 # SGD and AdamW *are* LARS and LAMB without a ratio. Public LAMBs disagree: this one corrects the moments for their
-# start at 0, as the paper does, and clamps nothing.
+# start at 0, as the paper does, and clamps nothing. A gradient of 0 is no exception to LARS, as in its paper: the step
+# is as long as any other, all of it decay. Weights of 0 are one: with a ratio of 0 they would never leave it.
 
 # %%
 display(study.source(LARS._ratio))

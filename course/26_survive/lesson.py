@@ -700,8 +700,9 @@ study.curves(
 # cluster. GPT-3 on 1,024 H100s. **Predict**: how many ways for tensor parallel, how many stages?
 
 # %%
-from minidist.study.plan import DEEPSPEED, Planner, errors, memory_table, picture, plan, time_table
-from minidist.study.plan import bloom_run
+from minidist.study.step import DEEPSPEED, Planner
+from minidist.study.plan import memory_table, picture, plan, time_table
+from minidist.study.runs import bloom_run, errors
 from minidist.study.plan import named
 
 found = plan("gpt3-175b", "h100:128x8", 1536)
@@ -726,18 +727,19 @@ study.table(rows, ["with", "seconds", "loses: "], title="The rivals")
 
 # %% [markdown]
 # A planner may say anything. Hold it against runs that took place: BLOOM's engineers wrote down 50 timings of runs on
-# 384 A100s (two stand there twice). One constant for the accelerator, none for a row:
+# 384 A100s (two stand there twice). No constant of the planner's belongs to a row:
 
 # %%
 said = errors("bloom")
 mean = sum(map(abs, said.time)) / len(said.time)
-assert 0.045 < mean < 0.055 and -0.27 < min(said.time) < -0.25 and max(said.time) < 0.11
-assert max(map(abs, said.memory)) < 0.16
+assert 0.045 < mean < 0.055 and -0.23 < min(said.time) < -0.22 and 0.14 < max(said.time) < 0.15
+off = sorted(map(abs, said.memory))
+assert len(off) == 29 and off[-2] < 0.09 and 0.23 < off[-1] < 0.25 and sum(off) / 29 < 0.04
 seconds = sorted((row.seconds, row.predicted.step.total) for row in said.rows)
 rows = {row.name: row for row in said.rows}
 b1, b4 = (rows[f"H 13824 L 78 a 64, 8·4·12, b {b}, B 2048, fp16"] for b in (1, 4))
-assert round(b1.seconds) == 148 and round(b1.predicted.step.total) == 110
-assert round(b4.seconds) == 107 and round(b4.predicted.step.total) == 108
+assert round(b1.seconds) == 148 and round(b1.predicted.step.total) == 115
+assert round(b4.seconds) == 107 and round(b4.predicted.step.total) == 113
 study.curves(
     {"as published": ([50, 160], [50, 160])},
     points={"predicted": tuple(zip(*seconds))},
@@ -747,9 +749,27 @@ study.curves(
 )
 
 # %% [markdown]
-# Mean error 5 %, the largest −26 %: micro-batches of 1 took 148 s in one of the runs, where the planner says 110. With
-# micro-batches of 4 it says 108; it was 107. What so small a product loses there, it does not know.
-# Memory: within 16 %.
+# Mean error 5 %, the largest −22 %: micro-batches of 1 took 148 s in one of the runs, where the planner says 115. With
+# micro-batches of 4 it says 113; it was 107. What so small a product loses there, it does not know.
+# Memory was written down for 29 of the runs: the planner is within 9 % of 28, and 24 % above one, with 47 GB for 38.
+#
+# How much of that was fitted? Six constants, on 116 published runs. Here they are, each with the runs on which it was
+# fitted:
+
+# %%
+from minidist.study.fit import all_runs, constants_table, written
+
+runs = all_runs()
+assert sum(map(len, runs.values())) == 116 and len(written(runs)) == 6
+constants_table(written(runs), runs)
+
+# %% [markdown]
+# BLOOM's 50 runs have a say in two of them: what large products reach of an A100, and what those of Megatron-LM reached
+# of that in 2021. A fit that is held against its own runs flatters itself. So `python -m minidist.study.fit` also
+# leaves runs out, fits without them, and predicts them then. The mean errors are 5.2 % for BLOOM, 3.2 % for
+# Megatron-LM's 5 runs, 3.3 % for the 5 of the paper on recomputation, 5.6 % for Megatron-Core's 4 on H100s, and for LLM
+# Foundry's 5.2 % on A100s and 4.9 % on H100s. (LLM Foundry's are left out a quarter at a time, as two constants are
+# theirs alone.) In memory one number was chosen on BLOOM's own runs: the 6 % that the allocator wastes.
 #
 # ## Read a plan: BLOOM
 #
@@ -772,7 +792,7 @@ row = dict(
 )
 run = bloom_run(row, 105.0, 59.5)
 ours = run.predicted
-assert abs(ours.step.total / 105 - 1) < 0.03 and abs(ours.total / 59.5e9 - 1) < 0.08
+assert abs(ours.step.total / 105 - 1) < 0.03 and abs(ours.total / 59.5e9 - 1) < 0.02
 study.table(
     [
         ("seconds a step", 105.0, ours.step.total, f"{ours.step.total / 105 - 1:+.1%}"),
@@ -784,14 +804,16 @@ study.table(
 
 # %% [markdown]
 # Improve it. First only attention's scores are computed again. Then sequence parallelism (lesson 14). Then today's
-# kernels and settings, all at once: fused attention, no dropout, launches that do not wait, gradients reduced beside
-# the backward. **Predict** which gains most, and whether each fits into 80 GB.
+# kernels and settings, all at once: fused attention, which keeps no scores, so that nothing is computed again; no
+# dropout, today's products, launches that do not wait, gradients reduced beside the backward. **Predict** which gains
+# most, and whether each fits. (The 80 GB of an A100 are 85·10⁹ bytes.)
 
 # %%
 from dataclasses import replace
-from minidist.study.plan import FUSED, Machine, jean_zay
+from minidist.study.catalog import jean_zay
+from minidist.study.step import FUSED, Machine
 
-machine = lambda kernels: Machine(run.cluster.device, torch.bfloat16, kernels.launch)
+machine = lambda kernels: Machine(run.cluster.device, torch.bfloat16, kernels)
 old = Planner(run.model, run.cluster, DEEPSPEED, machine(DEEPSPEED))
 new = Planner(run.model, run.cluster, FUSED, machine(FUSED))
 grid = run.grids[0]
@@ -802,16 +824,18 @@ steps = {
     "as it ran": old.estimate(grid),
     "scores alone recomputed": old.estimate(wide),
     "and sequence parallel": old.estimate(lean),
-    "and today's kernels": new.estimate(replace(lean, dropout=FUSED.explicit)),
+    "and today's kernels": new.estimate(
+        replace(lean, recompute="none", dropout=False, attention="fused")
+    ),
 }
 
 # %%
 assert [one.over > 0 for one in steps.values()] == [False, True, False, False]
-assert [round(one.total / 1e9) for one in steps.values()][1:3] == [106, 77]
+assert [round(one.total / 1e9) for one in steps.values()][1:3] == [113, 82]
 totals = [one.step.total for one in steps.values()]
-assert totals == sorted(totals, reverse=True) and 0.66 < totals[-1] / totals[0] < 0.68
+assert totals == sorted(totals, reverse=True) and 0.60 < totals[-1] / totals[0] < 0.62
 same = lambda one: (one.data, one.tensor, one.pipeline, one.zero, one.micro_batch, one.recompute)
-assert same(free.best.grid) == same(lean)  # of all grids
+assert same(free.best.grid) == same(replace(lean, recompute="none"))  # of all grids
 study.stacked(
     {name: one.step.parts for name, one in steps.items()},
     unit="s",
@@ -820,20 +844,21 @@ study.stacked(
 )
 
 # %% [markdown]
-# A third of the time was paid for recomputing whole layers, and for the kernels and settings of 2022. To keep the
-# layers alone would need 106 GB; with sequence parallelism it is 77. Of all grids the planner takes the same 8 × 12 ×
-# 4: BLOOM's engineers searched well. (When tensor parallel is needed at all, lesson
-# 19 asks.)
+# Two fifths of the time were paid for recomputing whole layers, and for the kernels and settings of 2022. To keep all
+# but the scores would need 113 GB; with sequence parallelism it is 82. Of all grids the planner takes the same 8 × 12 ×
+# 4: BLOOM's engineers searched well. (When tensor parallel is needed at all, lesson 19 asks.)
 #
 # ## What it costs
 #
 # A run of T tokens needs 6ΨT FLOPs, and attention's products beside: 2.8 % in GPT-3's plan above. **MFU** counts what
-# the model needs against the peak. The planner counts attention, too: its 46.9 % would be 45.6 % by 6ΨT alone. **HFU**
+# the model needs against the peak. The planner counts attention, too: its 43.4 % would be 42.2 % by 6ΨT alone. **HFU**
 # counts also what is computed again. BLOOM says 149 TFLOP/s, recomputation counted:
 
 # %%
-from minidist.study.predict import implied_mfu
+from minidist.study.predict import implied_mfu, parameters
 
+alone = 6 * parameters(found.model) * 1536 * 2048 / (found.seconds * 1024 * found.machine.peak)
+assert round(found.mfu, 3) == 0.434 and round(alone, 3) == 0.422
 [achieved] = [
     row["value"]
     for row in study.published("training_runs")

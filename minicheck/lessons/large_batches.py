@@ -136,6 +136,7 @@ class LarsStep(Report):
             ("3 steps with decay and momentum", (3, 0.2, 0.8, None, None)),
             ("weights that are 0", (1, 0.1, 0.9, 0, None)),
             ("a gradient that is 0", (2, 0.1, 0.9, None, 3)),
+            ("a gradient that is 0, without decay", (1, 0.0, 0.9, None, 3)),
             ("a trust of 20 and more", (2, 0.1, 0.95, None, None)),
             ("a nan in a gradient", (2, 0.1, 0.5, None, None)),
         )

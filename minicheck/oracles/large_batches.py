@@ -86,7 +86,9 @@ class Lars:
             b = decay * ((matrix and slip != "no decay") or slip == "bias decayed")
             below = {"one norm": (g + b * w).norm(), "g alone": steep}.get(slip, steep + b * wide)
             ratio = trust * wide / below
-            if not (wide > 0 and steep > 0) and slip != "nan":
+            if not (wide > 0 and steep + b * wide > 0) and slip != "nan":
+                ratio = 1.0
+            if slip == "whole decay" and not steep > 0:
                 ratio = 1.0
             if slip == "plain" or not (matrix or slip == "bias trusted"):
                 ratio = 1.0
@@ -97,6 +99,7 @@ class Lars:
 
 
 LARS_SLIPS = {
+    "whole decay": "‖g‖ is 0, and decay · ‖w‖ is not: the ratio is trust / decay, as by the formula.",
     "plain": "That is SGD's: a matrix' step is times trust · ‖w‖ / (‖g‖ + decay · ‖w‖).",
     "all": "The norms are those of all tensors together: each has a ratio of its own.",
     "g alone": "The ratio's denominator is ‖g‖ + decay · ‖w‖: the decay is part of what is scaled.",
@@ -105,7 +108,7 @@ LARS_SLIPS = {
     "outside": "The rate is within the momentum: v ← momentum·v + lr·…, and w ← w − v. It differs when lr changes.",
     "bias trusted": "It has fewer than 2 dimensions, and is stepped plainly: no ratio.",
     "bias decayed": "It has fewer than 2 dimensions, and is stepped plainly: no decay.",
-    "nan": "A norm is 0. Then the ratio is 1, whatever the formula gives.",
+    "nan": "‖w‖ is 0, or all below the line: then the ratio is 1, whatever the formula gives.",
 }
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
-from math import exp
+from math import ceil, exp
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -50,8 +50,12 @@ class Device:
 
     flops: peak FLOP/s of matrix products, by dtype, as its data sheet says.  memory: bytes.  bandwidth: of that
     memory, bytes/s.  launch: seconds that an operation takes to start, however small it is.
-    efficiency: the part of the data sheet, of FLOP/s and of bytes/s alike, that an operation reaches; None where nobody
-    has measured it.  tiles: of a product's result, how many are worked on at once; 0: products have no tiles.
+    What it reaches of that, parts from 0 to 1: efficiency, of FLOP/s, by a large product; None where nobody has measured
+    it, and then a World charges all of the data sheet.  streaming, of bytes/s; None: as `efficiency`.  attention, of
+    FLOP/s, by fused attention; None: as `efficiency`, whatever the sizes.  portable: what kernels that were written for
+    no device in particular reach of `attention`.
+    softmax: so many numbers of a head cost as much as the exponential of a score.  tiles: of a product's result, how many
+    are worked on at once; 0: products have no tiles.
     """
 
     name: str
@@ -61,10 +65,15 @@ class Device:
     launch: float = 0.0
     efficiency: float | None = None
     tiles: int = 0
+    streaming: float | None = None
+    attention: float | None = None
+    portable: float = 1.0
+    softmax: float = 48
 
     def __post_init__(self):
-        if self.efficiency is not None:
-            number(self.efficiency, "the efficiency of a device is from 0 to 1", 0, 1)
+        for name in ("efficiency", "streaming", "attention", "portable"):
+            if getattr(self, name) is not None:
+                number(getattr(self, name), f"the {name} of a device is from 0 to 1", 0, 1)
 
     def peak(self, dtype: torch.dtype | None) -> float:
         """FLOP/s at `dtype`; ValueError if the device has no figure for it."""
@@ -77,13 +86,98 @@ class Device:
 
     @property
     def ideal(self) -> Device:
-        """The device that reaches all of its data sheet: the one whose time a World charges."""
-        return replace(self, efficiency=1.0, tiles=0)
+        """The device that reaches all of its data sheet: the roofline as it is drawn."""
+        return replace(self, efficiency=1.0, tiles=0, streaming=None, attention=None, portable=1.0)
 
     def part(self, of: int) -> Device:
         """One of `of` equal parts of its speed and its memory. An operation starts as fast as on the whole."""
         flops = {dtype: peak / of for dtype, peak in self.flops.items()}
         return replace(self, flops=flops, memory=self.memory // of, bandwidth=self.bandwidth / of)
+
+    # How long a device takes: for what its memory bounds, for products of matrices, and for fused attention.
+    #
+    #     moving      bytes / (streaming·bandwidth)
+    #     product     max(FLOPs of whole tiles in whole rounds / (efficiency·peak), moving)
+    #     attention   max(4·(d + softmax)·heads·T·(columns + START) / (attention·peak), moving), columns = T/2 if causal
+    #
+    # What a product loses beside follows from its sizes. Its result is cut into tiles, which the processors take in
+    # rounds, and the last round is not full. A tile of k steps has to be begun and ended, which takes as long as RAMP
+    # steps of the fastest dtype. Where there are few tiles, k is cut into parts, each a tile of its own. A row that is not
+    # a multiple of 16 bytes cannot be loaded for the tensor cores, and runs at fp32's peak.
+    #
+    # Attention makes its scores tile by tile: each row of tiles is begun anew, which costs as much as START columns; and
+    # a score has an exponential, which costs as much as `softmax` more numbers of a head. A backward makes five products
+    # for two.
+    #
+    # RAMP and START were fitted on one H100, by a grid search (docs/h100.csv: 123 products of 20 µs and more, 3.4 % from
+    # what was measured on average, and 48 rows of attention, 2.9 %; tests/comm/test_cluster.py). They belong to the way
+    # such kernels are built, and serve all devices. Sources: Williams et al. 2009, the roofline; NVIDIA, "Matrix
+    # Multiplication Background User's Guide", tile and wave quantization, tensor core requirements; Osama et al. 2023,
+    # "Stream-K", section 2, split products; Dao 2023, "FlashAttention-2", section 3.
+
+    def moving(self, nbytes: float) -> float:
+        """Seconds in which `nbytes` are read or written."""
+        part = self.efficiency if self.streaming is None else self.streaming
+        return nbytes / ((1.0 if part is None else part) * self.bandwidth)
+
+    def computing(self, flops: float, dtype: torch.dtype | None) -> float:
+        """Seconds of so many FLOPs in large products."""
+        if not flops:
+            return 0.0
+        return flops / ((1.0 if self.efficiency is None else self.efficiency) * self.peak(dtype))
+
+    def product(self, m: int, n: int, k: int, count: int, dtype: torch.dtype | None) -> float:
+        """Seconds of `count` products in one operation, (m, k) by (k, n) each, without its launch."""
+        assert dtype is not None, "a product has operands"
+        size = dtype.itemsize
+        moving = self.moving(size * count * (m * k + k * n + m * n))
+        if not self.tiles:
+            return max(self.computing(2 * m * n * k * count, dtype), moving)
+        peak = self.peak(dtype)
+        if n * size % 16 or k * size % 16:
+            peak = min(peak, self.peak(torch.float32))
+        start = RAMP / max(self.flops.values())
+        rounds = [
+            ceil(count * ceil(m / a) * ceil(n / b) * parts / self.tiles)
+            * (k / parts / peak + start)
+            for a, b in TILES
+            for parts in SPLITS
+        ]
+        part = 1.0 if self.efficiency is None else self.efficiency
+        return max(2 * self.tiles * TILE * min(rounds) / part, moving)
+
+    def fused_attention(
+        self,
+        heads: int,
+        queries: int,
+        keys: int,
+        d: int,
+        dtype: torch.dtype | None,
+        causal: bool = True,
+        backward: bool = False,
+        native: bool = True,
+    ) -> float:
+        """Seconds of one operator, without its launch. heads: of all sequences, of d numbers each.
+
+        native: its kernels were written for this device, not for the one before.
+        """
+        assert dtype is not None, "attention has operands"
+        nbytes = (2 if backward else 1) * dtype.itemsize * heads * d * 2 * (queries + keys)
+        flops = (10 if backward else 4) * heads * queries * keys * d
+        if self.attention is None:
+            return max(self.computing(flops, dtype), self.moving(nbytes))
+        columns = (keys / 2 if causal else keys) + START[backward]
+        flops = (10 if backward else 4) * heads * queries * columns * (d + self.softmax)
+        part = self.attention * (1.0 if native else self.portable)
+        return max(flops / (part * self.peak(dtype)), self.moving(nbytes))
+
+
+TILES = (128, 256), (256, 128)
+TILE = 128 * 256
+SPLITS = 1, 2, 4, 8
+RAMP = 160
+START = 200, 560
+"""Of attention's forward, and of its backward, in columns."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +280,9 @@ def _mixed(word: int) -> int:
 
 
 TERA, GIGA = 1e12, 1e9
+# What a data sheet calls 80 GB of HBM are 80 GiB, of which CUDA offers some 99 %: PyTorch's messages of memory that is out
+# name 79.15 GiB of an A100's or H100's 80, 39.59 of 40, 31.75 of a V100's 32.
+HBM = 0.99 * 2**30
 LAUNCH = 5e-6  # assumption: an operation of eager PyTorch on a GPU, mostly the host's work
 
 # nccl.csv, hwLatencies, Ring, Simple: NVLINK, PCI, NET.
@@ -213,10 +310,14 @@ def gpu(
     double: float,
     memory: float,
     bandwidth: float,
-    efficiency: float,
     tiles: int,
+    efficiency: float,
+    streaming: float,
+    attention: float,
+    portable: float = 1.0,
+    softmax: float = 48,
 ) -> Device:
-    """TFLOP/s of fp16 and bf16, of fp32 and of fp64; GB; TB/s; the part of it that is reached, and processors."""
+    """TFLOP/s of fp16 and bf16, of fp32 and of fp64; GB of HBM; TB/s; processors; and what is reached, as a `Device` has it."""
     flops = {
         bfloat16: tensor * TERA,
         float16: tensor * TERA,
@@ -226,11 +327,15 @@ def gpu(
     return Device(
         name,
         flops,
-        int(memory * GIGA),
+        int(memory * HBM),
         bandwidth * TERA,
         LAUNCH,
-        efficiency=efficiency,
-        tiles=tiles,
+        efficiency,
+        tiles,
+        streaming,
+        attention,
+        portable,
+        softmax,
     )
 
 
@@ -239,21 +344,29 @@ def gpu(
 V100 = Device(
     "V100 SXM",
     {float16: 125.0 * TERA, bfloat16: 15.7 * TERA, float32: 15.7 * TERA, float64: 7.8 * TERA},
-    int(32 * GIGA),
+    int(32 * HBM),
     0.9 * TERA,
     LAUNCH,
-    efficiency=0.76,
+    efficiency=0.82,
     tiles=80,
+    streaming=0.81,
 )
 # hardware.csv, by device: fp16_dense = bf16_dense, fp32, HBM_capacity, HBM_bandwidth. fp64 is an assumption
-# (the makers' data sheets, without tensor cores). The efficiency of the A100 was chosen on published runs (study.plan);
-# that of the others is an assumption: the A100's times what the best product reaches of the data sheet, over what it
-# reaches there (hardware.csv, max_achievable_matmul_bf16: 86.9 % on A100, 80.3 % on H100, 77.6 % on B200); a V100 as
-# an A100. The last figure counts its processors.
-A100 = gpu("A100 SXM", 312.0, 19.5, 9.7, 80.0, 2.0, 0.76, 108)
-H100 = gpu("H100 SXM", 989.0, 67.0, 34.0, 80.0, 3.35, 0.70, 132)
-H200 = gpu("H200 SXM", 989.0, 67.0, 34.0, 141.0, 4.8, 0.70, 132)
-B200 = gpu("B200 SXM", 2250.0, 80.0, 40.0, 180.0, 8.0, 0.68, 148)
+# (the makers' data sheets, without tensor cores). Then: its processors, and what is reached.
+#
+#     efficiency   A100, H100: fitted on published runs (study.fit). In bursts of 20 ms the products of one H100 reach 0.73,
+#                  and its layers 0.68 (docs/h100.csv); a training run is long and hot. Assumptions: an H200 as an H100; a
+#                  B200 as an H100, times 77.6/80.3 (hardware.csv, max_achievable_matmul_bf16); a V100 as an A100
+#     streaming    0.81: the median of that H100's copies, sums, norms, GELU and AdamW. Assumption: all of them alike
+#     attention    0.81: fitted on that H100's. It serves the A100, too, where it gives 0.67 of the peak for long sequences
+#                  and heads of 128: FlashAttention-2 reaches 50 to 73 % (Dao 2023, abstract). Assumption: the others alike
+#     portable     A100, H100: fitted (study.fit). Assumption: the others as the H100
+#     softmax      48: fitted on that H100's. An A100 has half of it: 128 FLOPs of products in the time of an exponential,
+#                  where an H100 has about 256 (16 exponentials a clock and processor in both)
+A100 = gpu("A100 SXM", 312.0, 19.5, 9.7, 80.0, 2.0, 108, 0.82, 0.81, 0.81, 0.45, 24)
+H100 = gpu("H100 SXM", 989.0, 67.0, 34.0, 80.0, 3.35, 132, 0.64, 0.81, 0.81, 0.30)
+H200 = gpu("H200 SXM", 989.0, 67.0, 34.0, 141.0, 4.8, 132, 0.64, 0.81, 0.81, 0.30)
+B200 = gpu("B200 SXM", 2250.0, 80.0, 40.0, 180.0, 8.0, 148, 0.62, 0.81, 0.81, 0.30)
 
 
 def cpus(

@@ -39,12 +39,36 @@ from torch.utils.flop_counter import (
 # `bytes_moved(*arguments, out_val)`, set on its overload before the first call.
 
 
+class Product(NamedTuple):
+    """So many `products` of matrices in one call, (m, k) by (k, n) each."""
+
+    m: int
+    n: int
+    k: int
+    products: int
+
+
+class FusedAttention(NamedTuple):
+    """Of `heads` heads, those of all sequences, of `d` numbers each."""
+
+    heads: int
+    queries: int
+    keys: int
+    d: int
+    causal: bool
+    backward: bool
+
+
 class Cost(NamedTuple):
-    """FLOPs and bytes of a call, and the dtype of its operands, whose peak applies (None: no operand)."""
+    """FLOPs and bytes of a call, and the dtype of its operands, whose peak applies (None: no operand).
+
+    sizes: what decides beside, of a product or of fused attention; None where nothing does.
+    """
 
     flops: int
     nbytes: int
     dtype: torch.dtype | None
+    sizes: Product | FusedAttention | None = None
 
 
 def _attention(q, k, v, *_):
@@ -101,6 +125,24 @@ LACKING: dict[str, Callable[..., int]] = {
 }
 """Products that PyTorch's counter does not know, or counts wrongly: the positional arguments -> FLOPs."""
 
+
+def _one(a, b) -> Product:
+    return Product(a.shape[0], b.shape[1], a.shape[1], 1)
+
+
+def _many(a, b) -> Product:
+    return Product(a.shape[1], b.shape[2], a.shape[2], a.shape[0])
+
+
+PRODUCTS: dict[str, Callable[..., Product]] = {
+    "mm": lambda a, b, *_: _one(a, b),
+    "addmm": lambda x, a, b, *_: _one(a, b),
+    "_addmm_activation": lambda x, a, b, *_: _one(a, b),
+    "bmm": lambda a, b, *_: _many(a, b),
+    "baddbmm": lambda x, a, b, *_: _many(a, b),
+}
+"""The positional arguments of a product -> its sizes."""
+
 # views without saying so
 FREE = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "record_stream"}
 OVERWRITE = {
@@ -123,8 +165,8 @@ SEQUENCES = (list, tuple)
 
 class Operator:
     """What is known of an operator before it is called. `free`: it moves nothing; `view`: what it gives
-    lies where its operand lies; `composite`: it is made of others; `repeats`: on meta tensors of the same
-    form it gives the same form."""
+    lies where its operand lies; `composite`: it is made of others; `ours`: it is not PyTorch's;
+    `repeats`: on meta tensors of the same form it gives the same form."""
 
     __slots__ = (
         "changed",
@@ -134,9 +176,11 @@ class Operator:
         "gathers",
         "moved",
         "name",
+        "ours",
         "outs",
         "overwrites",
         "repeats",
+        "sizes",
         "view",
         "writes",
     )
@@ -164,11 +208,12 @@ class Operator:
         # in place, and not returned
         self.changed = [] if schema.returns else [i for i, _ in written]
         self.formula = _formula(func.overloadpacket, name)
+        self.sizes = PRODUCTS.get(name.removesuffix("_")) or _attention_sizes(name, schema)
         self.moved = getattr(func, "bytes_moved", None)
         aliases = any(
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
-        ours = not schema.name.startswith("aten::")
+        self.ours = ours = not schema.name.startswith("aten::")
         of_tensors = any("Tensor" in str(a.type) for a in schema.arguments)  # arange is of floats
         self.repeats = of_tensors and not (
             ours or self.composite or self.free or self.outs or aliases
@@ -186,11 +231,13 @@ class Operator:
             written += tensors(args[i] for i in self.changed)
         return read, written
 
-    def cost(self, args, kwargs, out, read: list[Tensor], written: list[Tensor]) -> Cost:
-        """The cost of a call that returned `out`, of these operands."""
+    def cost(
+        self, args, kwargs, out, read: list[Tensor], written: list[Tensor], results: Results
+    ) -> Cost:
+        """The cost of a call that returned `out`, of these operands. results: they remember its FLOPs."""
         if self.free:
             return Cost(0, 0, None)
-        flops = 0 if self.formula is None else self.formula(args, kwargs, out)
+        flops = results.flops(self, args, kwargs, out)
         dtype = (read or written)[0].dtype if read or written else None
         if self.moved is not None:
             return Cost(flops, self.moved(*args, **kwargs, out_val=out), dtype)
@@ -198,13 +245,32 @@ class Operator:
         taken = stored(read[len(tensors(args[:1])) :] if self.overwrites else read)
         if self.gathers:
             taken -= max(0, stored(read[:1]) - given)
-        return Cost(flops, taken + given, dtype)
+        sizes = None if self.sizes is None else self.sizes(*args)
+        return Cost(flops, taken + given, dtype, sizes)
 
 
 @cache
 def operator(func) -> Operator:
     """What is known of `func`, a torch._ops.OpOverload."""
     return Operator(func)
+
+
+def _attention_sizes(name: str, schema) -> Callable[..., FusedAttention] | None:
+    """The positional arguments of PyTorch's fused attention -> its sizes; None for another operator."""
+    if not name.startswith("_scaled_dot_product_") or "math" in name:
+        return None
+    names = [argument.name for argument in schema.arguments]
+    backward = name.endswith("_backward")
+    first = names.index("query")
+    place = names.index("is_causal")
+
+    def sizes(*args) -> FusedAttention:
+        q, k = args[first], args[first + 1]
+        causal = len(args) > place and args[place]
+        heads = q.shape[:-2].numel()
+        return FusedAttention(heads, q.shape[-2], k.shape[-2], q.shape[-1], causal, backward)
+
+    return sizes
 
 
 def _formula(packet, name: str) -> Callable[[tuple, Mapping, Any], int] | None:
@@ -258,15 +324,39 @@ class _Form(NamedTuple):
     dtype: torch.dtype
 
 
+class _Number(NamedTuple):
+    """A number, or nothing, in place of a tensor."""
+
+    value: int | float | None
+
+
 class Results:
     """What operators gave on meta tensors, by operator and form: the `limit` that were asked for last."""
 
     def __init__(self, limit: int = FORMS):
         self.limit = limit
         self._gave: OrderedDict[tuple, Any] = OrderedDict()
+        self._flops: dict[tuple, int] = {}
 
     def __len__(self) -> int:
         return len(self._gave)
+
+    def flops(self, known: Operator, args: tuple, kwargs: Mapping[str, Any], out: Any) -> int:
+        """Of a call that returned `out`; 0 where `known` has no formula.
+
+        PyTorch's counter takes longer for a product than all else that a World does with it.
+        """
+        if known.formula is None:
+            return 0
+        form = None if known.ours else _form((args, *kwargs.items()))
+        if form is None:
+            return known.formula(args, kwargs, out)
+        form = known, form
+        if form not in self._flops:
+            if len(self._flops) == self.limit:
+                self._flops.clear()
+            self._flops[form] = known.formula(args, kwargs, out)
+        return self._flops[form]
 
     def call(self, known: Operator, func, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         """What `func(*args, **kwargs)` returns, of which `known` is known."""
@@ -287,10 +377,12 @@ class Results:
 
 def _form(value) -> Any:
     """What of an argument decides what is given; None where it is not known to repeat: a tensor with data."""
-    if isinstance(value, Tensor):
-        if type(value) not in PLAIN or not value.is_meta or value.layout is not torch.strided:
+    if type(value) in PLAIN:
+        if not value.is_meta or value.layout is not torch.strided:
             return None
         return _Form(value.shape, value.stride(), value.dtype)
+    if isinstance(value, Tensor):
+        return None
     if isinstance(value, SEQUENCES):
         forms = tuple(map(_form, value))
         return None if None in forms else forms
@@ -303,8 +395,10 @@ def _remembered(out, args: tuple) -> Any:
     if isinstance(out, SEQUENCES):
         forms = [_remembered(x, args) for x in out]
         return None if None in forms else type(out)(forms)
+    if out is None or type(out) in (int, float):
+        return _Number(out)
     if not isinstance(out, Tensor):
-        return (out,) if out is None else None
+        return None
     for place, x in enumerate(args):
         if out is x:
             return place
@@ -317,4 +411,6 @@ def _again(form, args: tuple) -> Any:
         return torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
     if isinstance(form, int):
         return args[form]
-    return None if form == (None,) else type(form)([_again(each, args) for each in form])
+    if isinstance(form, _Number):
+        return form.value
+    return type(form)([_again(each, args) for each in form])

@@ -15,7 +15,7 @@ import functools
 import math
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .base import Host
 from .clock import Clock, Fiber
 from .cluster import Cluster, Device, HostPart
-from .costs import Cost, Operator, Results, operator, stored
+from .costs import Cost, FusedAttention, Operator, Product, Results, operator, stored
 from .trace import CATEGORIES, OnHost, Timeline, Trace
 
 # ------------------------------------------------------------
@@ -92,7 +92,7 @@ class Ledger:
         self._which = array("q")
         self._change = array("q")
         self._accumulated: tuple | None = None
-        self._open = True
+        self.open = True
         self.hosted = False  # whether anything has lain in the host's memory
         self.copied = [0, 0]  # bytes from the device to the host, and back
 
@@ -136,7 +136,7 @@ class Ledger:
         """An operator that began at `start` has read and written, or given, these dense tensors.
 
         host: what it gave is in the host's memory.  nothing_new: it gave no memory that it had not read."""
-        if not self._open:
+        if not self.open:
             return
         node: Any = torch._C._current_autograd_node()
         accumulates = node is not None and type(node).__name__ == "AccumulateGrad"
@@ -158,7 +158,7 @@ class Ledger:
 
     def claim(self, x: Tensor, category: int, since: float | None = None) -> None:
         """`x` belongs to `category`. If it has not been seen it is there since `since` seconds, or now."""
-        if self._open and x.layout is torch.strided:
+        if self.open and x.layout is torch.strided:
             self._claim(self._hold(x, self._now() if since is None else since, True), category)
 
     def stepped(self, optimizer: torch.optim.Optimizer, since: float | None = None) -> None:
@@ -181,7 +181,7 @@ class Ledger:
     def close(self) -> None:
         """Nothing is recorded from now on: the program is over."""
         self._live.clear()
-        self._open = False
+        self.open = False
 
     def __bool__(self) -> bool:
         """Whether it has ever held anything."""
@@ -273,9 +273,10 @@ def _values(state):
 
 
 # ------------------------------------------------------------
-# How operators are seen and charged: the roofline of each, added to the time of the fiber that runs it.
-#
-#     launch + max(FLOPs / peak FLOP/s of the dtype, bytes / bandwidth)       times the rank's slowness
+# How operators are seen and charged: the seconds that each takes on the device, added to the time of the fiber that runs
+# it: its launch, and what `Device` says of products, of fused attention, and of all else by its bytes; times the rank's
+# slowness. These are the functions and constants that the planner uses, too: where a device has no efficiency, what it
+# reaches is all of its data sheet.
 #
 # Views and allocations take no time. Each lane has a Charge of its own: what a stream computes takes the lane's time, so
 # streams overlap. What runs on another kind of device (a CPU tensor beside a GPU's) is free. What lies in the memory
@@ -287,12 +288,16 @@ COPIES = {"copy_", "_to_copy", "clone"}  # what may have operands on the host an
 
 
 def roofline(device: Device, cost: Cost) -> float:
-    """Seconds that a call takes on `device`, at the peak of its data sheet: `device.efficiency` is not charged.
-
-    Raises ValueError if it has no peak for the dtype of a product.
-    """
-    compute = cost.flops / device.peak(cost.dtype) if cost.flops else 0.0
-    return device.launch + max(compute, cost.nbytes / device.bandwidth)
+    """Seconds that a call takes on `device`. Raises ValueError if it has no peak for the dtype of a product."""
+    sizes = cost.sizes
+    if isinstance(sizes, Product):
+        compute = device.product(*sizes, cost.dtype)
+    elif isinstance(sizes, FusedAttention):
+        heads, queries, keys, d, causal, backward = sizes
+        compute = device.fused_attention(heads, queries, keys, d, cost.dtype, causal, backward)
+    else:
+        compute = device.computing(cost.flops, cost.dtype)
+    return device.launch + max(compute, device.moving(cost.nbytes))
 
 
 class Charge(TorchDispatchMode):
@@ -350,7 +355,7 @@ class Charge(TorchDispatchMode):
         read, written = known.operands(args, kwargs, out)
         places, there = self._places(known, read, written)
         if not known.free and (True in places or self._is_charged(read, written)):
-            cost = known.cost(args, kwargs, out, read, written)
+            cost = known.cost(args, kwargs, out, read, written, self.results)
             if True in places:
                 self._charge_host(known, cost, start, places, written)
             else:
@@ -399,6 +404,11 @@ class ModelledHost(Host):
 
     def __enter__(self) -> ModelledHost:
         for charge in charges():
+            if not charge.ledger.open:
+                raise RuntimeError(
+                    "this rank uses its host's memory, so its own must be followed: "
+                    "what lies where is known from that"
+                )
             charge.host += 1
         return self
 
@@ -481,19 +491,29 @@ class _Outermost(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def _nothing(known: Operator, cost: Cost, start: float, end: float) -> None:
+    """Record no span."""
+
+
 class Meter:
     """Charges the operators of all ranks of a run on `cluster`, and follows their memory on devices of type `where`.
 
     A cluster without a device charges no time. When it is left, `trace.memory` holds each rank's timeline,
-    `trace.host` what it had on its host, if anything.
+    `trace.host` what it had on its host, if anything; of those `followed`, and `trace.spans` has theirs alone.
     """
 
-    def __init__(self, clock: Clock, trace: Trace, cluster: Cluster, where: str):
+    def __init__(
+        self, clock: Clock, trace: Trace, cluster: Cluster, where: str, followed: Collection[int]
+    ):
         self.clock = clock
         self.trace = trace
         self.cluster = cluster
         self.where = where
+        self.followed = followed
         self.ledgers = [Ledger(functools.partial(self._now, rank)) for rank in range(trace.n)]
+        for rank, ledger in enumerate(self.ledgers):
+            if rank not in followed:
+                ledger.close()
         self._done = [count() for _ in range(trace.n)]  # operators of each rank
         self.results = Results()  # of all ranks: their operators are alike
         self._outermost, self._watch = _Outermost(), Watch()
@@ -506,7 +526,8 @@ class Meter:
     def __exit__(self, *exception) -> None:
         self._watch.__exit__(*exception)
         self._outermost.__exit__(*exception)
-        for rank, ledger in enumerate(self.ledgers):
+        for rank in sorted(self.followed):
+            ledger = self.ledgers[rank]
             self.trace.memory[rank] = ledger.timeline(self.where)
             if ledger.hosted:
                 self.trace.host[rank] = OnHost(ledger.timeline(HOST), *ledger.copied)
@@ -554,6 +575,8 @@ class Meter:
             None if host is None else functools.partial(host_seconds, host),
             self.results,
         )
+        if rank not in self.followed:
+            charge.note = _nothing
         return charge
 
     def _now(self, rank: int) -> float:

@@ -9,7 +9,7 @@ of the run elsewhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from html import escape
 from itertools import islice
@@ -260,11 +260,19 @@ class Message(NamedTuple):
     lane: str
 
 
+class Traffic(NamedTuple):
+    """Of a link: how many messages, and their bytes."""
+
+    messages: int
+    nbytes: int
+
+
 _TYPES = "iiqiddd"  # of a packed row's numbers: struct and numpy use the same letters
 _MESSAGE_ROW = Struct(f"={_TYPES}")
 _COLUMNS = np.dtype(
     list(zip(("src", "dst", "nbytes", "word", "start", "sent", "arrived"), _TYPES, strict=True))
 )
+_AT_ONCE = 1 << 20  # messages that are looked at together
 
 
 HEAD = ("start µs", "arrived µs", "from → to", "bytes", "label")
@@ -368,6 +376,30 @@ class Trace:
         if link is not None:
             rows = rows[(rows["src"] == link[0]) & (rows["dst"] == link[1])]
         return rows
+
+    def traffic(self, windows: Sequence[tuple[float, float]]) -> dict[tuple[int, int], Traffic]:
+        """What passed each link, by (src, dst), of the messages that started within their sender's window.
+
+        windows: (first, end) seconds of each rank, the end left out. ValueError for another number of them than ranks.
+        Takes a fixed amount of memory beside the trace, however many messages there are.
+        """
+        if len(windows) != self.n:
+            raise ValueError(f"{len(windows)} windows were given for {self.n} ranks")
+        first, end = np.array(windows, dtype=np.float64).reshape(-1, 2).T
+        messages = np.zeros(self.n**2, dtype=np.int64)
+        nbytes = np.zeros(self.n**2, dtype=np.int64)
+        for at in range(0, len(self), _AT_ONCE):
+            count = min(_AT_ONCE, len(self) - at)
+            rows = np.frombuffer(self._rows, _COLUMNS, count, at * _MESSAGE_ROW.size)
+            src = rows["src"]
+            rows = rows[(first[src] <= rows["start"]) & (rows["start"] < end[src])]
+            links = rows["src"].astype(np.int64) * self.n + rows["dst"]
+            messages += np.bincount(links, minlength=self.n**2)
+            np.add.at(nbytes, links, rows["nbytes"])
+        return {
+            divmod(link, self.n): Traffic(int(messages[link]), int(nbytes[link]))
+            for link in np.flatnonzero(messages).tolist()
+        }
 
     def to_chrome(self, path: str) -> None:
         """Write the Trace Event format: open it at ui.perfetto.dev or chrome://tracing. µs there."""

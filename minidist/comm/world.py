@@ -15,7 +15,7 @@ what would hang on an NCCL stream without groups is a `Deadlock`, too.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -71,6 +71,8 @@ class World:
     cluster: instead of the two; rank r sits on its r-th place.
     meter: charge what ranks compute to the clock, by the cluster's device, and follow their memory (the trace's
     `memory`); None: if the cluster has a device. Without a device computing takes no time.
+    followed: ranks whose memory and spans are recorded; None: all. The others are charged all the same, and cost a
+    seventh less to simulate.
     rendezvous: a send starts only when its receive is posted (False: it leaves at once).
     ordered: what a rank posts on one channel starts when all that it posted before has finished, and what belongs
     together must be a `batch`: an NCCL stream without groups. False: all that is posted may match at once, as in MPI.
@@ -93,6 +95,7 @@ class World:
         cluster: Cluster | None = None,
         meter: bool | None = None,
         ordered: bool = False,
+        followed: Iterable[int] | None = None,
     ):
         n = check_runner(n, on_failure)
         arguments.flags(rendezvous=rendezvous, ordered=ordered)
@@ -121,6 +124,7 @@ class World:
         self.ordered, self.on_failure = ordered, on_failure
         self.seed, self.device = check_seed(seed), arguments.device(device)
         self.meter = cluster.device is not None if meter is None else meter
+        self.followed = check_followed(range(n) if followed is None else followed, n)
         self.time, self.trace = 0.0, Trace(n)
 
     def run(self, program: Callable, *args, **kwargs) -> Results:
@@ -174,7 +178,9 @@ class _Run:
         # in here, what the running fiber computes is charged to it
         self.charged: Callable[[], AbstractContextManager] = nullcontext
         if world.meter:
-            self.meter = Meter(self.clock, self.trace, world.cluster, world.device.type)
+            self.meter = Meter(
+                self.clock, self.trace, world.cluster, world.device.type, world.followed
+            )
             self.charged = self.meter.charged
         self.without_rng_swap = WithoutRngSwap(self.clock)
         self.host = ModelledHost("meta" if world.device.type == "meta" else "cpu")
@@ -227,3 +233,11 @@ def check_runner(n: int, on_failure: str) -> int:
     if not isinstance(on_failure, str) or on_failure not in ("end", "continue"):
         raise ValueError(f'on_failure is "end" or "continue", not {on_failure!r}')
     return arguments.whole(n, "a run has at least 1 rank", 1)
+
+
+def check_followed(ranks: Iterable[int], n: int) -> frozenset[int]:
+    """`ranks`, each of them one of n. ValueError for another."""
+    for rank in ranks:
+        if not 0 <= arguments.whole(rank, "what is followed is a rank, a whole number") < n:
+            raise ValueError(f"rank {rank} cannot be followed: there are {n} ranks, 0 to {n - 1}")
+    return frozenset(ranks)

@@ -3,14 +3,24 @@
 `published("zero")` gives the rows of a table, `simulated(row)` our bubble rate beside that of a row of
 `zero_bubble_rates`. These rows give T_F, T_B (our T_I), T_W and T_comm of a stage, p stages, M micro-batches, and the
 bubble rate (cost − M(T_F + T_B + T_W))/cost; cost is the longest time of a stage (Qi et al. 2023, section 5). How each
-row is simulated, with what is taken from the paper and its authors' estimator (see the column `source`):
+row is simulated, with what is taken from the paper and its authors' estimator (see the column `source`: `efficiency.py`
+and `v_schedule.py` there):
 
     1F1B, ZB-H1, ZB-H2    our lists with these times; a message takes T_comm and overlaps with computation; the
                           optimizer and the reduction of gradients are left out
-    1F1B-I                v = layers/p chunks, each with a v-th of a stage's times, a message between two chunks T_comm
+    1F1B-I                v = layers/p chunks, each with a v-th of a stage's times, a message between two chunks T_comm;
+                          stage 0 waits for the last stage's message with the first micro-batch of each group of p
+                          only, and backwards the last stage for stage 0's: so does the estimator
     ZB-1p, ZB-2p          our search with memory for p or 2p micro-batches, of which 32h/(34h + 5as) stays until W
-    ZB-V                  our list by hand, two chunks a stage; the published one was searched for these times
+    ZB-V                  our list by hand, two chunks a stage; the published one is a greedy search's for these times
     times "per CHUNK"     as the note of these rows says, a stage's pass is two of them, and messages stay as they are
+
+Where ours and theirs part. 1F1B-I: under their rule not at all, to four digits; where every message is waited for, since
+the data are in it, the bubble is 2.9 to 4.2 % larger (`Rate.waiting`). ZB-V: ours waits 2(p−1)(T_B − T_W) + (6p−8)T_comm,
+theirs 1.5 to 2.5 % longer. For p = 24, M = 72 the two lists of stage 0, the slowest, are the same for 270 actions of 432,
+until few forwards are left; then theirs puts off the W's of the first part of the model, which ours runs at once, and
+waits 186.3 ms, ours 181.7. With few stages theirs is the better one: with these times, p = 4 and M = 12 it waits 18.6 ms,
+ours 22.4.
 """
 
 from __future__ import annotations
@@ -53,11 +63,9 @@ SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
 
 
 class Rate(NamedTuple):
-    """A published bubble rate and ours.
+    """A published bubble rate and ours, with the estimator's rule of who waits.
 
-    as_published: ours with the estimator's own rule of who waits. It differs for 1F1B-I: there the first stage waits
-    for the last one's message with the first micro-batch of each group of p only (backwards likewise). Ours waits for
-    every message, since the data are in it, and so has more bubble.
+    waiting: ours where every message is waited for, as in a real run. It differs for 1F1B-I, and is the larger one.
     """
 
     model: str
@@ -66,7 +74,7 @@ class Rate(NamedTuple):
     schedule: str
     published: float
     ours: float
-    as_published: float
+    waiting: float
 
     @property
     def error(self) -> float:
@@ -100,6 +108,6 @@ def simulated(row: dict) -> Rate:
         return not wraps or action.micro % p == 0
 
     place = "V" if schedule == "ZB-V" else "loop"
-    ours = simulate(actions, **times, place=place).bubble_rate
-    theirs = simulate(actions, **times, waits=waits).bubble_rate if schedule == "1F1B-I" else ours
-    return Rate(row["model"], p, M, schedule, row["value"], ours, theirs)
+    waiting = simulate(actions, **times, place=place).bubble_rate
+    ours = simulate(actions, **times, waits=waits).bubble_rate if schedule == "1F1B-I" else waiting
+    return Rate(row["model"], p, M, schedule, row["value"], ours, waiting)

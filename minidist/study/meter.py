@@ -195,7 +195,7 @@ def bound(tally: Tally, device: Device) -> str:
     work = tally.seconds - launch
     if launch > work:
         return "launch"
-    return "compute" if work > tally.nbytes / device.bandwidth * (1 + 1e-9) else "memory"
+    return "compute" if work > device.moving(tally.nbytes) * (1 + 1e-9) else "memory"
 
 
 def roofline(profile: Profile) -> Table:

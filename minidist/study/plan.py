@@ -1,603 +1,44 @@
-"""What a run will take before it is run: memory, time and cost of every grid, and which is best.
+"""What a run will take before it is run: the fastest grid that fits, what it costs, and why the others lose.
 
-plan       the fastest grid that fits a model on a cluster, and why the others lose
-Planner    memory and time of one grid, part by part
-errors     the planner against published runs
-text, picture, memory_table, time_table, cost_table, rivals_table, errors_table   for people
+plan   every grid of a model on a cluster, weighed by `step.Planner`
+text, picture, memory_table, time_table, cost_table, rivals_table   for people; the command for the shell
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from itertools import product
-from math import ceil, gcd
-from statistics import mean
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from math import gcd
 from typing import Any, NamedTuple
 
-import torch
-
-from minidist.collectives.links import Net
-from minidist.collectives.verbs import predict
-from minidist.comm.base import Link
-from minidist.comm.cluster import Cluster, Device, nic
-from minidist.split import uneven
+from minidist.comm.cluster import Cluster
+from minidist.study.catalog import MODELS, cluster_of, model_of
 from minidist.study.charts import Table, stacked, table
-from minidist.study.compare import published
 from minidist.study.picture import Picture
 from minidist.study.predict import (
     GB,
-    PRECISIONS,
     RECOMPUTE,
     Grid,
-    PerRank,
     Transformer,
+    chunks,
+    divisors,
     flops,
-    in_flight,
     known,
-    per_rank,
-    rank_parameters,
-    stage_layers,
+    micro_batches,
     utilization,
 )
-
-# ------------------------------------------------------------
-# What a layer does beside its products: bytes that are read and written, counted in passes over its data.
-#
-#     whole    passes over (B, T, H): norms, dropout, residual sums; every tensor-parallel rank makes them all, unless the
-#              sequence is split
-#     inner    passes over (B, T, H/t): GELU (4 for each pass over its 4H columns), biases, copies of heads
-#     scores   passes over (B, a/t, T, T), beside the two products that write and read them; 0 where attention is fused
-#
-# Counted from the code of the two: a norm reads x and writes y (2), its backward reads two and writes one (3); a mask
-# of dropout is one byte an element, half a pass in 16 bits; an all-reduce that must not change its input copies it (2).
-
-
-class Passes(NamedTuple):
-    """Of one direction. launches: operators that are not products."""
-
-    whole: float
-    inner: float
-    scores: float
-    launches: int
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """A training program, as far as it decides how long a step takes.
-
-    explicit: scores are written to memory.  logits: passes over (B, T, V/t) of the loss, forward and backward, in the
-    model's own bytes, and its operators.  combine: bytes moved to sum one byte of a collective.  scattered: stages
-    send an activation once, a part from each tensor-parallel rank.  overlap: gradients are reduced beside the last
-    backward.  blocking: a stage waits for its messages.  reduced_whole: ZeRO's gradients are all-reduced.  messages:
-    copies of its own that a stage keeps for each micro-batch under way.  launch: seconds of an operator's start; None:
-    the device's.  adam: passes over the numbers that the optimizer steps.  early_stop: recomputation ends before a
-    layer's last product, whose result nobody needs.
-    """
-
-    forward: Passes
-    backward: Passes
-    explicit: bool
-    logits: tuple[float, float, int]
-    combine: float = 0.0
-    scattered: bool = True
-    overlap: bool = False
-    blocking: bool = True
-    reduced_whole: bool = False
-    messages: int = 0
-    launch: float | None = None
-    adam: float = 7
-    early_stop: bool = False
-
-
-MEGATRON = Kernels(
-    Passes(whole=2 * (2 + 3.5), inner=2 * 4 + 2, scores=2 + 2.5, launches=7),
-    Passes(whole=2 * (3 + 3.5 + 3), inner=3 * 4 + 4 + 6 + 3 + 2, scores=2.5 + 3, launches=14),
-    explicit=True,
-    logits=(12, 4, 20),
+from minidist.study.runs import TABLES, Errors, errors
+from minidist.study.step import (
+    FUSED,
+    Estimate,
+    Machine,
+    Planner,
 )
-"""Megatron-LM, 2021. Bias and GELU in one operator, bias, dropout and residual sum in one, scale, mask and softmax in
-one; dropout of the scores by itself. Narayanan et al. 2021, section 4.2."""
-
-DEEPSPEED = replace(MEGATRON, scattered=False, reduced_whole=True, messages=2, launch=100e-6)
-"""Megatron-DeepSpeed, 2022. The same layers; every tensor-parallel rank sends its copy of an activation to the next
-stage, and keeps it. BLOOM ran with CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was
-launched ahead. Assumption: then each takes the host 0.1 ms, from Python to the end of its launch."""
-
-FUSED = Kernels(
-    Passes(whole=2 * (2 + 3), inner=2 * 4, scores=0, launches=5),
-    Passes(whole=2 * (3 + 1 + 3), inner=3 * 4 + 4 + 6 + 3, scores=0, launches=11),
-    explicit=False,
-    logits=(6, 3, 10),
-    overlap=True,
-    blocking=False,
-)
-"""As one would train today: no dropout, FlashAttention, gradients reduced beside the last backward."""
-
-EAGER = Kernels(
-    Passes(whole=2 * (2 + 2 + 2 + 3), inner=2 * 4, scores=0, launches=9),
-    Passes(whole=2 * (3 + 1 + 2 + 3), inner=3 * 4 + 4 + 6 + 6 + 3, scores=0, launches=13),
-    explicit=False,
-    logits=(10, 18, 60),
-    combine=3.0,
-    scattered=False,
-    blocking=False,
-    adam=21,
-    early_stop=True,
-)
-"""minidist's layers, operator by operator: `parallelize` without dropout, as a World charges it. Without ZeRO gradients
-are reduced beside the last backward. With one stage that hides them: then overlap=True. With several it hid nothing in
-a World (dp 2, pp 2, tp 2: 12.0 ms a step, 11.8 where they were reduced at the end)."""
-
-
-# ------------------------------------------------------------
-# How long a device takes for a product of matrices, and for what is bound by its memory.
-#
-#     product   launch + max(FLOPs / (η·peak) · waves, bytes / (η·bandwidth))
-#     passes    launch + bytes / (η·bandwidth)
-#
-# One constant a device, η, its `efficiency`: the part of its data sheet, of FLOP/s and of bytes/s alike, that an
-# operation reaches. What else a product loses follows from its sizes:
-#
-#     waves   its result is cut into tiles, which the processors take in rounds; the last round is not full. ⌈w⌉/w
-#     rows    a row that is not a multiple of 16 bytes cannot be loaded for the tensor cores: it runs at fp32's peak
-#
-# Sources: Williams et al. 2009, the roofline; NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
-# quantization, tensor core requirements. η of the A100 was chosen on the published runs (`TABLES`), one figure for all.
-
-
-TILES = (128, 256), (256, 128)
-
-
-class Machine:
-    """A device that computes in `dtype`, and reaches `efficiency` of its data sheet, whose FLOP/s are `peak`.
-
-    launch: seconds, in place of the device's own. Raises ValueError for a device whose efficiency nobody has measured.
-    """
-
-    def __init__(
-        self, device: Device, dtype: torch.dtype = torch.bfloat16, launch: float | None = None
-    ):
-        if device.efficiency is None:
-            raise ValueError(
-                f"what {device.name} reaches of its data sheet is not known: "
-                "give the device an efficiency"
-            )
-        self.device = device
-        self.dtype = dtype
-        self.efficiency = device.efficiency
-        self.launch = device.launch if launch is None else launch
-        self.peak = device.peak(dtype)
-
-    def passes(self, nbytes: float, launches: int = 1) -> float:
-        """Seconds of `launches` operators that read and write `nbytes` in all."""
-        return launches * self.launch + nbytes / (self.efficiency * self.device.bandwidth)
-
-    def work(self, flops: float, nbytes: float) -> float:
-        """Seconds of one operator of so many FLOPs and bytes."""
-        return max(self.passes(nbytes), self.launch + flops / (self.efficiency * self.peak))
-
-    def product(self, m: int, n: int, k: int, count: int = 1) -> float:
-        """Seconds of one operator that makes `count` products, (m, k) by (k, n) each."""
-        size = self.dtype.itemsize
-        at_once = self.device.tiles
-        flops = 2 * m * n * k * count
-        if at_once:
-            rounds = [ceil(count * ceil(m / a) * ceil(n / b) / at_once) * a * b for a, b in TILES]
-            flops *= min(rounds) * at_once / (count * m * n)
-        if at_once and (n * size % 16 or k * size % 16):
-            flops *= self.peak / self.device.peak(torch.float32)
-        return self.work(flops, size * count * (m * k + k * n + m * n))
-
-
-# ------------------------------------------------------------
-# Clusters by a word, `h100:128x8` (128 nodes of 8), and models by name.
-#
-# The sizes of GPT-3: Brown et al. 2020, Table 2.1; of Megatron-LM: Narayanan et al. 2021, Table 1; of BLOOM: its
-# README; of LLaMA: Touvron et al. 2023, Table 2.
-
-
-WORD = re.compile(r"(\w+):(\d+)(?:x(\d+))?")
-MACHINES = {
-    "v100": Cluster.dgx1_v100,
-    "a100": Cluster.dgx_a100,
-    "h100": Cluster.dgx_h100,
-    "h200": Cluster.dgx_h200,
-    "b200": Cluster.dgx_b200,
-}
-
-LLAMA: dict[str, Any] = dict(
-    vocab=32000, context=2048, tied=False, gated=True, bias=False, positions=False
-)
-MODELS = {
-    "gpt2-124m": Transformer(12, 768, 12, 50257, 1024),
-    "gpt2-1.5b": Transformer(48, 1600, 25, 50257, 1024),
-    "gpt3-6.7b": Transformer(32, 4096, 32, 51200, 2048),
-    "gpt3-13b": Transformer(40, 5120, 40, 51200, 2048),
-    "gpt3-175b": Transformer(96, 12288, 96, 51200, 2048),
-    "megatron-530b": Transformer(105, 20480, 128, 51200, 2048),
-    "megatron-1t": Transformer(128, 25600, 160, 51200, 2048),
-    "bloom-176b": Transformer(70, 14336, 112, 250880, 2048, positions=False),
-    "llama-7b": Transformer(32, 4096, 32, ffn=11008, **LLAMA),
-    "llama-65b": Transformer(80, 8192, 64, ffn=22016, **LLAMA),
-}
-
-
-def cluster_of(word: str) -> Cluster:
-    """`h100:128x8`: 128 nodes of 8 H100; `a100:4` is `a100:4x8`. ValueError for another word, device or number."""
-    match = WORD.fullmatch(word)
-    if not match or match[1] not in MACHINES:
-        raise ValueError(
-            f"a cluster is {', '.join(MACHINES)} with its nodes and devices, as h100:128x8, not {word!r}"
-        )
-    nodes, devices = int(match[2]), int(match[3] or 8)
-    if not 1 <= devices <= 8:
-        raise ValueError(f"these machines have 1 to 8 devices a node, not {devices}")
-    whole = MACHINES[match[1]](nodes)
-    # an odd number of devices: each has a card of its own
-    links = {
-        name: replace(level, share=gcd(level.share, devices)) for name, level in whole.links.items()
-    }
-    return replace(whole, devices=devices, links=links)
-
-
-def jean_zay(nodes: int) -> Cluster:
-    """Nodes of 8 A100 behind NVLink, with four Omni-Path cards of 100 Gbit/s: BLOOM's (its README, "Hardware")."""
-    whole, card = Cluster.dgx_a100(nodes), nic(100, share=2)
-    links = whole.links | {
-        "nic": card,
-        "tor": replace(whole.links["tor"], beta=card.beta),
-        "spine": replace(whole.links["spine"], beta=card.beta, share=card.share),
-    }
-    return replace(whole, name="Jean Zay", links=links)
-
-
-# ------------------------------------------------------------
-# Seconds of the messages of a grid on a cluster, while all other groups of the grid send theirs.
-#
-# Ranks lie in the order tensor, data, pipeline, the first fastest: a tensor-parallel group is t neighbours, a
-# data-parallel group every t-th rank, a stage's successor t·d ranks further (Narayanan et al. 2021, section 3).
-# All groups of a kind send at once, so a wire that k ranks share gives each of them a k-th.
-#
-# Verbs cost what their formulas in `collectives` say: rings within the nodes and between them, unless told otherwise.
-
-
-class Network:
-    """The groups of a cluster: `n` ranks, `stride` apart. algorithm: of collectives, as the verbs take it.
-
-    gamma: seconds to combine a byte.
-    """
-
-    def __init__(self, cluster: Cluster, algorithm: str, gamma: float):
-        self.cluster = cluster
-        self.algorithm = algorithm
-        self.gamma = gamma
-        self.net = cache(self._net)
-
-    def link(self, dst: int, src: int) -> Link:
-        """α and β between two ranks while all others send as they do."""
-        levels = [self.cluster.links[name] for name in self.cluster.levels(src, dst)]
-        return Link(
-            sum(level.alpha for level in levels), max(level.beta * level.share for level in levels)
-        )
-
-    def _net(self, n: int, stride: int) -> Net:
-        return Net(n, lambda dst, src: self.link(dst * stride, src * stride))
-
-    def verb(self, verb: str, n: int, stride: int, nbytes: float) -> float:
-        """Seconds of a collective of `nbytes` in all among n ranks, `stride` apart; 0 for one rank."""
-        if n == 1 or not nbytes:
-            return 0.0
-        return predict(self.net(n, stride), verb, nbytes, self.algorithm, self.gamma)
-
-    def send(self, stride: int, nbytes: float) -> float:
-        """Seconds of a message to the rank `stride` further."""
-        link = self.link(stride, 0)
-        return link.alpha + nbytes * link.beta
-
-
-# ------------------------------------------------------------
-# Memory and seconds of a grid, part by part, before any run: nothing here is taken from one.
-#
-# A product of (tokens, k) by (k, n) has two in its backward, for the input (tokens, n)·(n, k) and for the weight
-# (n, tokens)·(tokens, k). Fused attention forms the scores once more in its backward: 5 products for 2.
-#
-# Stage s works f_s + b_s on a micro-batch, messages of tensor parallelism among them; c is a message between stages. Of
-# 1F1B with v chunks a stage, s* the slowest stage:
-#
-#     M·t_s*                     compute, and tensor parallelism's messages
-#     Σ t_s / v, s ≠ s*          bubble: the pipeline fills and drains
-#     2c·(S−1)·(M·v/S + 1)       pipeline: a micro-batch goes down and comes back, S of them are under way. Where
-#                                messages do not block, 2c·(S−1) and what the slowest stage cannot make up for
-#     data, optimizer            gradients and parameters of ZeRO's stage; the update
-#
-# Sources: Shoeybi et al. 2019, section 3 (sizes); Dao et al. 2022, "FlashAttention", section 3; Narayanan et al. 2021,
-# section 2.2; Korthikanti et al. 2022, section 4 (recomputation, sequence parallel); Rajbhandari et al. 2020, sections 5
-# and 7 (ZeRO). The parts add up to the step.
-
-
-class Step(NamedTuple):
-    """Seconds of a step. recomputation: forwards done again. tensor, pipeline, data: messages that nothing hides."""
-
-    compute: float
-    recomputation: float
-    bubble: float
-    tensor: float
-    pipeline: float
-    data: float
-    optimizer: float
-
-    @property
-    def total(self) -> float:
-        return sum(self)
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """By name, in order."""
-        return self._asdict()
-
-
-class Layer(NamedTuple):
-    """Seconds of a layer: forward and backward; and of what recomputation repeats, by its name."""
-
-    forward: float
-    backward: float
-    again: dict[str, float]
-
-
-class Stage(NamedTuple):
-    """Seconds of one stage and micro-batch."""
-
-    compute: float
-    again: float
-    tensor: float
-
-    @property
-    def total(self) -> float:
-        return sum(self)
-
-
-RESERVED = 5 * GB
-"""Assumption: CUDA's context and the libraries' 1.5 GB, NCCL's buffers 1 GB, and what the allocator cannot use."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What is predicted of a grid. memory: bytes of the fullest rank, beside those that messages between stages take.
-    step: seconds.  capacity: bytes of a device."""
-
-    grid: Grid
-    memory: PerRank
-    step: Step
-    capacity: int
-    messages: int
-
-    @property
-    def total(self) -> int:
-        """Bytes of the fullest rank, with what is reserved."""
-        return self.memory.total + self.messages + RESERVED
-
-    @property
-    def over(self) -> int:
-        """Bytes too many; 0 where it fits."""
-        return max(0, self.total - self.capacity)
-
-
-class Planner:
-    """A model on a cluster, trained by `kernels` on `machine`: memory and seconds of one grid after the other."""
-
-    def __init__(
-        self,
-        model: Transformer,
-        cluster: Cluster,
-        kernels: Kernels,
-        machine: Machine,
-        algorithm: str = "hierarchical",
-    ):
-        self.model = model
-        self.cluster = cluster
-        self.kernels = kernels
-        self.machine = machine
-        self.network = Network(cluster, algorithm, kernels.combine / machine.device.bandwidth)
-
-    def estimate(self, grid: Grid) -> Estimate:
-        """Memory and time of one grid. ValueError where it does not divide the model."""
-        ahead = 0
-        if grid.pipeline > 1:
-            ahead = in_flight(grid.pipeline, grid.micro_batches, interleave=grid.interleave)
-        messages = self.kernels.messages * ahead * self._activation_bytes(grid.micro_batch)
-        memory = per_rank(self.model, grid)
-        return Estimate(grid, memory, self.step(grid), self.machine.device.memory, messages)
-
-    def step(self, grid: Grid) -> Step:
-        """Seconds of a step of `grid.micro_batches` micro-batches a pipeline."""
-        S = grid.pipeline
-        M = grid.micro_batches
-        stages = self._stages(grid)
-        slowest = max(stages, key=lambda stage: stage.total)
-        others = sum(stage.total for stage in stages) - slowest.total
-        params = max(rank_parameters(self.model, grid.tensor, S, s) for s in {0, S - 1})
-        backward = (slowest.total - slowest.again) * 2 / 3
-        return Step(
-            compute=M * slowest.compute,
-            recomputation=M * slowest.again,
-            bubble=others / grid.interleave,
-            tensor=M * slowest.tensor,
-            pipeline=self._pipeline(grid, slowest, others),
-            data=self._data(grid, params, backward),
-            optimizer=self._optimizer(grid, params),
-        )
-
-    def _activation_bytes(self, batch: int) -> int:
-        """Of what one layer hands to the next."""
-        return self.machine.dtype.itemsize * batch * self.model.context * self.model.hidden
-
-    def _layer(self, batch: int, tensor: int, along: int) -> Layer:
-        """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
-        model = self.model
-        machine = self.machine
-        kernels = self.kernels
-        tokens = batch * model.context
-        up = model.width * (1 + model.gated)
-        shapes = [
-            ((model.hidden + 2 * model.kv) // tensor, model.hidden),
-            (model.hidden, model.hidden // tensor),
-            (up // tensor, model.hidden),
-            (model.hidden, model.width // tensor),
-        ]
-        forward = sum(machine.product(tokens, n, k) for n, k in shapes)
-        backward = sum(
-            machine.product(tokens, k, n) + machine.product(n, k, tokens) for n, k in shapes
-        )
-        attention, its_backward = self._attention(batch, tensor)
-        x = self._activation_bytes(batch)
-        scores = machine.dtype.itemsize * batch * model.heads // tensor * model.context**2
-
-        def beside(passes: Passes) -> float:
-            nbytes = passes.whole * x / along + passes.inner * x / tensor + passes.scores * scores
-            return machine.passes(nbytes, passes.launches)
-
-        forward += attention + beside(kernels.forward)
-        last = machine.product(tokens, *shapes[-1])
-        again = {
-            "none": 0.0,
-            "selective": attention + machine.passes(kernels.forward.scores * scores, 2),
-            "full": forward - kernels.early_stop * last,
-        }
-        return Layer(forward, backward + its_backward + beside(kernels.backward), again)
-
-    def _attention(self, batch: int, tensor: int) -> tuple[float, float]:
-        """The products of queries with keys, and of weights with values: forward, backward."""
-        machine = self.machine
-        t = self.model.context
-        d = self.model.hidden // self.model.heads
-        heads = batch * self.model.heads // tensor
-        if self.kernels.explicit:
-            scores = machine.product(t, t, d, heads)
-            output = machine.product(t, d, t, heads)
-            return scores + output, scores + 3 * output
-        flops = 4 * heads * t * t * d
-        nbytes = 4 * machine.dtype.itemsize * heads * t * d
-        return machine.work(flops, nbytes), machine.work(2.5 * flops, 2 * nbytes)
-
-    def _ends(self, batch: int, tensor: int, along: int) -> tuple[float, float]:
-        """The embedding, and the head: the last norm, the projection to V/t words, and the loss.
-
-        The embedding is two look-ups, their masks and their sum; its backward writes a gradient of all words.
-        """
-        machine, hidden = self.machine, self.model.hidden
-        tokens = batch * self.model.context
-        words = uneven(self.model.vocab, tensor)[0]
-        size = machine.dtype.itemsize
-        x = self._activation_bytes(batch) / along
-        embedding = machine.passes(10 * x, 8) + machine.passes(5 * x + size * words * hidden, 6)
-        logits = size * tokens * words
-        there, back, launches = self.kernels.logits
-        products = [(tokens, words, hidden), (tokens, hidden, words), (words, hidden, tokens)]
-        head = sum(machine.product(*sizes) for sizes in products)
-        head += machine.passes(2 * x + there * logits, launches)
-        return embedding, head + machine.passes(3 * x + back * logits, launches)
-
-    def _stages(self, grid: Grid) -> list[Stage]:
-        model = self.model
-        sizes = grid.micro_batch, grid.tensor, grid.along
-        layer = self._layer(*sizes)
-        embedding, head = self._ends(*sizes)
-        there, back = self._tensor(grid)
-        stages = []
-        for s, layers in enumerate(stage_layers(model.layers, grid.pipeline)):
-            first = s == 0
-            last = s == grid.pipeline - 1
-            compute = layers * (layer.forward + layer.backward) + first * embedding + last * head
-            # a micro-batch's gradients are added to those of the others: read, read and write; the first has none
-            params = rank_parameters(model, grid.tensor, grid.pipeline, s)
-            nbytes = params * (PRECISIONS[grid.precision].parameter + 2 * gradient_bytes(grid))
-            adding = self.machine.passes(nbytes, 12 * model.layers // grid.pipeline)
-            compute += (1 - 1 / grid.micro_batches) * adding
-            # messages of the embedding's forward, and of the projection's input in backward
-            tensor = layers * (there + back) + (first + last) * there / 2
-            stages.append(Stage(compute, layers * layer.again[grid.recompute], tensor))
-        return stages
-
-    def _tensor(self, grid: Grid) -> tuple[float, float]:
-        """A layer's messages, in forward, and in backward with what is recomputed.
-
-        Two all-reduces forward, two backward; with the sequence split as many all-gathers and reduce-scatters, and one
-        all-gather a block more in backward, of what forward did not keep. Full recomputation repeats forward's, but for
-        the last where it stops early.
-        """
-        verbs = ("all_gather", "reduce_scatter") if grid.sequence else ("all_reduce",)
-        whole = self._activation_bytes(grid.micro_batch)
-        pair = sum(self.network.verb(verb, grid.tensor, 1, whole) for verb in verbs)
-        again = (grid.recompute == "full") * (2 - self.kernels.early_stop)
-        return 2 * pair, (2 + again) * pair
-
-    def _pipeline(self, grid: Grid, slowest: Stage, others: float) -> float:
-        """What a step waits for messages between stages. others: seconds of all stages but the slowest.
-
-        Blocking, all of them on a micro-batch's way. Else the first one's, through all chunks, and where S micro-batches
-        under way are too few to keep the slowest stage busy; chunks send more, but have more under way.
-        """
-        S = grid.pipeline
-        M = grid.micro_batches
-        v = grid.interleave
-        if S == 1:
-            return 0.0
-        whole = self._activation_bytes(grid.micro_batch)
-        parts = grid.tensor if grid.sequence or self.kernels.scattered else 1
-        message = self.network.send(grid.tensor * grid.data, whole / parts)
-        if parts > 1 and not grid.sequence:
-            message += self.network.verb("all_gather", grid.tensor, 1, whole)
-        if self.kernels.blocking:
-            return 2 * (S - 1) * message * (M * v / S + 1)
-        way = 2 * (S * v - 1) * message
-        late = max(0.0, (others + way - (S - 1) * slowest.total) / S)
-        return way + (M - 1) * late * (v == 1)
-
-    def _data(self, grid: Grid, params: int, backward: float) -> float:
-        """Gradients to be averaged, and parameters to be handed out, less what the last backward hides."""
-        model, kernels = self.model, self.kernels
-        verb = lambda name, nbytes: self.network.verb(name, grid.data, grid.tensor, nbytes)
-        times = grid.micro_batches if grid.zero >= 2 else 1
-        reduction = "reduce_scatter" if grid.zero and not kernels.reduced_whole else "all_reduce"
-        gradients = times * verb(reduction, params * gradient_bytes(grid))
-        gathers = (0, 1, 1, 2 * times)[grid.zero]
-        handed = gathers * verb("all_gather", params * PRECISIONS[grid.precision].parameter)
-        # of the blocks, with embedding and projection, the last one's gradients come too late
-        blocks = stage_layers(model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
-        hidden = times * backward * (1 - 1 / blocks) * kernels.overlap
-        if grid.zero == 3:
-            # parameters are gathered a block ahead, in forward, which takes half of backward's time, too
-            gradients += handed
-            handed = 0.0
-            hidden *= 1.5
-        seconds = max(gradients - hidden, 0.0) + handed
-        if model.tied and grid.pipeline > 1:
-            # the first stage's token embedding and the last one's are one parameter: their gradients are summed
-            nbytes = uneven(model.vocab, grid.tensor)[0] * model.hidden * gradient_bytes(grid)
-            stride = grid.tensor * grid.data * (grid.pipeline - 1)
-            seconds += self.network.verb("all_reduce", 2, stride, nbytes)
-        return seconds
-
-    def _optimizer(self, grid: Grid, params: int) -> float:
-        """Gradients are scaled; every state of the rank's part is read and written, its parameters written."""
-        per = PRECISIONS[grid.precision]
-        passes = self.kernels.adam * (per.master or per.moment)
-        if per.master:
-            passes += 2 * (per.gradient + per.parameter + 2 * per.master)
-        owned = params / (grid.data if grid.zero else 1)
-        return self.machine.passes(2 * gradient_bytes(grid) * params + passes * owned, 12)
-
-
-def gradient_bytes(grid: Grid) -> int:
-    """Of a parameter's gradient, as it is summed up and sent: in fp32 where there is a flat buffer for it."""
-    return 4 if grid.fused else PRECISIONS[grid.precision].gradient
-
 
 # ------------------------------------------------------------
 # Every grid that fits a cluster and a batch.
@@ -605,57 +46,125 @@ def gradient_bytes(grid: Grid) -> int:
 #     tensor      within a node: its all-reduces are four a layer
 #     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
 #     data        what is left of the ranks; it divides the batch
-#     ZeRO        0 and 1; without a pipeline also 2 and 3, which reduce, and gather, for every micro-batch
-#     recompute   none, selective (where scores are kept), full.  The sequence is split wherever tensor is above 1.
+#     ZeRO        0 to 3; 2 and 3 reduce, and gather, for every micro-batch
+#     replicas    1, or hybrid sharding: ZeRO's shards within a node, and a copy of all of them in every other
+#     recompute   none, full; selective, too, where attention is explicit
+#
+# The sequence is split wherever tensor is above 1.
 
 
-MICRO_BATCHES = 1, 2, 4, 8, 16
-CHUNKS = 1, 2, 3, 4, 6, 8
 PRECISION = "bf16, fp32 gradients"
 
 
-def grids(model: Transformer, cluster: Cluster, batch: int) -> Iterator[Grid]:
-    """All grids for `batch` sequences a step."""
-    for tensor in divisors(cluster.ranks * cluster.devices):
-        if model.heads % tensor or (model.kv_heads or model.heads) % tensor or model.width % tensor:
-            continue
-        sequence = tensor > 1 and model.context % tensor == 0
-        for pipeline in divisors(cluster.size // tensor):
-            data = cluster.size // tensor // pipeline
-            if pipeline > model.layers or batch % data:
-                continue
-            stages_of_zero = range(1 if data == 1 else 2 if pipeline > 1 else 4)
-            for b, M in micro_batches(batch // data):
-                choices = product(chunks(model, pipeline, M), stages_of_zero, RECOMPUTE)
-                for v, zero, recompute in choices:
-                    yield Grid(
-                        data,
-                        tensor,
-                        pipeline,
-                        zero,
-                        b,
-                        M,
-                        sequence,
-                        recompute,
-                        interleave=v,
-                        dropout=FUSED.explicit,
-                        precision=PRECISION,
-                    )
+class Search(NamedTuple):
+    """What grids are looked for."""
+
+    model: Transformer
+    cluster: Cluster
+    batch: int
+    attention: str = "fused"
+    offload: bool = False
+
+    @property
+    def node(self) -> int:
+        """Ranks of a node."""
+        return self.cluster.ranks * self.cluster.devices
 
 
-def divisors(n: int) -> list[int]:
-    return [k for k in range(1, n + 1) if n % k == 0]
+Chosen = dict[str, Any]
 
 
-def micro_batches(sequences: int) -> list[tuple[int, int]]:
-    """How `sequences` of a pipeline and step may be cut: the size of a micro-batch, and how many there are."""
-    return [(b, sequences // b) for b in MICRO_BATCHES if sequences % b == 0]
+class Axis(NamedTuple):
+    """A decision: a field of `Grid`.
+
+    title: how tables name one of its values.  values: all that it may be, by what the axes before it have chosen, in the
+    order of the search.  splits: that many ranks have a part of the model each; what is left is data-parallel.
+    compared: the property of `Grid` that tells rivals apart, where that is not the field.
+    """
+
+    name: str
+    title: str
+    values: Callable[[Search, Chosen], Iterable[Any]]
+    splits: bool = False
+    compared: str = ""
 
 
-def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
-    """How many chunks a stage may have."""
-    even = stages > 1 and micro_batches % stages == 0
-    return [v for v in CHUNKS if v == 1 or (even and model.layers % (stages * v) == 0)]
+def tensors(search: Search, chosen: Chosen) -> list[int]:
+    model = search.model
+    whole = gcd(model.heads, model.kv_heads or model.heads, model.width)
+    return [t for t in divisors(search.node) if whole % t == 0]
+
+
+def pipelines(search: Search, chosen: Chosen) -> list[int]:
+    left = data_ranks(search, chosen)
+    stages = [p for p in divisors(left) if p <= search.model.layers]
+    return [p for p in stages if search.batch % (left // p) == 0]
+
+
+def micro_batch_sizes(search: Search, chosen: Chosen) -> list[int]:
+    return [b for b, _ in micro_batches(search.batch // data_ranks(search, chosen))]
+
+
+def interleaves(search: Search, chosen: Chosen) -> list[int]:
+    return chunks(search.model, chosen["pipeline"], micro_batch_count(search, chosen))
+
+
+def zero_stages(search: Search, chosen: Chosen) -> Iterable[int]:
+    return range(1 if data_ranks(search, chosen) == 1 else 4)
+
+
+def replica_counts(search: Search, chosen: Chosen) -> list[int]:
+    """One, or as many as there are where the shards of each fill what tensor parallelism leaves of a node."""
+    data = data_ranks(search, chosen)
+    shards = search.node // chosen["tensor"]
+    hybrid = chosen["zero"] and 1 < shards < data and data % shards == 0
+    return [1, data // shards] if hybrid else [1]
+
+
+def recomputations(search: Search, chosen: Chosen) -> list[str]:
+    """Selective, too, where there are scores to recompute."""
+    return [how for how in RECOMPUTE if search.attention == "explicit" or how != "selective"]
+
+
+AXES = (
+    Axis("tensor", "tensor {}", tensors, splits=True),
+    Axis("pipeline", "pipeline {}", pipelines, splits=True),
+    Axis("micro_batch", "micro-batches of {}", micro_batch_sizes),
+    Axis("interleave", "{} chunks", interleaves),
+    Axis("zero", "ZeRO {}", zero_stages),
+    Axis("replicas", "sharded {}", replica_counts, compared="sharding"),
+    Axis("recompute", "recompute {}", recomputations),
+)
+"""Another way to spread or to shorten a step joins here, and in what `per_rank` and `Planner.step` say of it."""
+
+
+def data_ranks(search: Search, chosen: Chosen) -> int:
+    """Ranks that are left by the axes that split the model, of those that have been chosen."""
+    split = [chosen[axis.name] for axis in AXES if axis.splits and axis.name in chosen]
+    return search.cluster.size // math.prod(split)
+
+
+def micro_batch_count(search: Search, chosen: Chosen) -> int:
+    return search.batch // data_ranks(search, chosen) // chosen["micro_batch"]
+
+
+def grids(search: Search) -> Iterator[Grid]:
+    """All grids for a step: every way through the axes, and what follows from it."""
+    ways: list[Chosen] = [{}]
+    for axis in AXES:
+        ways = [way | {axis.name: value} for way in ways for value in axis.values(search, way)]
+    for chosen in ways:
+        tensor = chosen["tensor"]
+        yield Grid(
+            **chosen,
+            data=data_ranks(search, chosen),
+            micro_batches=micro_batch_count(search, chosen),
+            sequence=tensor > 1 and search.model.context % tensor == 0,
+            dropout=False,
+            precision=PRECISION,
+            attention=search.attention,
+            offload=search.offload,
+        )
 
 
 # ------------------------------------------------------------
@@ -665,10 +174,10 @@ def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
 # could have had (tensor 1, 2, 4…) the best grid with that value is its rival, and loses for a reason: too large by so
 # many bytes, or slower by so many seconds, most of them in one part of the step.
 #
-# A rank may have what its device has, less what the driver, the libraries and holes between blocks take: `RESERVED`.
+# A rank may have what its device has, less what the libraries and holes between blocks take: `reserved`.
 
 
-DECISIONS = "tensor", "pipeline", "interleave", "zero", "recompute", "micro_batch"
+DECISIONS = {axis.compared or axis.name: axis.title for axis in AXES}
 
 
 class Cost(NamedTuple):
@@ -743,13 +252,25 @@ class Plan:
         return rivals
 
 
-def plan(model: Transformer | str, cluster: Cluster | str, batch: int) -> Plan:
+def plan(
+    model: Transformer | str,
+    cluster: Cluster | str,
+    batch: int,
+    context: int | None = None,
+    offload: bool = False,
+    attention: str = "fused",
+) -> Plan:
     """The fastest grid for a step of `batch` sequences, trained as today: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
-    model, cluster: as they are, or by name (`MODELS`, `cluster_of`). Raises ValueError for a name that is unknown, for a
-    batch that no grid divides, and where nothing fits: it says by how much the leanest grid is too large.
+    model, cluster: as they are, or by name (`MODELS`, `cluster_of`). context: tokens of a sequence, the model's own if
+    not given. offload: the optimizer's states lie in the memory of the hosts, which step. attention: "fused", or
+    "explicit", with scores in memory.
+    Raises ValueError for a name that is unknown, for a batch that no grid divides, for less than 1 token, and where
+    nothing fits: it says by how much the leanest grid is too large.
     """
     model = known(model, MODELS, "model") if isinstance(model, str) else model
+    if context is not None:
+        model = replace(model, context=context)
     cluster = cluster_of(cluster) if isinstance(cluster, str) else cluster
     if cluster.device is None:
         raise ValueError(
@@ -759,18 +280,29 @@ def plan(model: Transformer | str, cluster: Cluster | str, batch: int) -> Plan:
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
     machine = Machine(cluster.device)
     planner = Planner(model, cluster, FUSED, machine)
-    estimates = [planner.estimate(grid) for grid in grids(model, cluster, batch)]
+    search = Search(model, cluster, batch, attention, offload)
+    estimates = [planner.estimate(grid) for grid in grids(search)]
     if not estimates:
         raise ValueError(
             f"no grid of {cluster.size} ranks divides {batch} sequences and {model.layers} layers"
         )
     best = min(estimates, key=rank)
     if best.over:
-        raise ValueError(
-            f"nothing fits: the leanest grid, with {best.total / GB:.1f} GB on a rank, "
-            f"is {best.over / GB:.1f} GB too large for {best.capacity / GB:.0f}"
-        )
+        raise ValueError(f"nothing fits: the leanest grid, {too_large(best)}")
     return Plan(model, cluster, batch, machine, best, estimates)
+
+
+def too_large(estimate: Estimate) -> str:
+    """By how much, on a device or on a host."""
+    if estimate.over_host and estimate.host_capacity is not None:
+        return (
+            f"with {estimate.host / GB:.1f} GB on the host of a node, is {estimate.over_host / GB:.1f} GB "
+            f"too large for its {estimate.host_capacity / GB:.0f}"
+        )
+    return (
+        f"with {estimate.total / GB:.1f} GB on a rank, is {estimate.over / GB:.1f} GB "
+        f"too large for {estimate.capacity / GB:.0f}"
+    )
 
 
 def rank(estimate: Estimate) -> tuple[int, float]:
@@ -780,6 +312,8 @@ def rank(estimate: Estimate) -> tuple[int, float]:
 
 def why(estimate: Estimate, best: Estimate) -> str:
     """Why an estimate loses against the best."""
+    if estimate.over_host:
+        return f"too large by {estimate.over_host / GB:.1f} GB for the host of a node"
     if estimate.over:
         name, nbytes = max(estimate.memory.bytes.items(), key=lambda item: item[1])
         return f"too large by {estimate.over / GB:.1f} GB: {name} {nbytes / GB:.1f} GB"
@@ -797,168 +331,18 @@ def short(seconds: float) -> str:
 
 
 # ------------------------------------------------------------
-# Published runs, and what the planner says of them: time and memory, row by row.
-#
-#     bloom       384 A100, Megatron-DeepSpeed, ZeRO 1, every layer recomputed: the search for BLOOM's grid
-#     megatron    32 to 2520 A100, Megatron-LM, every layer recomputed, interleaved (Narayanan et al. 2021, Table 1)
-#     recompute   8 to 2240 A100, with sequence parallel and selective recomputation, and with full recomputation and
-#                 neither (Korthikanti et al. 2022, Table 5)
-#
-# Nothing is fitted to a row: the only constant is the efficiency of the A100. What a table leaves open is said once
-# for all of its rows: BLOOM's heads are 64 and its words 250,880 (chronicles); Table 1's micro-batch and chunks a stage
-# are those that the planner finds fastest, as its authors chose theirs.
-
-
-@dataclass(frozen=True)
-class Run:
-    """A published run. grids: what it may have been. seconds of a step; nbytes of a GPU, if they were said."""
-
-    name: str
-    model: Transformer
-    cluster: Cluster
-    kernels: Kernels
-    grids: Sequence[Grid]
-    seconds: float
-    nbytes: float | None = None
-
-    @cached_property
-    def predicted(self) -> Estimate:
-        """What the planner says; of several grids, of the fastest that fits."""
-        assert self.cluster.device is not None, "what was published was timed on a device"
-        machine = Machine(self.cluster.device, torch.float16, self.kernels.launch)
-        planner = Planner(self.model, self.cluster, self.kernels, machine)
-        estimates = [planner.estimate(grid) for grid in self.grids]
-        return min(estimates, key=lambda e: (e.over > 0, e.step.total))
-
-    @property
-    def time_error(self) -> float:
-        """Predicted over published, − 1."""
-        return self.predicted.step.total / self.seconds - 1
-
-    @property
-    def memory_error(self) -> float | None:
-        return None if self.nbytes is None else self.predicted.total / self.nbytes - 1
-
-
-def model_in(row: dict, heads: int, vocab: int) -> Transformer:
-    return Transformer(row["layers"], row["hidden"], heads, vocab, row["seq"])
-
-
-def bloom() -> Iterator[Run]:
-    """The rows that ran; those that did not fit have no time."""
-    for row in published("bloom_topology_search"):
-        if isinstance(row["sec_per_it"], int | float):
-            yield bloom_run(row, row["sec_per_it"], row["gpu_mem_gb"])
-
-
-def bloom_run(row: dict, seconds: float, memory: float | None) -> Run:
-    """One row: its columns hidden, layers, heads, dp, tp, pp, mbs, gbs, optimizer."""
-    wide = row["optimizer"] != "fp16"
-    dp, tp, pp, b = (row[name] for name in ("dp", "tp", "pp", "mbs"))
-    M = row["gbs"] // (dp * b)
-    grid = Grid(dp, tp, pp, row["zero"], b, M, recompute="full", fused=wide)
-    heads = row["heads"] or 64
-    name = (
-        f"H {row['hidden']} L {row['layers']} a {heads}, {dp}·{tp}·{pp}, b {b}, "
-        f"B {row['gbs']}, {'fp32 gradients' if wide else 'fp16'}"
-    )
-    cluster = jean_zay(grid.ranks // 8)
-    nbytes = memory and memory * GB
-    return Run(name, model_in(row, heads, 250880), cluster, DEEPSPEED, [grid], seconds, nbytes)
-
-
-def megatron() -> Iterator[Run]:
-    """Table 1 of Narayanan et al. 2021."""
-    for row in published("megatron_sc21_table1"):
-        if row["quantity"] == "iteration_time":
-            yield megatron_run(row, row["value"])
-
-
-def megatron_run(row: dict, seconds: float) -> Run:
-    """One row: its columns model, heads, hidden, layers, seq, vocab, tp, pp, gpus, batch."""
-    model = model_in(row, row["heads"], row["vocab"])
-    data = row["gpus"] // (row["tp"] * row["pp"])
-    precision = "fp16, fp32 gradients in the optimizer"
-    grids = [
-        Grid(
-            data, row["tp"], row["pp"], 0, b, M, recompute="full", interleave=v, precision=precision
-        )
-        for b, M in micro_batches(row["batch"] // data)
-        for v in chunks(model, row["pp"], M)
-    ]
-    cluster = Cluster.dgx_a100(row["gpus"] // 8)
-    return Run(f"{row['model']}, {row['gpus']} GPUs", model, cluster, MEGATRON, grids, seconds)
-
-
-def recompute() -> Iterator[Run]:
-    """Table 5 of Korthikanti et al. 2022, and the 530 B model on 8 times as many GPUs."""
-    kinds = {"iteration_time_full_recompute": "full", "iteration_time_present_work": "selective"}
-    rows = published("activation_recomputation")
-    for row in rows:
-        if row["quantity"] in kinds:
-            yield recompute_run(row, kinds[row["quantity"]], row["value"])
-        elif row["quantity"] == "iteration_time_530B_dp8":
-            smaller = next(other for other in rows if other["model"] == "530B" and other["tp"])
-            larger = smaller | {"gpus": 2240, "global_batch": 2240}
-            yield recompute_run(larger, "selective", row["value"])
-
-
-def recompute_run(row: dict, how: str, seconds: float) -> Run:
-    """One row: its columns model, heads, hidden, layers, seq, vocab, tp, pp, interleave, gpus, global_batch,
-    micro_batch; `how` is "full" or "selective", which has its sequence split."""
-    b = row["micro_batch"]
-    data = row["gpus"] // (row["tp"] * row["pp"])
-    M = row["global_batch"] // data // b
-    split = how == "selective"
-    grid = Grid(data, row["tp"], row["pp"], 0, b, M, split, how, interleave=row["interleave"])
-    name = f"{row['model']}, {row['gpus']} GPUs, {how}"
-    model = model_in(row, row["heads"], row["vocab"])
-    return Run(name, model, Cluster.dgx_a100(row["gpus"] // 8), MEGATRON, [grid], seconds)
-
-
-@dataclass(frozen=True)
-class Errors:
-    """The runs of a table."""
-
-    name: str
-    rows: Sequence[Run]
-
-    @property
-    def time(self) -> list[float]:
-        return [row.time_error for row in self.rows]
-
-    @property
-    def memory(self) -> list[float]:
-        return [row.memory_error for row in self.rows if row.memory_error is not None]
-
-    @property
-    def words(self) -> str:
-        """`time: mean error 5.0 %, with its sign −3.4 %, largest −26.4 % (row)`, and the same of memory."""
-        return "; ".join(
-            f"{what}: mean error {mean(map(abs, errors)):.1%}, with its sign {mean(errors):+.1%}, "
-            f"largest {max(errors, key=abs):+.1%}"
-            for what, errors in (("time", self.time), ("memory", self.memory))
-            if errors
-        )
-
-
-TABLES = {"bloom": bloom, "megatron": megatron, "recompute": recompute}
-
-
-def errors(name: str) -> Errors:
-    """What the planner says of each row of a table. ValueError for a name that is none of `TABLES`."""
-    return Errors(name, list(known(name, TABLES, "the table")()))
-
-
-# ------------------------------------------------------------
 # A plan for people: tables of the grid, its memory, its time, its cost and its rivals, and a picture.
 
 
 def named(grid: Grid) -> str:
-    """`data 64, tensor 8, pipeline 2 × 4 chunks, ZeRO 1, recompute selective, 96 micro-batches of 2`"""
+    """`data 64, tensor 8, pipeline 2 × 4 chunks, ZeRO 1, recompute selective, 96 micro-batches of 2`
+
+    With hybrid sharding `ZeRO 3 in 8 replicas`.
+    """
     v = f" × {grid.interleave} chunks" * (grid.interleave > 1)
+    r = f" in {grid.replicas} replicas" * (grid.replicas > 1)
     return (
-        f"data {grid.data}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}, "
+        f"data {grid.data}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}{r}, "
         f"recompute {grid.recompute}, {grid.micro_batches} micro-batches of {grid.micro_batch}"
     )
 
@@ -968,10 +352,15 @@ def memory_table(plan: Plan) -> Table:
     best = plan.best
     items = best.memory.bytes | {
         "messages": best.messages,
-        "reserved": RESERVED,
+        "reserved": best.reserved,
         "left": best.capacity - best.total,
     }
     rows = [(name, n / GB, f"{n / best.capacity:.0%}") for name, n in items.items() if n]
+    if best.host:
+        part = best.host / best.host_capacity if best.host_capacity else None
+        rows.append(
+            ("on the host of a node", best.host / GB, "" if part is None else f"{part:.0%} of it")
+        )
     return table(rows, ["memory of the fullest rank", "GB", "of the device"])
 
 
@@ -986,18 +375,64 @@ def time_table(plan: Plan) -> Table:
     return table(rows, ["time", "seconds", "of the step"])
 
 
-def cost_table(plan: Plan, tokens: float, rate: float) -> Table:
-    """What the run costs. `rate`: money a GPU-hour."""
-    cost = plan.cost(tokens, rate)
+def errors_alike(plan: Plan) -> tuple[Errors, Errors] | None:
+    """How far the planner is off on published runs of the plan's kind: of its chip, sharded as it is; and in memory. None
+    where nobody has published such a run.
+
+    What uses tensor or pipeline parallelism is compared with Megatron's, what does neither and shards all with FSDP's.
+    """
+    chips = [chip for chip in ALIKE if plan.machine.device.name.startswith(chip)]
+    if not chips:
+        return None
+    grid = plan.best.grid
+    whole = grid.tensor == grid.pipeline == 1 and grid.zero >= 2
+    names = ALIKE[chips[0]][whole]
+    runs = [run for name in names for run in TABLES[name]()]
+    return Errors(" and ".join(names), runs), errors("bloom")
+
+
+ALIKE = {
+    "A100": (("bloom", "megatron", "recompute"), ("llmfoundry_a100",)),
+    "H100": (("megatron_h100",), ("llmfoundry_h100",)),
+}
+"""Tables of runs by chip: on grids, and fully sharded."""
+
+
+def doubt(plan: Plan) -> str:
+    """How far the figures may be off, in words."""
+    found = errors_alike(plan)
+    if found is None:
+        return f"no run on {plan.machine.device.name} was published that these figures could be held against"
+    times, memory = found
+    return (
+        f"on {len(times.time)} published runs of this kind ({times.name}) the planner's seconds are off by "
+        f"{average(times.time):.1%} in the mean, {largest_error(times.time):+.1%} at most; its memory, on "
+        f"{len(memory.memory)} runs of {memory.name}, by {average(memory.memory):.1%}, "
+        f"{largest_error(memory.memory):+.1%} at most"
+    )
+
+
+def average(found: Sequence[float]) -> float:
+    return sum(map(abs, found)) / len(found)
+
+
+def largest_error(found: Sequence[float]) -> float:
+    return max(found, key=abs)
+
+
+def cost_table(plan: Plan, tokens: float, rate: float | None = None) -> Table:
+    """What the run costs. `rate`: money a GPU-hour, if there is a price."""
+    cost = plan.cost(tokens, rate or 0.0)
     rows = [
         ("tokens", f"{tokens:,.0f}"),
         ("tokens a second", f"{plan.tokens_per_second:,.0f}"),
         ("steps", f"{cost.steps:,.0f}"),
         ("days", f"{cost.days:.1f}"),
         ("GPU-hours", f"{cost.gpu_hours:,.0f}"),
-        (f"money, at {rate:g} a GPU-hour", f"{cost.money:,.0f}"),
         ("MFU", f"{plan.mfu:.1%}"),
     ]
+    if rate is not None:
+        rows.append((f"money, at {rate:g} a GPU-hour", f"{cost.money:,.0f}"))
     return table(rows, ["the run", ""])
 
 
@@ -1005,12 +440,12 @@ def rivals_table(plan: Plan) -> Table:
     """The best grid for each other value of a decision, and why it loses."""
     rows = []
     for decision, value, estimate, reason in plan.rivals:
-        choice = f"{decision.replace('_', '-')} {value}"
+        choice = DECISIONS[decision].format(value)
         rows.append((choice, named(estimate.grid), estimate.step.total, reason))
     return table(rows, ["with", "the best grid", "seconds", "loses"])
 
 
-def text(plan: Plan, tokens: float, rate: float) -> str:
+def text(plan: Plan, tokens: float, rate: float | None = None) -> str:
     """All of it."""
     head = (
         f"{plan.cluster.summary()}\nbatch {plan.batch:,} × {plan.model.context:,} tokens, "
@@ -1023,7 +458,47 @@ def text(plan: Plan, tokens: float, rate: float) -> str:
         cost_table(plan, tokens, rate),
         rivals_table(plan),
     )
-    return "\n\n".join([head, *(part.text for part in tables)])
+    return "\n\n".join([head, doubt(plan), *(part.text for part in tables)])
+
+
+def facts(plan: Plan, tokens: float, rate: float | None = None) -> dict[str, Any]:
+    """The same as plain values, for a program: seconds, bytes, and each rival with why it loses."""
+    cost = plan.cost(tokens, rate or 0.0)
+    found = errors_alike(plan)
+    best = plan.best
+    return {
+        "model": asdict(plan.model),
+        "cluster": plan.cluster.name,
+        "ranks": plan.cluster.size,
+        "batch": plan.batch,
+        "grid": asdict(best.grid),
+        "seconds": {**best.step.parts, "step": plan.seconds},
+        "bytes": {**best.memory.bytes, "messages": best.messages, "reserved": best.reserved},
+        "capacity": best.capacity,
+        "host_bytes": best.host,
+        "mfu": plan.mfu,
+        "tokens": tokens,
+        "tokens_a_second": plan.tokens_per_second,
+        "steps": cost.steps,
+        "days": cost.days,
+        "gpu_hours": cost.gpu_hours,
+        "money": None if rate is None else cost.money,
+        "errors": found
+        and {
+            "seconds": {"runs": found[0].name, "mean": average(found[0].time)},
+            "bytes": {"runs": found[1].name, "mean": average(found[1].memory)},
+        },
+        "rivals": [
+            {
+                "decision": rival.decision,
+                "value": rival.value,
+                "grid": asdict(rival.estimate.grid),
+                "seconds": rival.estimate.step.total,
+                "loses": rival.why,
+            }
+            for rival in plan.rivals
+        ],
+    }
 
 
 def picture(plan: Plan) -> Picture:
@@ -1037,20 +512,8 @@ def picture(plan: Plan) -> Picture:
 def brief(grid: Grid) -> str:
     """`64·8·2×4 z1 selective b2`: data · tensor · pipeline × chunks, ZeRO, recomputation, micro-batch."""
     v = f"×{grid.interleave}" * (grid.interleave > 1)
-    return f"{grid.data}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero} {grid.recompute} b{grid.micro_batch}"
-
-
-def errors_table(errors: Errors) -> Table:
-    """Each row's published and predicted seconds and GB."""
-    rows = []
-    for run in errors.rows:
-        seconds = [run.seconds, run.predicted.step.total, f"{run.time_error:+.1%}"]
-        memory = [None, run.predicted.total / GB, ""]
-        if run.nbytes is not None:
-            memory = [run.nbytes / GB, run.predicted.total / GB, f"{run.memory_error:+.0%}"]
-        rows.append([run.name, *seconds, *memory])
-    columns = ["run", "seconds", "predicted", "error", "GB", "predicted GB", "error of memory"]
-    return table(rows, columns, title=f"{errors.name}: {errors.words}")
+    r = f"/{grid.replicas}" * (grid.replicas > 1)
+    return f"{grid.data}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero}{r} {grid.recompute} b{grid.micro_batch}"
 
 
 # ------------------------------------------------------------
@@ -1058,21 +521,58 @@ def errors_table(errors: Errors) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a plan, or with --published the errors against published runs. 2 for what cannot be planned."""
+    """Print a plan. 2 for what cannot be planned.
+
+    A model has a name, numbers, or a name and other numbers; a cluster a word or a file.
+    """
     parser = argparse.ArgumentParser(prog="python -m minidist.study.plan", description=main.__doc__)
     option = parser.add_argument
-    option("--model", default="gpt3-175b", help=f"one of {', '.join(MODELS)}")
-    option("--cluster", default="h100:128x8", help="device:nodes×devices, as h100:128x8")
+    option("--model", help=f"one of {', '.join(MODELS)}; gpt3-175b without any number")
+    numbers = {
+        "--layers": "",
+        "--hidden": "H",
+        "--heads": "of queries",
+        "--kv-heads": "of keys and values",
+        "--ffn": "width of the MLP, 4H if not given",
+        "--vocab": "words",
+        "--seq": "tokens of a sequence",
+    }
+    for name, words in numbers.items():
+        option(name, type=int, help=words)
+    option("--gated", action="store_true", default=None, help="the MLP has a third matrix (SwiGLU)")
+    option("--untied", action="store_true", help="the projection to words has weights of its own")
+    option("--cluster", default="h100:128x8", help="device:nodes×devices, or a .toml file")
     option("--batch", type=int, default=1536, help="sequences of a step")
+    option("--attention", default="fused", help="fused, or explicit: scores are in memory")
+    option("--offload", action="store_true", help="the optimizer's states lie with the hosts")
     option("--tokens", type=float, default=300e9, help="of the whole run")
-    option("--rate", type=float, default=2.0, help="money a GPU-hour, an assumption to be replaced")
-    option("--published", action="store_true", help="against published runs, row by row")
+    option("--rate", type=float, help="money a GPU-hour")
+    option("--json", action="store_true", help="print values for a program")
+    option("--picture", metavar="FILE.png", help="write the steps of the fastest grids, by part")
     asked = parser.parse_args(arguments)
+    sizes = {
+        "layers": asked.layers,
+        "hidden": asked.hidden,
+        "heads": asked.heads,
+        "kv_heads": asked.kv_heads,
+        "ffn": asked.ffn,
+        "vocab": asked.vocab,
+        "context": asked.seq,
+        "gated": asked.gated,
+        "tied": False if asked.untied else None,
+    }
+    alone = all(value is None for value in sizes.values())
     try:
-        if asked.published:
-            print("\n\n".join(errors_table(errors(name)).text for name in TABLES))
+        model = model_of(asked.model or ("gpt3-175b" if alone else None), **sizes)
+        found = plan(
+            model, asked.cluster, asked.batch, offload=asked.offload, attention=asked.attention
+        )
+        if asked.picture:
+            picture(found).save(asked.picture)
+        if asked.json:
+            print(json.dumps(facts(found, asked.tokens, asked.rate), indent=1))
         else:
-            print(text(plan(asked.model, asked.cluster, asked.batch), asked.tokens, asked.rate))
+            print(text(found, asked.tokens, asked.rate))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -3,7 +3,7 @@
     Transformer         the shape of a model; its `parameters`, and the `flops` of a step
     states              bytes of parameters, gradients and optimizer states; ZeRO divides them
     activations         bytes that one layer keeps for backward, after the formula of the literature
-    Grid, per_rank      bytes of one rank among data × tensor × pipeline ranks, item by item
+    Grid, per_rank      bytes of one rank among data × tensor × pipeline ranks, item by item; `on_host` of its host
     mfu, run_cost…      how well a machine is used, and what a run costs
     zero_kept, bubble, best_bucket, dgc_bytes…    what each way to train in parallel costs, in a section of its own
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 
 from minidist.collectives.verbs import seconds as collective_seconds
@@ -29,6 +29,7 @@ MiB = 2**20
 GiB = 2**30
 
 RECOMPUTE = ("none", "selective", "full")
+ATTENTION = ("explicit", "fused")
 
 
 def divided(total: int, by: int, what: str) -> int:
@@ -198,6 +199,25 @@ def stage_layers(layers: int, stages: int) -> list[int]:
     return [each + (s in more) for s in range(stages)]
 
 
+MICRO_BATCHES = 1, 2, 4, 8, 16
+
+
+def divisors(n: int) -> list[int]:
+    return [k for k in range(1, n + 1) if n % k == 0]
+
+
+def micro_batches(sequences: int) -> list[tuple[int, int]]:
+    """How `sequences` of a pipeline and step may be cut: the size of a micro-batch, and how many there are."""
+    return [(b, sequences // b) for b in MICRO_BATCHES if sequences % b == 0]
+
+
+def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:
+    """How many chunks a stage may have: where stages divide layers and micro-batches, any that divides its layers."""
+    if stages == 1 or micro_batches % stages or model.layers % stages:
+        return [1]
+    return divisors(model.layers // stages)
+
+
 def attention_flops(model: Transformer, batch: int) -> int:
     """One layer's products of queries with keys, and of weights with values, forward: 4·B·T²·H."""
     return 4 * batch * model.context**2 * model.hidden
@@ -346,7 +366,7 @@ def fused_gradients(params: int) -> int:
 
 
 # ------------------------------------------------------------
-# What a transformer's forward keeps for backward, after the formulas of the literature: fp16, explicit attention.
+# What a transformer's forward keeps for backward, after the formulas of the literature, in 16 bits.
 #
 # In the papers' letters, s = T tokens, b = B sequences, h = H, a heads, t tensor-parallel ranks, p stages of a
 # pipeline; bytes of one layer, Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
@@ -358,6 +378,24 @@ def fused_gradients(params: int) -> int:
 #
 # 34 = 10 that every tensor-parallel rank holds whole (inputs of both norms, of attention and of the MLP, two dropout
 # masks) + 24 that they split (queries, keys, values, the MLP's inside). 5: softmax 2, its dropout's mask 1 and output 2.
+#
+# That is explicit attention. Where one operator does it (fused), scores are never stored, and so nothing is there that
+# selective recomputation could give up: backward makes them again anyway, from queries, keys, values, the output, and the
+# logarithm of each softmax's sum, one fp32 number a head and token: 34sbh + 4asb. Dao et al. 2022, "FlashAttention",
+# section 3.1; `torch.nn.functional.scaled_dot_product_attention` keeps the same.
+
+
+def check_recompute(recompute: str, attention: str) -> None:
+    """ValueError for a word that is none, and for selective recomputation where attention is fused."""
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
+    if attention not in ATTENTION:
+        raise ValueError(f"attention is one of {', '.join(ATTENTION)}, not {attention!r}")
+    if recompute == "selective" and attention == "fused":
+        raise ValueError(
+            "selective recomputation gives up attention's scores, and fused attention stores none: "
+            "there recompute is none or full"
+        )
 
 
 def activations(
@@ -367,15 +405,17 @@ def activations(
     sequence: bool = False,
     recompute: str = "none",
     dropout: bool = True,
+    attention: str = "explicit",
 ) -> int:
     """Bytes that one rank keeps of one layer for one micro-batch of `batch` sequences, after the paper.
 
-    sequence: what tensor-parallel ranks hold whole is split over the tokens too. dropout=False and a gated model
-    extend the formula: a LLaMA layer keeps sbh(16 + 8·ffn/h) + 2as²b.
-    Raises ValueError where `tensor` does not divide the heads, or the tokens with `sequence`.
+    sequence: what tensor-parallel ranks hold whole is split over the tokens too. dropout=False, a gated model and
+    attention="fused" extend the formula: a LLaMA layer keeps sbh(16 + 8·ffn/h) + 2as²b, and 4asb in place of 2as²b
+    where attention is fused.
+    Raises ValueError where `tensor` does not divide the heads, or the tokens with `sequence`, and for selective
+    recomputation of fused attention.
     """
-    if recompute not in RECOMPUTE:
-        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
+    check_recompute(recompute, attention)
     divided(model.heads, tensor, "heads")
     along = tensor if sequence else 1
     divided(model.context, along, "tokens")
@@ -384,13 +424,15 @@ def activations(
         return 2 * rows * model.hidden // along
     whole = (8 + 2 * dropout) * rows * model.hidden
     split = 4 * rows * (model.hidden + model.kv) + (8 if model.gated else 4) * rows * model.width
-    if recompute == "none":
+    if attention == "fused":
+        split += 4 * rows * model.heads
+    elif recompute == "none":
         split += scores(model, batch, dropout)
     return divided(whole, along, "bytes") + divided(split, tensor, "bytes")
 
 
 def scores(model: Transformer, batch: int, dropout: bool = True) -> int:
-    """The part of a layer's activations that grows with the square of the tokens: 5as²b, or 2as²b without dropout.
+    """What grows with the square of the tokens where attention is explicit: 5as²b, or 2as²b without dropout.
 
     Selective recomputation gives it up.
     """
@@ -415,7 +457,10 @@ def embedding_activations(
 
 
 def output_activations(model: Transformer, batch: int, tensor: int = 1, along: int = 1) -> int:
-    """Inputs of the last norm and of the projection, split over the tokens, and logits in fp32: 4sbh(1 + V/h)/t."""
+    """Inputs of the last norm and of the projection, split over the tokens, and logits in fp32: 4sbh(1 + V/h)/t.
+
+    As much as 16 bits of the logits and of their gradient take, where the loss is one operator.
+    """
     inputs = divided(4 * batch * model.context * model.hidden, along, "bytes")
     return inputs + logits(batch * model.context, model.vocab, tensor)
 
@@ -454,7 +499,17 @@ def in_flight(stages: int, micro_batches: int, stage: int = 0, interleave: int =
 #     ZeRO       optimizer states (1), gradients (2), parameters (3), over the data-parallel ranks
 #
 # Parameters are counted stage by stage and tensor by tensor, not by dividing a total. Activations are the paper's
-# formula. Invariant: on one rank this is `states` and L layers of `activations`, with embedding and output.
+# formula. Two moments may be the fullest:
+#
+#     turn       the loss sends its gradient back (last stage): all that forward keeps, and the logits
+#     backward   a layer has been computed again, and has the gradients of its input, 2sbh, and of the inside of its MLP,
+#                2sb·ffn; with ZeRO 2 and 3 the gradients of two blocks are whole, one computed and one on its way
+#
+# With ZeRO 3 two blocks are gathered, one used and one on its way. What is no layer (embeddings, the last norm, the
+# projection) is gathered from the first forward to the last backward, and so are its gradients in backward, as in
+# PyTorch's FSDP: Zhao et al. 2023, sections 3.3.1 and 4.2. A block travels in the dtype that it is computed in.
+#
+# Invariant: on one rank this is `states` and L layers of `activations`, with embedding and output.
 
 
 @dataclass(frozen=True)
@@ -463,7 +518,11 @@ class Grid:
 
     zero: ZeRO's stage, 0 to 3. micro_batch: sequences in one; micro_batches: how many a pipeline gets in a step.
     sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
-    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam.
+    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam. attention: "explicit",
+    with scores in memory, or "fused", without. offload: the optimizer's states lie in the memory of the host. replicas:
+    hybrid sharding, ZeRO's shards are data/replicas, and each is there so often.
+    Raises ValueError for a stage of ZeRO or a word that is none, for selective recomputation of fused attention, and for
+    replicas that do not divide the ranks.
     """
 
     data: int = 1
@@ -478,13 +537,32 @@ class Grid:
     dropout: bool = True
     fused: bool = False
     precision: str = "bf16"
+    attention: str = "explicit"
+    offload: bool = False
+    replicas: int = 1
 
     def __post_init__(self):
         check_zero(self.zero)
+        check_recompute(self.recompute, self.attention)
+        if self.replicas < 1 or self.data % self.replicas or (self.replicas > 1 and not self.zero):
+            raise ValueError(
+                f"{self.replicas} replicas of ZeRO's shards are no part of {self.data} data-parallel ranks "
+                f"with ZeRO {self.zero}"
+            )
 
     @property
     def ranks(self) -> int:
         return self.data * self.tensor * self.pipeline
+
+    @property
+    def shards(self) -> int:
+        """Over how many ranks ZeRO divides."""
+        return self.data // self.replicas
+
+    @property
+    def sharding(self) -> str:
+        """Where the shards of one copy of the states lie."""
+        return "within a node" if self.replicas > 1 else "over all ranks"
 
     @property
     def along(self) -> int:
@@ -501,6 +579,7 @@ class PerRank(Totals):
     optimizer_states: int
     activations_of_layers: int
     layer_being_recomputed: int
+    gradients_of_activations: int
     mask_after_embedding: int
     output_and_logits: int
     buffers: int
@@ -517,27 +596,70 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
-    held = states(params, "adam", grid.precision, grid.zero, grid.data)
-    layer = activations(
-        model, grid.micro_batch, grid.tensor, grid.sequence, grid.recompute, grid.dropout
-    )
-    # of one micro-batch: the last stage goes backward at once
-    output = output_activations(model, grid.micro_batch, grid.tensor, grid.along)
-    buffers = fused_gradients(params) if grid.fused else 0
-    if grid.zero == 3:
-        # a layer's parameters are brought together when needed, the next layer's meanwhile
-        gathered = layer_parameters(model, grid.tensor)
-        buffers += 2 * gathered * PRECISIONS[grid.precision].parameter
-    return PerRank(
+    held = states(params, "adam", grid.precision, grid.zero, grid.shards)
+    layer = _layer_kept(model, grid, grid.recompute)
+    backward = PerRank(
         held.parameters,
         held.gradients,
-        held.optimizer_states,
+        0 if grid.offload else held.optimizer_states,
         activations_of_layers=_layers_held(model, grid, stage) * layer,
         layer_being_recomputed=_recomputed(model, grid),
+        gradients_of_activations=_activation_gradients(model, grid),
         mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,
-        output_and_logits=output if stage == grid.pipeline - 1 else 0,
-        buffers=buffers,
+        output_and_logits=0,
+        buffers=_buffers(model, grid, stage, params, backward=True),
     )
+    if stage < grid.pipeline - 1:
+        return backward
+    # of one micro-batch: the last stage goes backward at once
+    turn = replace(
+        backward,
+        layer_being_recomputed=0,
+        gradients_of_activations=0,
+        output_and_logits=output_activations(model, grid.micro_batch, grid.tensor, grid.along),
+        buffers=_buffers(model, grid, stage, params, backward=False),
+    )
+    return max(turn, backward, key=lambda moment: moment.total)
+
+
+def on_host(model: Transformer, grid: Grid) -> int:
+    """Bytes in the memory of its host that a rank with offload has at most; 0 without.
+
+    In fp32 a copy of each parameter that it owns, the moments, and while the host steps the gradients: 16Ψ in all
+    with Adam, a shard's Ψ each where ZeRO divides the states. Ren et al. 2021, section 4.1; `offload_kept` is what stays.
+    """
+    if not grid.offload:
+        return 0
+    ends = {0, grid.pipeline - 1, min(1, grid.pipeline - 1)}
+    params = max(rank_parameters(model, grid.tensor, grid.pipeline, s) for s in ends)
+    owned = uneven(params, grid.shards if grid.zero else 1)[0]
+    return offload_kept(owned)["host"] + 4 * owned
+
+
+def _buffers(model: Transformer, grid: Grid, stage: int, params: int, backward: bool) -> int:
+    """A flat copy of all gradients, and what ZeRO has whole for a while: parameters at stage 3, gradients from 2 on.
+
+    params: of the stage. backward: gradients of parameters have come.
+    """
+    blocks = stage_layers(model.layers, grid.pipeline)[stage]
+    block = layer_parameters(model, grid.tensor)
+    whole = min(2, blocks) * block + params - blocks * block
+    times = (grid.zero == 3) + (backward and grid.zero >= 2)
+    flat = fused_gradients(params) if grid.fused else 0
+    return flat + times * whole * PRECISIONS[grid.precision].parameter
+
+
+def _activation_gradients(model: Transformer, grid: Grid) -> int:
+    """Of a layer's input, and of the inside of its MLP: both are there when the MLP goes backward."""
+    rows = grid.micro_batch * model.context
+    inside = divided(2 * rows * model.width, grid.tensor, "bytes")
+    return 2 * rows * model.hidden // grid.along + inside
+
+
+def _layer_kept(model: Transformer, grid: Grid, recompute: str) -> int:
+    """Bytes of one layer and micro-batch."""
+    sizes = grid.micro_batch, grid.tensor, grid.sequence
+    return activations(model, *sizes, recompute, grid.dropout, grid.attention)
 
 
 def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
@@ -549,11 +671,9 @@ def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
 
 
 def _recomputed(model: Transformer, grid: Grid) -> int:
-    """What exists again while one layer is computed again."""
+    """What exists again while one layer is computed again; its input has been there all the time."""
     if grid.recompute == "full":
-        return activations(
-            model, grid.micro_batch, grid.tensor, grid.sequence, dropout=grid.dropout
-        )
+        return _layer_kept(model, grid, "none") - _layer_kept(model, grid, "full")
     if grid.recompute == "selective":
         return divided(scores(model, grid.micro_batch, grid.dropout), grid.tensor, "bytes")
     return 0
@@ -770,7 +890,7 @@ def offload_step_seconds(
 #     interleaved             (S−1)/(vM+S−1): (S−1)/M, over the time without a bubble, divided by v
 #     ZB-H1                   (S−1)(T_F + T_I − T_W) of idle time     S
 #     ZB-H2                   (S−1)(T_F + T_I − 2T_W)                 2S − 1
-#     ZB-V                    0 if T_F = T_I = T_W                    2S, of half a stage each
+#     ZB-V                    (S−1)(T_I − T_W)                        2S, of half a stage each
 #
 # Without a flush (PipeDream) weights are held in versions:
 #
@@ -801,8 +921,9 @@ def bubble(
 
     schedule: "naive", "gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_h2" or "zb_v"; of the last three,
     `Simulation.cost` is the time. forward, input, weight: T_F, T_I, T_W of a stage.
+    ZB-V waits for (S − 1)(T_I − T_W): not at all where all three times are alike.
     Raises ValueError for another name, for M < S (ZB-H2, ZB-V: M < 2S − 1), and for zero bubble where T_W > T_F, so
-    that W's hold up what comes after, or where W's last longer than the idle time that they fill (ZB-V: unequal times).
+    that W's hold up what comes after, or where W's last longer than the idle time that they fill (ZB-V: T_F > T_I).
     """
     _check_full(schedule, S, M)
     if schedule == "naive":
@@ -810,11 +931,14 @@ def bubble(
     if schedule in ("gpipe", "one_f_one_b", "interleaved"):
         return (S - 1) / (v * M + S - 1)
     if schedule == "zb_v":
-        if not forward == input == weight:
+        if not weight <= forward <= input:
             raise ValueError(
-                f"the formula of zb_v is for T_F = T_I = T_W, not {forward:g}, {input:g}, {weight:g}"
+                "the formula of zb_v is for T_W up to T_F up to T_I, not for "
+                f"T_F = {forward:g}, T_I = {input:g}, T_W = {weight:g}"
             )
-        return 0.0
+        # a chunk's times are half of a stage's
+        idle = (S - 1) * (input - weight)
+        return idle / (idle + M * (forward + input + weight))
     held_back = 1 if schedule == "zb_h1" else 2
     idle = forward + input - held_back * weight
     if weight > forward or idle < 0:
@@ -968,7 +1092,7 @@ def best_bucket(
 #     half       2(n−1)·2(N + P)
 #     sign       2(n−1)·wP + n(n−1)·(⌈N/8⌉ + wP)
 #     powersgd   2(n−1)·w(P + exact + Σ r(a + b))        over matrices (a, b); exact: numbers in all other tensors
-#     dgc        2(n−1)·w(P + exact) + n(n−1)·((w + 2)K + 8⌈N/65536⌉)       exact: numbers in small tensors; K sent
+#     dgc        2(n−1)·w(P + exact) + n(n−1)·((w + 2)K + 8⌈N/65536⌉)       exact: numbers in small tensors; K: Σ⌈(1 − sparsity)·length⌉ of the others
 #
 # An all-reduce sends every number 2(n−1) times, an all-gather every rank's n−1 times. Weights cost 16(n−1) more for each
 # backward. Gradients are in fp32: w = 4.
@@ -1005,7 +1129,9 @@ def dgc_bytes(
     """At one sparsity."""
     lengths = [math.prod(shape) for shape in shapes]
     exact = sum(length for length in lengths if length < small)
-    entries = sum(max(1, round((1 - sparsity) * length)) for length in lengths if length >= small)
+    # rounded up, but not for the last digits of a float: 0.1 % of 1,000 is 1
+    exactly = [round((1 - sparsity) * length, 6) for length in lengths if length >= small]
+    entries = sum(map(math.ceil, exactly))
     gathered = 6 * entries + 8 * math.ceil(sum(lengths) / 65536) if entries else 0
     return 2 * (n - 1) * 4 * (len(shapes) + exact) + n * (n - 1) * gathered
 
@@ -1123,3 +1249,61 @@ def tensor_layer_bytes(
     whole, vector = batch * tokens * hidden * itemsize, hidden * itemsize
     block = 2 * whole + sequence * 2 * vector + regather * whole
     return (n - 1) * 4 * whole, (n - 1) * (2 * block + sequence * 2 * 4 * vector)
+
+
+# ------------------------------------------------------------
+# A step of a grid: bytes that all its ranks together send along each axis, by rings, with the package's own layers.
+#
+# N = b·T·H numbers of a micro-batch are what layers and stages hand on, 2 bytes each. An all-reduce among n ranks sends
+# 2(n−1) times its bytes over all of them. For each micro-batch of each pipeline:
+#
+#     tensor     the messages of its layers (`tensor_layer_bytes`); an all-reduce of the rows that were looked up, and
+#                one of the gradient of the projection's input; three fp32 numbers a token from each rank for the loss.
+#                Full recomputation repeats a layer's first all-reduce; the second's result is there
+#     pipeline   N from each tensor-parallel rank down every edge between two parts, and N up: with v chunks S·v − 1 edges
+#
+# and once a step:
+#
+#     data       an all-reduce of each rank's gradients, with a flag for each of them; or, ZeRO 1, a reduce-scatter and an
+#                all-gather of the parameters, without flags; an all-reduce of the loss, on the last stage
+#     pipeline   an all-reduce of a tied embedding's gradient between its two stages; 24 bytes from stage to stage that
+#                announce the step; the loss, 8 bytes, to all stages, which takes 8·S
+
+
+def step_bytes(model: Transformer, grid: Grid) -> dict[str, int]:
+    """{"tensor", "pipeline", "data"}: bytes of a step in 16 bits over all ranks of the grid, at ZeRO's stage 0 or 1.
+
+    Raises ValueError for another stage, for a sequence that is split, for a model that `models.gpt` does not make unless told
+    otherwise, for a vocabulary that does not split evenly, and where the grid does not divide the model.
+    """
+    t = grid.tensor
+    d = grid.data
+    S = grid.pipeline
+    M = grid.micro_batches
+    plain = Transformer(
+        model.layers, model.hidden, model.heads, model.vocab, model.context, model.tied
+    )
+    if grid.zero > 1 or grid.sequence or model != plain:
+        raise ValueError(
+            "the bytes of a step are known of a plain GPT at ZeRO 0 or 1, with whole sequences, "
+            f"not of {model} on {grid}"
+        )
+    words = divided(model.vocab, t, "words")
+    tokens = grid.micro_batch * model.context
+    activation = 2 * tokens * model.hidden
+    all_reduce = 2 * (t - 1) * activation
+    layer = sum(tensor_layer_bytes(t, grid.micro_batch, model.context, model.hidden, 2))
+    layer += (grid.recompute == "full") * all_reduce
+    loss = t * (t - 1) * 3 * 4 * tokens
+    down_and_up = 2 * activation * t * (S * grid.interleave - 1)
+    tied = 2 * 2 * words * model.hidden * t if model.tied else 0
+    gradients = 0
+    for stage, layers in enumerate(stage_layers(model.layers, S)):
+        own_head = stage == S - 1 and (S > 1 or not model.tied)
+        tensors = 12 * layers + 2 * (stage == 0) + 2 * (stage == S - 1) + own_head
+        gradients += rank_parameters(model, t, S, stage) + (grid.zero == 0) * tensors
+    return {
+        "tensor": d * M * (model.layers * layer + 2 * all_reduce + loss),
+        "pipeline": d * (M * down_and_up + (S > 1) * (tied + t * (24 * (S - 1) + 8 * S))),
+        "data": 2 * (d - 1) * t * (2 * gradients + 8),
+    }

@@ -118,7 +118,10 @@ class Layerwise(torch.optim.Optimizer):
 #     SGD      d = g + βw                                v = m·v + d      w −= λ·v
 #     LARS     r = η‖w‖ / (‖g‖ + β‖w‖)   d = λ·r·(g + βw)   v = m·v + d      w −= v
 #
-# The rate is within v in LARS, as its paper has it; both agree as long as it is constant. Where a norm is 0, r is 1.
+# The rate is within v in LARS, as its paper has it; both agree as long as it is constant. A gradient of 0 is no exception
+# in the paper: r = η/β, and the step, λη·w, is as long as any other, which is also the limit of small gradients. Others
+# make it one: MLPerf's has r = 1, so λβ·w, the whole decay; NVIDIA's LARC in apex steps such a layer by nothing at all.
+# Weights of 0 are one here, where by the paper they would stay 0 for ever: their r is 1.
 # Sources: You, Gitman and Ginsburg 2017, "Large Batch Training of Convolutional Networks", algorithm 1; Sutskever et al.
 # 2013, "On the importance of initialization and momentum". The one rule for both is that of tinygrad's nn/optim.py.
 
@@ -129,7 +132,8 @@ class LARS(Layerwise):
     trust: η, the part of a layer's weights that a step of rate 1 is long. 0, for a group: it is stepped as by SGD,
     with the rate outside of the momentum; so `groups` has it for biases and norms. A trusted layer sees the product
     η·lr alone, these see lr alone: take an lr that suits SGD, and η to fit, or give them an lr of their own.
-    weight_decay: β, a part of the gradient, as for SGD.  nesterov: look ahead, w −= d + m·v.
+    weight_decay: β, a part of the gradient, as for SGD; a layer with no gradient but zeros shrinks by η·lr, whatever β
+    above 0.  nesterov: look ahead, w −= d + m·v.
     across: see `Layerwise`.  States are those of torch.optim.SGD: `momentum_buffer`.
     Raises ValueError for negative values, and for Nesterov without momentum.
     """
@@ -177,8 +181,8 @@ class LARS(Layerwise):
         return loss
 
     def _ratio(self, group: dict[str, Any], weights: Tensor, gradient: Tensor) -> Tensor:
-        ratio = group["trust"] * weights / (gradient + group["weight_decay"] * weights)
-        return torch.where((weights > 0) & (gradient > 0), ratio, 1.0)
+        below = gradient + group["weight_decay"] * weights
+        return torch.where((weights > 0) & (below > 0), group["trust"] * weights / below, 1.0)
 
 
 class SGD(LARS):

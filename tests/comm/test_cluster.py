@@ -1,15 +1,20 @@
 """Where ranks sit, what lies between them, and what it takes: times in seconds, computed by hand."""
 
+import csv
 import math
 import statistics
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from minidist.comm import Cluster, Device, Level, Link, Recv, Send, World
-from minidist.comm.cluster import ends, factor
+from minidist.comm import cluster as clusters
+from minidist.comm.cluster import A100, H100, ends, factor
 from minidist.study.compare import published
+from tests.largest import largest
 
 ALPHA, BETA = 2.0, 0.25  # bytes are multiples of 4, so all times are exact
 PLAIN = Level(ALPHA, BETA)
@@ -514,7 +519,9 @@ def test_devices(gpu):
         assert device.peak(dtype) == value("hardware", quantity, device=gpu) * 1e12
     if gpu != "V100 SXM":
         sold = {"A100 SXM": "A100 SXM 80GB"}.get(gpu, gpu)
-        assert device.memory == value("hardware", "HBM_capacity", device=sold) * 10**9
+        # GiB, of which CUDA offers 99 %
+        gib = value("hardware", "HBM_capacity", device=sold)
+        assert device.memory == int(gib * 0.99 * 2**30)
         assert device.bandwidth == value("hardware", "HBM_bandwidth", device=sold) * 1e12
     assert isinstance(device.memory, int) and device.launch > 0
 
@@ -617,3 +624,123 @@ def test_uniform_and_laptop():
     laptop = Cluster.laptop()
     assert laptop.size == 8 and laptop.place(3) == (0, 0, 0) and laptop.speed(3) == 1 / 8
     assert laptop.link(0, 3) == (20e-6, 1 / 4e9) and not laptop.links["device"].duplex
+
+
+# ------------------------------------------------------------
+# What a device takes: by hand, and as one H100 was measured.
+
+
+PLAIN_TILES = Device(
+    "tiles", {torch.bfloat16: 1e12, torch.float32: 1e11}, 10**9, 1e12, efficiency=0.5, tiles=4
+)
+
+
+def test_a_product_by_hand():
+    """Four tiles of 128 × 256 at once: a round is 4·32,768·(k + 160) products of two numbers."""
+    round_of = lambda k: 2 * 4 * 128 * 256 * (k + 160) / 0.5e12
+    seconds = lambda *sizes, count=1: PLAIN_TILES.product(*sizes, count, torch.bfloat16)
+    assert seconds(512, 256, 1000) == near(round_of(1000))
+    # tiles are whole; rows of two bytes more are loaded as before
+    assert seconds(500, 248, 1000) == near(round_of(1000))
+    assert seconds(640, 256, 64) == near(2 * round_of(64))  # five tiles, two rounds
+    assert seconds(128, 256, 64, count=5) == near(2 * round_of(64))
+    # one tile for four processors: four of a fourth of k each
+    assert seconds(128, 256, 8000) == near(round_of(2000))
+    # rows of 2·9 bytes run at fp32's peak; two tiles, each cut in two
+    assert seconds(512, 9, 1000) == near(2 * 4 * 128 * 256 * (10 * 500 + 160) / 0.5e12)
+    none = replace(PLAIN_TILES, tiles=0)
+    assert none.product(10, 10, 10, 1, torch.bfloat16) == near(max(2000 / 0.5e12, 600 / 0.5e12))
+
+
+def test_attention_by_hand():
+    device = replace(PLAIN_TILES, attention=0.4, portable=0.5, softmax=32)
+    seconds = lambda **how: device.fused_attention(6, 100, 80, 64, torch.bfloat16, **how)
+    assert seconds() == near(4 * 6 * 100 * (40 + 200) * (64 + 32) / 0.4e12)
+    assert seconds(causal=False) == near(seconds() * (80 + 200) / (40 + 200))
+    assert seconds(backward=True) == near(2.5 * seconds() * (40 + 560) / (40 + 200))
+    assert seconds(native=False) == near(2 * seconds())
+    assert PLAIN_TILES.fused_attention(6, 100, 80, 64, torch.bfloat16) == near(
+        max(4 * 6 * 100 * 80 * 64 / 0.5e12, 2 * 6 * 2 * 180 * 64 / 0.5e12)
+    )
+
+
+def test_a_device_that_nobody_has_measured_reaches_its_data_sheet():
+    device = replace(PLAIN_TILES, efficiency=None)
+    assert device.computing(10**12, torch.bfloat16) == device.moving(10**12) == 1.0
+    assert device.computing(0, torch.int32) == 0.0
+
+
+def measured(what):
+    """The rows of docs/h100.csv of one operation: sizes, and seconds."""
+    path = Path(__file__).parents[2] / "docs" / "h100.csv"
+    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+        if row["what"] == what:
+            sizes = dict(word.split("=") for word in row["sizes"].split())
+            yield {name: int(size) for name, size in sizes.items()}, float(row["seconds"])
+
+
+BURST = replace(H100, efficiency=0.73)
+
+
+def errors_of_products(device):
+    """Those of 20 µs and more: what is shorter waited for Python."""
+    rows = [(sizes, took) for sizes, took in measured("product") if took > 20e-6]
+    assert len(rows) == 123
+    said = [device.product(s["m"], s["n"], s["k"], 1, torch.bfloat16) for s, _ in rows]
+    return [seconds / took - 1 for seconds, (_, took) in zip(said, rows)]
+
+
+def errors_of_attention(device):
+    errors = []
+    for backward, what in enumerate(("attention forward", "attention backward")):
+        for s, took in measured(what):
+            heads = s["b"] * s["heads"]
+            said = device.fused_attention(
+                heads, s["s"], s["s"], s["d"], torch.bfloat16, backward=bool(backward)
+            )
+            errors.append(said / took - 1)
+    assert len(errors) == 48
+    return errors
+
+
+def average(errors):
+    return statistics.mean(map(abs, errors))
+
+
+def test_one_h100(figure):
+    """Products and attention of a burst, by constants that are fitted to them: no other is nearer."""
+    products, attention = errors_of_products(BURST), errors_of_attention(BURST)
+    for name, errors in (("products", products), ("attention", attention)):
+        figure(
+            f"{len(errors)} {name} of an H100: mean error {average(errors):.1%}, "
+            f"largest {max(errors, key=abs):+.1%}"
+        )
+    assert average(products) < 0.035 and largest(map(abs, products)) < 0.16
+    assert average(attention) < 0.031 and largest(map(abs, attention)) < 0.11
+    for efficiency in (0.72, 0.74):
+        other = errors_of_products(replace(BURST, efficiency=efficiency))
+        assert average(other) > average(products)
+    for field, values in {"attention": (0.78, 0.84), "softmax": (32, 64)}.items():
+        for value in values:
+            other = errors_of_attention(replace(BURST, **{field: value}))
+            assert average(other) > average(attention)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RAMP", 96), ("RAMP", 224), ("SPLITS", (1,)), ("START", (120, 560)), ("START", (200, 400))],
+)
+def test_another_constant_is_further_from_what_was_measured(name, value, monkeypatch):
+    before = average(errors_of_products(BURST)) + average(errors_of_attention(BURST))
+    monkeypatch.setattr(clusters, name, value)
+    assert average(errors_of_products(BURST)) + average(errors_of_attention(BURST)) > before
+
+
+def test_what_memory_reaches():
+    rates = [4 * s["numbers"] / took for s, took in measured("copy") if s["numbers"] >= 2**24]
+    rates += [6 * s["numbers"] / took for s, took in measured("add") if s["numbers"] >= 2**24]
+    for what in ("layer norm", "gelu"):
+        rates += [4 * s["rows"] * s["h"] / took for s, took in measured(what)]
+    rates += [28 * s["numbers"] / took for s, took in measured("AdamW, fused")]
+    reached = statistics.median(rates) / H100.bandwidth
+    assert round(reached, 2) == H100.streaming == A100.streaming

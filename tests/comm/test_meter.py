@@ -4,6 +4,7 @@ import copy
 import gc
 import itertools
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from torch.utils.checkpoint import checkpoint
 from minidist.collectives import all_reduce_, broadcast_
 from minidist.comm import Span, World
 from minidist.comm.cluster import H100, Cluster, Device
-from minidist.comm.costs import FORMS, Cost, Results, operator, tensors
-from minidist.comm.meter import ModelledHost, charges, roofline
+from minidist.comm.costs import FORMS, Cost, FusedAttention, Product, Results, operator, tensors
+from minidist.comm.meter import Charge, Ledger, ModelledHost, charges, roofline
 from minidist.comm.trace import CATEGORIES
 from minidist.study.meter import measure
+from minidist.study.step import Machine
 from minidist.train.amp import Masters
 from tests.comm.nets import (
     ALPHA,
@@ -112,6 +114,48 @@ def test_jitter_is_the_same_in_every_run():
 def test_a_run_is_the_same_every_time():
     runs = [world(4, on_failure="end").run(train_meter, nn.Linear(64, 8)) for _ in range(2)]
     assert runs[0].trace == runs[1].trace and runs[0].trace.memory[3] == runs[1].trace.memory[3]
+
+
+def test_only_those_that_are_followed_are_recorded():
+    """All are charged: nothing else of a run changes."""
+
+    def program(comm):
+        x = torch.ones(64, 64, device="meta", requires_grad=True)
+        (x @ x).sum().backward()
+        all_reduce_(comm, x.grad)
+        return comm.now()
+
+    runs = []
+    for followed in (None, [1], ()):
+        world = World(3, cluster=Cluster.dgx_h100(), device="meta", followed=followed)
+        runs.append((world.run(program), world.trace))
+    (all_times, everything), (some_times, one), (no_times, nothing) = runs
+    assert all_times == some_times == no_times
+    assert list(everything) == list(one) == list(nothing)
+    assert list(everything.memory) == [0, 1, 2] and list(one.memory) == [1]
+    assert one.memory[1] == everything.memory[1] and one.memory[1].peak > 0
+    assert list(one.spans) == [span for span in everything.spans if span.rank == 1]
+    assert not nothing.memory and not len(nothing.spans) and len(one.spans)
+
+
+def test_who_is_followed_is_a_rank():
+    with pytest.raises(ValueError, match="rank 3 cannot be followed: there are 3 ranks, 0 to 2"):
+        World(3, followed=[0, 3])
+    with pytest.raises(ValueError, match="what is followed is a rank, a whole number"):
+        World(3, followed=[0.5])
+
+
+def test_who_uses_its_host_is_followed():
+    """What lies on the host is known from the rank's memory."""
+
+    def program(comm):
+        with comm.host:
+            return torch.ones(3)
+
+    cluster = Cluster.dgx_h100()
+    World(2, cluster=cluster, device="meta").run(program)
+    with pytest.raises(RuntimeError, match="uses its host's memory, so its own must be followed"):
+        World(2, cluster=cluster, device="meta", followed=[0]).run(program)
 
 
 def test_each_rank_has_its_own_memory():
@@ -234,7 +278,7 @@ def cost(func, *args, **kwargs):
 
 def cost_of(func, args, kwargs, out):
     known = operator(func)
-    return known.cost(args, kwargs, out, *known.operands(args, kwargs, out))
+    return known.cost(args, kwargs, out, *known.operands(args, kwargs, out), Results())
 
 
 def flops(fn, *args):
@@ -332,7 +376,44 @@ def test_products(func, args, count):
 def test_out_is_no_operand():
     out = torch.empty(6, 6)
     got = cost_of(aten_flops.mm.out, (M, M.t()), {"out": out}, out)
-    assert got == Cost(2 * 6 * 4 * 6, (24 + 24 + 36) * 4, torch.float32)
+    sizes = Product(6, 6, 4, 1)
+    assert got == Cost(2 * 6 * 4 * 6, (24 + 24 + 36) * 4, torch.float32, sizes)
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "sizes"),
+    [
+        (aten_flops.mm.default, (torch.ones(6, 4), torch.ones(4, 3)), (6, 3, 4, 1)),
+        (aten_flops.addmm.default, (torch.ones(3), M, torch.ones(4, 3)), (6, 3, 4, 1)),
+        (aten_flops.addmm_.default, (torch.ones(6, 3), M, torch.ones(4, 3)), (6, 3, 4, 1)),
+        (aten_flops.bmm.default, (torch.ones(5, 6, 4), torch.ones(5, 4, 3)), (6, 3, 4, 5)),
+        (
+            aten_flops.baddbmm.default,
+            (torch.ones(5, 6, 3), torch.ones(5, 6, 4), torch.ones(5, 4, 3)),
+            (6, 3, 4, 5),
+        ),
+        (aten_flops.mv.default, (M, V), None),
+        (aten_flops.add.Tensor, (M, M), None),
+    ],
+)
+def test_sizes_of_products(func, args, sizes):
+    assert cost(func, *args).sizes == sizes
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sizes_of_attention(causal):
+    """Forward and backward, of 2 sequences with 3 heads of 8 numbers, 6 queries and 6 keys."""
+    seen = []
+
+    def note(known, cost, start, end):
+        seen.append(cost.sizes)
+
+    shape = dict(device="meta", dtype=torch.bfloat16, requires_grad=True)
+    q, k, v = (torch.randn(2, 3, 6, 8, **shape) for _ in range(3))
+    with Charge(SimpleNamespace(time=0.0), Ledger(lambda: 0.0), None, note):
+        torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[0].sum().backward()
+    found = [sizes for sizes in seen if sizes is not None]
+    assert found == [(6, 6, 6, 8, causal, False), (6, 6, 6, 8, causal, True)]
 
 
 @pytest.mark.parametrize(
@@ -573,6 +654,25 @@ def test_what_raises_raises_again():
         for _ in range(2):
             with pytest.raises((RuntimeError, IndexError)):
                 results.call(operator(func), func, args, {})
+
+
+def test_flops_are_remembered_by_form():
+    """Of PyTorch's operators on meta tensors; as many as there is room for."""
+    results, asked = Results(limit=2), []
+    known = copy.copy(operator(aten.mm.default))
+    known.formula = lambda args, kwargs, out: asked.append(len(args[0])) or 2 * len(args[0])
+
+    def flops(x):
+        return results.flops(known, (x, x.t()), {}, None)
+
+    assert [flops(meta(rows, 4)) for rows in (3, 5, 3)] == [6, 10, 6] and asked == [3, 5]
+    assert [flops(torch.ones(3, 4)) for _ in range(2)] == [6, 6] and asked == [3, 5, 3, 3]
+    flops(meta(7, 4))  # no room: all else is forgotten
+    flops(meta(3, 4))
+    assert asked == [3, 5, 3, 3, 7, 3]
+    known.ours = True
+    flops(meta(3, 4))
+    assert asked[-2:] == [3, 3]  # what a stranger's operator decides by is its own affair
 
 
 def test_the_forms_that_were_asked_for_last_are_remembered():
@@ -939,9 +1039,26 @@ def test_roofline():
     assert roofline(TOY, Cost(10**9, 10**11, torch.float32)) == 1.0  # by its bytes
     assert roofline(TOY, Cost(10**12, 0, torch.float64)) == 2.0  # by the peak of its dtype
     assert roofline(SLOW_START, Cost(0, 0, None)) == 1e-3
-    assert roofline(H100, Cost(989 * 10**12, 0, torch.bfloat16)) == 1.0 + H100.launch
+    ideal = H100.ideal
+    assert roofline(ideal, Cost(989 * 10**12, 0, torch.bfloat16)) == 1.0 + H100.launch
     with pytest.raises(ValueError, match="toy has a peak for float32, float64, not for int32"):
         roofline(TOY, Cost(1, 1, torch.int32))
+
+
+def test_a_device_is_charged_at_what_it_reaches():
+    """By the functions of `Device`, of which the planner's `Machine` makes its seconds, too."""
+    start = H100.launch
+    flops = Cost(989 * 10**12, 0, torch.bfloat16)
+    assert roofline(H100, flops) == pytest.approx(1 / H100.efficiency + start)
+    moved = Cost(0, 3_350 * 10**9, torch.bfloat16)
+    assert roofline(H100, moved) == pytest.approx(1 / H100.streaming + start)
+    sizes = Product(1000, 900, 800, 3)
+    product = Cost(2 * 3 * 1000 * 900 * 800, 0, torch.bfloat16, sizes)
+    assert roofline(H100, product) == Machine(H100).product(1000, 900, 800, 3)
+    for backward in (False, True):
+        attention = FusedAttention(32, 4096, 4096, 128, True, backward)
+        took = roofline(H100, Cost(1, 0, torch.bfloat16, attention))
+        assert took == Machine(H100).attention(32, 4096, 128, backward)
 
 
 PROGRAMS = {

@@ -42,6 +42,22 @@ def test_counts():
     assert isinstance(trace.bytes_sent(), int) and Trace(1).bytes_sent() == 0
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 1 << 20])
+def test_traffic_by_link(monkeypatch, at_once):
+    """Of a window of each sender, the end left out; however many messages are looked at together."""
+    monkeypatch.setattr("minidist.comm.trace._AT_ONCE", at_once)
+    always = [(0.0, 1.0)] * 3
+    trace = sample_trace()
+    assert trace.traffic(always) == {(0, 1): (2, 24), (1, 2): (1, 4096), (0, 2): (1, 0)}
+    assert trace.traffic([(3e-6, 4e-6), (0.0, 2e-6), (0.0, 1.0)]) == {(0, 1): (1, 16)}
+    trace.add(2, 0, 2**53 + 1, 0.5, 1.0, 1.0)
+    trace.add(2, 0, 2, 0.5, 1.0, 1.0)
+    assert trace.traffic(always)[2, 0] == (2, 2**53 + 3)
+    assert Trace(3).traffic(always) == {}
+    with pytest.raises(ValueError, match="2 windows were given for 3 ranks"):
+        trace.traffic(always[:2])
+
+
 @pytest.mark.parametrize("kwargs", [dict(rank=3), dict(rank=-1), dict(link=(0, 3))])
 def test_a_rank_that_is_not_in_it(kwargs):
     with pytest.raises(ValueError, match="not in this trace of 3 ranks, 0 to 2"):

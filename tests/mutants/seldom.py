@@ -68,6 +68,13 @@ FAULTS = {
             "parallel/test_compress.py::test_nothing_is_lost[1]",
         ),
         Fault(
+            "half a number is not sent",
+            "parallel/compress.py",
+            "length - math.floor(length * Fraction(str(sparsity)))",
+            "max(1, round(length * (1 - sparsity)))",
+            "parallel/test_compress.py::test_a_part_of_a_number_is_sent_whole",
+        ),
+        Fault(
             "each rank is clipped by the limit for all",
             "parallel/compress.py",
             "self.clip / comm.size**0.5",
@@ -209,9 +216,16 @@ FAULTS = {
         Fault(
             "the ratio of LARS leaves out the decay",
             "train/optim.py",
-            '(gradient + group["weight_decay"] * weights)',
-            "gradient",
+            'below = gradient + group["weight_decay"] * weights',
+            "below = gradient",
             "train/test_optim.py::test_as_the_paper[lars]",
+        ),
+        Fault(
+            "a layer without a gradient but zeros loses the whole decay",
+            "train/optim.py",
+            "torch.where((weights > 0) & (below > 0)",
+            "torch.where((weights > 0) & (gradient > 0)",
+            "train/test_optim.py::test_a_gradient_of_zeros_is_no_exception_for_lars",
         ),
         Fault(
             "dampening acts on the first step, too",

@@ -303,6 +303,7 @@ def test_by_hand():
     assert powersgd_bytes(shapes, 4, 2) == 2 * 3 * 4 * (2 + 100 + 2 * 150)
     assert dgc_bytes(shapes, 4, 0.99) == 2 * 3 * 4 * (2 + 100) + 4 * 3 * (6 * 50 + 8)
     assert dgc_bytes(shapes, 4, 0.99, small=9999) == 2 * 3 * 4 * (2 + 5100)
+    assert dgc_bytes([(1000,), (1001,), (11, 100)], 2, small=0) == 2 * 4 * 3 + 2 * (6 * 5 + 8)
     # 3·23 numbers would not save half
     assert powersgd_bytes([(3, 4, 5), ()], 2, 8) == 2 * 4 * (2 + 61)
 
@@ -417,7 +418,7 @@ class DgcOracle:
         U, V = self.U.get(key, np.zeros(G.shape)), self.V.get(key, np.zeros(G.shape))
         U = self.m * U + G
         V = V + U
-        sent = max(1, round(G.size * (1 - sparsity)))
+        sent = -int(-G.size * round(1000 * (1 - sparsity)) // 1000)
         threshold = np.sort(np.abs(V).ravel())[::-1][sent - 1]
         mask = np.abs(V) >= threshold
         self.V[key] = np.where(mask, 0, V)
@@ -522,6 +523,18 @@ def test_nothing_is_lost(n):
         assert torch.equal(total, results[0][0])
         assert (total + kept - given).abs().max() < 1e-12
     assert (kept != 0).any()
+
+
+def test_a_part_of_a_number_is_sent_whole():
+    """As in the authors' code, ⌈ratio·length⌉; and no more where a float only comes out too large."""
+    for ratio, sparsity in ((1, 0.999), (10, 0.99), (4, 0.996), (250, 0.75)):
+        for length in (1, 2, 30, 999, 1000, 1001, 1999, 3000, 123_456, 1_000_000, 1_000_000_001):
+            up = -(-length * ratio // 1000)
+            assert wanted(length, sparsity) == up and wanted(length, 0) == length
+            if length <= 1_000_000:
+                assert dgc_bytes([(length,)], 2, sparsity, 0) == 8 + 2 * (
+                    6 * up + 8 * -(-length // 65536)
+                )
 
 
 def test_the_sparsity_of_an_epoch():

@@ -106,8 +106,8 @@ def reached(n, program, way, seeds, *args, **options):
 
 def of_part(way, seeds):
     """The accuracies of a way, on the small MLP."""
-    options = dict(sparsity=0.99, warm_up=(0.75, 0.9375, 0.984375), small=0)
-    return reached(4, on_digits, way, seeds, SMALL, 8, 0.3, **options)
+    options = dict(sparsity=0.99, warm_up=(0.75, 0.9375, 0.984375), small=200)
+    return reached(4, on_digits, way, seeds, SMALL, 12, 0.3, **options)
 
 
 def told(name, found, digits=2):
@@ -141,6 +141,6 @@ def test_without_a_part_it_does_not_learn(figure):
     )
     spread = largest(right) - smallest(right)
     assert statistics.mean(right) > 90
-    for wrong, points in ((correction, 3), (masking, 10)):
+    for wrong, points in ((correction, 1.5), (masking, 10)):
         assert largest(wrong) < smallest(right) - (0 if FULL else points)
         assert statistics.mean(right) - statistics.mean(wrong) > spread

@@ -1,20 +1,21 @@
 """The run that the planner predicts: a GPT that `parallelize` splits over data × tensor × pipeline ranks of a World."""
 
-from functools import partial
-
 import torch
 
+from benchmarks.simulate import train
 from minidist.collectives import barrier
-from minidist.comm.mesh import Mesh
-from minidist.models import TransformerLayer, gpt
-from minidist.parallel.schedules import interleaved, one_f_one_b
-from minidist.parallelize import parallelize
+from minidist.models import TransformerLayer, gpt, next_token_loss
+from minidist.parallel.zero import FullySharded
 
 
 def program(comm, model, grid):
-    """A second step of training, from when all ranks begin until all have ended; returns its seconds."""
-    mesh = Mesh(comm, dp=grid.data, pp=grid.pipeline, tp=grid.tensor)
-    masters = grid.precision == "bf16"
+    """A second step of training, which all ranks begin together; returns its seconds."""
+    step = train(comm, model, grid, steps=2)[-1]
+    return step.end - step.start
+
+
+def hybrid(comm, model, grid):
+    """The same of a GPT in 16 bits whose shards lie within a group of neighbours, each in `grid.replicas` of them."""
     serial = gpt(
         model.layers,
         model.hidden,
@@ -22,27 +23,25 @@ def program(comm, model, grid):
         model.vocab,
         model.context,
         tied=model.tied,
+        attention="sdpa" if grid.attention == "fused" else "explicit",
         device="meta",
-        dtype=torch.float32 if masters else torch.bfloat16,
+        dtype=torch.bfloat16,
     )
-    engine = parallelize(
-        serial,
-        mesh,
-        partial(torch.optim.AdamW, lr=1e-3, foreach=True),
-        micro_batches=grid.micro_batches,
-        schedule=interleaved if grid.interleave > 1 else one_f_one_b,
-        chunks=grid.interleave,
-        recompute=grid.recompute,
-        amp="O2" if masters else "O0",
-        zero=grid.zero,
-        cost=lambda parts: [isinstance(part, TransformerLayer) for part in parts],
-    )
-    batch = torch.empty(
-        grid.micro_batch * grid.micro_batches, model.context, dtype=torch.long, device="meta"
-    )
-    engine.step(batch, batch)
+    within = comm.split(comm.rank // grid.shards, comm.rank)
+    across = comm.split(comm.rank % grid.shards, comm.rank)
+    sharded = FullySharded(serial, within, blocks=TransformerLayer, replicas=across)
+    optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-3, foreach=True)
+    batch = torch.empty(grid.micro_batch, model.context, dtype=torch.long, device="meta")
+
+    def step():
+        optimizer.zero_grad()
+        for _ in range(grid.micro_batches):
+            next_token_loss(sharded(batch), batch).backward()
+        optimizer.step()
+
+    step()
     barrier(comm)
     start = comm.now()
-    engine.step(batch, batch)
+    step()
     barrier(comm)
     return comm.now() - start

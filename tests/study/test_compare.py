@@ -25,20 +25,32 @@ def test_within_the_rounding_of_four_digits(rates, figure):
         words = (
             f"{rate.model}, p {rate.p}, M {rate.M}, {rate.schedule}: published {rate.published:.4f}"
         )
-        figure(f"{words}, ours {rate.ours:.4f}, waiting as published {rate.as_published:.4f}")
+        figure(f"{words}, ours {rate.ours:.4f}, waiting for all {rate.waiting:.4f}")
     for name in ("1F1B", "1F1B-I", "ZB-H1", "ZB-H2"):
-        errors = [abs(r.as_published - r.published) for r in rates if r.schedule == name]
+        errors = [abs(r.error) for r in rates if r.schedule == name]
         figure(f"{name}: {len(errors)} rows, largest error {largest(errors):.1e}")
     for rate in (r for r in rates if r.schedule != "ZB-V"):
         bound = 2e-4 if rate.schedule == "ZB-2p" else 5.1e-5
-        assert abs(rate.as_published - rate.published) <= bound, rate
+        assert abs(rate.error) <= bound, rate
         if rate.schedule != "1F1B-I":
-            assert rate.ours == rate.as_published
+            assert rate.ours == rate.waiting
 
 
-def test_our_v_is_no_worse_than_the_searched_one(rates):
-    for rate in (r for r in rates if r.schedule == "ZB-V"):
-        assert -0.002 < rate.error < 0, rate
+def test_where_our_v_and_the_searched_one_part(figure):
+    """Ours waits as its formula says, to a microsecond; the searched one 3 to 7 messages longer in each step."""
+    for row in published("zero_bubble_rates"):
+        if row["schedule"] != "ZB-V" or (not FULL and row["M"] > 96):
+            continue
+        p = row["p"]
+        M = row["M"]
+        comm = row["T_comm_us"]
+        work = 2 * M * (row["T_F_us"] + row["T_B_us"] + row["T_W_us"])
+        rate = simulated(row)
+        waits = 2 * (p - 1) * (row["T_B_us"] - row["T_W_us"]) + (6 * p - 8) * comm
+        assert rate.ours / (1 - rate.ours) * work == pytest.approx(waits, abs=1)
+        theirs = rate.published / (1 - rate.published) * work
+        figure(f"ZB-V, p {p}, M {M}: published waits {theirs - waits:.0f} us more than {waits}")
+        assert 3 * comm < theirs - waits < 7 * comm
 
 
 @pytest.mark.parametrize(
@@ -62,10 +74,10 @@ def test_rows_of_other_models(p, M, times, values):
 
 
 def test_interleaved_waits_for_more(rates):
-    """Every message is waited for here, and not in the published estimate: at most half a percent of the time more."""
+    """Where every message is waited for there is more bubble than in the published estimate, by 3 to 4 % of it."""
     for rate in rates:
         if rate.schedule == "1F1B-I":
-            assert 0.001 < rate.error < 0.005, rate
+            assert 0.028 < rate.waiting / rate.published - 1 < 0.042, rate
 
 
 def test_a_row_that_cannot_be():

@@ -24,15 +24,24 @@ def test_a_call_with_its_arguments_and_its_result():
         120_000,
         H100,
     )
-    assert profile.time == H100.launch + 120_000 / H100.bandwidth
+    assert profile.time == H100.launch + H100.moving(120_000)
     assert profile.peak == 80_000 and all(
         isinstance(x, int) for x in (profile.flops, profile.bytes_moved)
     )
 
 
+def test_what_memory_bounds_is_said_of_a_device_that_reaches_a_part_of_its_own():
+    x = torch.ones(10**7, device="meta")
+    profile = measure(lambda: x + x, device=H100)
+    [row] = roofline(profile).rows
+    assert "memory" in row and "compute" not in row
+
+
 def test_the_device_gives_the_time_and_nothing_else():
-    first, second = measure(torch.mm, W, W, device=TOY), measure(torch.mm, W, W, device=A100)
+    first, second = measure(torch.mm, W, W, device=TOY), measure(torch.mm, W, W, device=A100.ideal)
     assert first.time == TOY.launch + 2e6 / 1e12 and second.time == A100.launch + 2e6 / 19.5e12
+    third = measure(torch.mm, W, W, device=A100)
+    assert third.time == A100.launch + A100.product(100, 100, 100, 1, torch.float32)
     assert (first.flops, first.peak) == (second.flops, second.peak) == (2_000_000, 80_000)
     with pytest.raises(ValueError, match="toy has a peak for float32, not for float64"):
         measure(torch.mm, W.double(), W.double(), device=TOY)

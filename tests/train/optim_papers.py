@@ -37,7 +37,8 @@ class LARSPaper:
     def step(self, key, w, g, lr, t):
         v = self.v.setdefault(key, [0.0] * len(w))
         bottom = length(g) + self.beta * length(w)
-        local = self.eta * length(w) / bottom if length(w) and length(g) else 1.0
+        # of weights that are all 0, and of 0/0, the paper does not speak
+        local = self.eta * length(w) / bottom if length(w) and bottom else 1.0
         for i in range(len(w)):
             v[i] = self.m * v[i] + lr * local * (g[i] + self.beta * w[i])
         for i in range(len(w)):

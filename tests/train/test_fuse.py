@@ -608,8 +608,8 @@ def test_a_world_charges_one_launch():
     device = cluster.device
     world = World(1, cluster=cluster, device="meta")
     times = [world.run(launches, add)[0] for add in (fuse.add3, fuse.add3_plain)]
-    assert times[0] == pytest.approx(device.launch + 4 * 4 * 2**20 / device.bandwidth)
-    assert times[1] == pytest.approx(2 * device.launch + 6 * 4 * 2**20 / device.bandwidth)
+    assert times[0] == pytest.approx(device.launch + device.moving(4 * 4 * 2**20))
+    assert times[1] == pytest.approx(2 * device.launch + device.moving(6 * 4 * 2**20))
 
 
 def test_a_caller_that_casts_does_not_reach_inside():

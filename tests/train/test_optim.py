@@ -195,6 +195,20 @@ def test_a_layers_step_is_a_part_of_its_length():
                 assert ((p - q).norm() / q.norm()).item() == pytest.approx(part, rel=1e-9)
 
 
+def test_a_gradient_of_zeros_is_no_exception_for_lars():
+    """The limit of ever smaller gradients: a step as long as any other, along the weights. Without decay none at all."""
+    w = torch.tensor([3.0, -4.0], dtype=torch.float64)
+    for decay, part in ((0.1, 0.2 * 0.3), (1e-9, 0.2 * 0.3), (0.0, 0.0)):
+        p = nn.Parameter(w.clone())
+        p.grad = torch.zeros_like(w)
+        LARS([p], lr=0.2, momentum=0.0, weight_decay=decay, trust=0.3).step()
+        assert (p - (1 - part) * w).abs().max() < 1e-15
+    q = nn.Parameter(w.clone())
+    q.grad = torch.full_like(w, 1e-12)
+    LARS([q], lr=0.2, momentum=0.0, weight_decay=0.1, trust=0.3).step()
+    assert (q - (1 - 0.2 * 0.3) * w).abs().max() < 1e-9
+
+
 @pytest.mark.parametrize(
     ("wrong", "how"),
     [

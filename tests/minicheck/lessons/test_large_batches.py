@@ -54,9 +54,8 @@ def test_another_lars(capsys):
             d = grads[i].clone()
             if w.dim() >= 2:
                 wide, steep = (torch.linalg.vector_norm(x).item() for x in (w, grads[i]))
-                d.add_(w, alpha=decay).mul_(
-                    trust * wide / (steep + decay * wide) if wide * steep else 1.0
-                )
+                below = steep + decay * wide
+                d.add_(w, alpha=decay).mul_(trust * wide / below if wide * below else 1.0)
             velocities[i].copy_(momentum * velocities[i] + lr * d)
             weights[i] -= velocities[i]
 
@@ -136,6 +135,7 @@ def test_lars_is_the_library_s():
     optimizer = LARS(how, lr=0.3, momentum=0.9)
     for k in range(3):
         grads = [drawn(*w.shape, seed=k + 1) for w in weights]
+        grads[0] *= k != 1  # a gradient of zeros, and weights that are none
         for p, g in zip(theirs, grads, strict=True):
             p.grad = g.clone()
         optimizer.step()

@@ -119,6 +119,8 @@ def test_llama():
         predict.activations(replace(llama, context=1024), 1, dropout=False)
         == Fraction("37.6") * x + 2 * 40 * 1024**2
     )
+    fused = predict.activations(replace(llama, context=1024), 3, dropout=False, attention="fused")
+    assert fused == 3 * (Fraction("37.6") * x + 4 * 40 * 1024)
     narrow = Transformer(80, 8192, 64, 32000, 4096, ffn=28672, gated=True, kv_heads=8)
     kept = predict.activations(narrow, 1, dropout=False, recompute="selective")
     assert kept == 4096 * (8192 * 12 + 4 * 1024 + 8 * 28672)
@@ -184,6 +186,8 @@ def test_bad_input():
         (dict(recompute="some"), "none, selective, full, not 'some'"),
         (dict(tensor=3), "8 heads do not split over 3"),
         (dict(tensor=8, sequence=True), "12 tokens do not split over 8"),
+        (dict(attention="flash"), "explicit, fused, not 'flash'"),
+        (dict(attention="fused", recompute="selective"), "there recompute is none or full"),
     ):
         with pytest.raises(ValueError, match=words):
             predict.activations(Transformer(2, 64, 8, 100, 12), 1, **wrong)

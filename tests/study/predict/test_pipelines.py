@@ -60,6 +60,11 @@ def test_zb_v():
                 most_kept("zb_v", stage, S, M) for stage in range(S)
             ]
             assert simulate(actions, place="V").bubble_rate == bubble("zb_v", S, M) == 0
+            for forward, input, weight in ((3, 3, 1), (2, 3, 2), (2.5, 4, 1.5), (1, 5, 0)):
+                run = simulate(actions, forward / 2, None, input / 2, weight / 2, place="V")
+                assert run.bubble_rate == pytest.approx(
+                    bubble("zb_v", S, M, 2, forward, input, weight), abs=1e-12
+                )
 
 
 def test_by_hand():
@@ -84,7 +89,8 @@ def test_by_hand():
         ),
         (("zb_h1", 2, 4, 1, 1, 2, 1.5), "T_W up to T_F"),
         (("zb_v", 3, 4), "at least 5 micro-batches, not 4"),
-        (("zb_v", 2, 4, 2, 1, 2, 1), "T_F = T_I = T_W, not 1, 2, 1"),
+        (("zb_v", 2, 4, 2, 2, 1, 1), "T_F up to T_I, not for T_F = 2, T_I = 1, T_W = 1"),
+        (("zb_v", 2, 4, 2, 1, 2, 2), "T_W up to T_F up to T_I"),
     ],
 )
 def test_where_they_do_not_apply(arguments, words):

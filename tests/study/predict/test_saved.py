@@ -1,12 +1,14 @@
 """Our count against autograd's own: every kind of model, byte for byte; and the paper's column against its formula."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minidist.models import TransformerLayer, gpt, next_token_loss
-from minidist.study.predict import Transformer, activations, output_activations
+from minidist.study.predict import Transformer, activations, output_activations, scores
 from tests.study.predict.kept import kept
 from tests.study.predict.saved import saved, saved_layer
 
@@ -63,6 +65,61 @@ def test_a_layer_of_gpt_3():
         assert ours.paper == activations(model, 1) == 2048 * 12288 * (34 + 80)
     small = 2 * 2 * 4 * 2048 + 2048**2  # statistics of two norms, and the causal mask
     assert ours.total - ours.paper == small and small / ours.paper < 0.002
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [(3, 8), (1, 16), (2, 1)])
+def test_fused_attention_keeps_no_scores(size, dtype, device):
+    """The formula against the tensors that autograd holds, in all but what it leaves out as small."""
+    layer = TransformerLayer(HIDDEN, 4, dtype=dtype, device=device)
+    x = torch.randn(*size, HIDDEN, dtype=dtype, device=device, requires_grad=True)
+    B, T = size
+    formula = activations(replace(LAYER, context=T), B, dropout=False, attention="fused")
+    assert formula == B * T * (32 * HIDDEN + 4 * 4)
+    # mean and deviation of two norms; on a GPU in fp32, and the state of the random numbers
+    small = 4 * dtype.itemsize * B * T if device == "cpu" else 4 * 4 * B * T + 24
+    assert kept(layer, lambda: layer(x)) == formula + small
+
+
+def test_a_layer_of_gpt_3_with_fused_attention():
+    """Dropout or not, 4 bytes a head and token take the place of the scores."""
+    model = Transformer(1, 12288, 96, 51200, 2048)
+    x = torch.empty(1, 2048, 12288, requires_grad=True, dtype=torch.bfloat16, device="meta")
+    for dropout in (0.0, 0.1):
+        layer = TransformerLayer(12288, 96, dropout, dtype=torch.bfloat16, device="meta")
+        formula = activations(model, 1, dropout=dropout > 0, attention="fused")
+        assert kept(layer, lambda layer=layer: layer(x)) == formula + 4 * 4 * 2048 + 24
+        explicit = activations(model, 1, dropout=dropout > 0)
+        assert explicit - formula == scores(model, 1, dropout > 0) - 4 * 96 * 2048
+
+
+def test_what_pytorch_says_of_flash_attention():
+    """Its backward asks for queries, keys, values, output and one fp32 number a head and token, and for no scores."""
+    schema = torch.ops.aten._scaled_dot_product_flash_attention_backward.default._schema
+    tensors = [x.name for x in schema.arguments if str(x.type) == "Tensor"]
+    lengths = ["cum_seq_q", "cum_seq_k"]  # of a batch of sequences that are packed
+    assert [name for name in tensors if name not in lengths] == [
+        *("grad_out", "query", "key", "value", "out", "logsumexp"),
+        *("philox_seed", "philox_offset"),
+    ]
+    q = torch.empty(3, 4, 8, 16, dtype=torch.bfloat16, device="meta")
+    found = torch.ops.aten._scaled_dot_product_flash_attention(q, q, q, 0.1, True)
+    assert found[1].shape == (3, 4, 8) and found[1].dtype == torch.float32
+
+
+@pytest.mark.parametrize("t", [1, 2, 4])
+@pytest.mark.parametrize("sequence", [True, False])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_fused_attention_on_a_rank(t, sequence, recompute):
+    """Item by item: what is split, and what is not."""
+    model = Transformer(3, 64, 8, 100, 32)
+    words = dict(tensor=t, sequence=sequence, recompute=recompute)
+    half = dict(dtype=torch.bfloat16, device="meta")
+    items = saved_layer(model, 4, dropout=0.1, **half, **words)
+    small = ("mean and deviation of norm", "state of the random numbers")
+    ours = sum(item.ours for item in items if not item.name.startswith(small))
+    assert ours == activations(model, 4, attention="fused", **words)
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
