@@ -998,6 +998,11 @@ NUMBERS = "Those are numbers: how many bytes has one?"
 ROUGHLY = 0.01  # a prediction is rounded
 
 
+def one_spelling(name: str) -> str:
+    """A student's name, however it was spaced and capitalized."""
+    return " ".join(name.split()).casefold()
+
+
 class Prediction(Exam):
     """Numbers by name, which are compared where they are asked for: no process of an answer has the right ones.
 
@@ -1024,7 +1029,7 @@ class Prediction(Exam):
             raise Wrong(
                 f'{self.name}: STUDENT is a name in quotes, as "Ada", not {kind_of(student)}.'
             )
-        name = " ".join((student or "").split()).casefold()
+        name = one_spelling(student or "")
         found = {}
         for parameter, (_, choices) in self.own.items() if name else ():
             digest = hashlib.sha256(f"{self.name} {parameter} {name}".encode()).digest()

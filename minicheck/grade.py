@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .exam import FAILED
+from .exam import FAILED, one_spelling
 from .notebook import Mark, Marked
 from .sandbox import descendants
 from .submission import Unreadable
@@ -142,7 +142,7 @@ def change(before: dict | None, now: dict) -> str | None:
 
 def others_numbers(students: Sequence[str], whose: Sequence[str]) -> list[list[str]]:
     """What is odd about whose numbers each student's predictions are of: another's, or, where some give a name, nobody's."""
-    names = [" ".join(name.split()).casefold() for name in whose]
+    names = [one_spelling(name) for name in whose]
     odd: list[list[str]] = []
     for student, name in zip(students, names):
         same = [other for other, its in zip(students, names) if its == name and other != student]

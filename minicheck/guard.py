@@ -173,7 +173,8 @@ def forked(exam: Exam) -> Iterator[Nursery]:
 def ask(exam: Exam, *answers, of=None) -> None:
     """Examine the answers in fresh processes: print a line if they are right, raise Wrong if not.
 
-    Numbers are compared at once: nothing of them runs. `of`: whose numbers they are, where each student has others. The cost of functions: one `launch` (0.05 s once its server runs),
+    Numbers are compared at once: nothing of them runs. `of`: the student whose numbers they are.
+    The cost of functions: one `launch` (0.05 s once its server runs),
     70 ms for a process without the library, 25 ms for each process of the answer, 2 ms for each case.
     """
     packed = [pack(exam.name, answer) for answer in answers]

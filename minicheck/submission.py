@@ -321,9 +321,7 @@ class Row(NamedTuple):
     """One piece of code to run in order."""
 
     source: str
-    wanted: list[
-        str
-    ]  # names that are packed after it: the answers of one test cell, and whose they are
+    wanted: list[str]  # packed after it: the answers of one test cell, and whose they are
     grade_id: str  # of that test cell; "" for a student's cell
 
 

@@ -111,6 +111,9 @@ KEYS = {
 }
 
 
+TEXTS = {"like", "name"}
+
+
 def cluster_in(path: str | Path) -> Cluster:
     """The cluster in a TOML file (above). ValueError for a file that cannot be read, a key that is none, and for what a
     `Cluster` refuses."""
@@ -133,17 +136,26 @@ def cluster_in(path: str | Path) -> Cluster:
         _check_keys(path, "links", values)
         if name not in LEVELS:
             raise ValueError(f"{path}: the levels are {', '.join(LEVELS)}, not {name!r}")
-        links[name] = _level(links.get(name), values)
+        if name not in links and not {"gigabytes", "microseconds"} <= values.keys():
+            raise ValueError(
+                f"{path}: {found['like']} has no link {name!r}, so it needs gigabytes and microseconds"
+            )
+        links[name] = _level(links.get(name, Level(0.0, 0.0)), values)
     name = found.get("name", Path(path).stem)
     return replace(whole, name=name, device=device, host=host, links=links)
 
 
 def _check_keys(path: str | Path, part: str, found: dict) -> None:
-    """ValueError for a key that this part of a file does not have."""
-    for key in found:
+    """ValueError for a key that this part of a file does not have, and for what should be a number above 0."""
+    for key, value in found.items():
         if key not in KEYS[part]:
             there = ", ".join(sorted(KEYS[part]))
             raise ValueError(f"{path}: {part or 'a cluster'} has {there}, not {key!r}")
+        given = (
+            isinstance(value, dict) or key in TEXTS or (type(value) in (int, float) and value > 0)
+        )
+        if not given:
+            raise ValueError(f"{path}: {key} is a number above 0, not {value!r}")
 
 
 def _device(path: str | Path, like: Device, values: dict) -> Device:
@@ -161,13 +173,12 @@ def _device(path: str | Path, like: Device, values: dict) -> Device:
     )
 
 
-def _level(like: Level | None, values: dict) -> Level:
-    level = like or Level(0.0, 0.0)
+def _level(like: Level, values: dict) -> Level:
     return replace(
-        level,
-        alpha=values["microseconds"] * 1e-6 if "microseconds" in values else level.alpha,
-        beta=1 / (values["gigabytes"] * GIGA) if "gigabytes" in values else level.beta,
-        share=values.get("share", level.share),
+        like,
+        alpha=values["microseconds"] * 1e-6 if "microseconds" in values else like.alpha,
+        beta=1 / (values["gigabytes"] * GIGA) if "gigabytes" in values else like.beta,
+        share=values.get("share", like.share),
     )
 
 

@@ -376,10 +376,11 @@ def time_table(plan: Plan) -> Table:
 
 
 def errors_alike(plan: Plan) -> tuple[Errors, Errors] | None:
-    """How far the planner is off on published runs of the plan's kind: of its chip, sharded as it is; and in memory. None
-    where nobody has published such a run.
+    """How far the planner is off on published runs of the plan's kind, in time and in memory. None where nobody has
+    published a run on its chip.
 
-    What uses tensor or pipeline parallelism is compared with Megatron's, what does neither and shards all with FSDP's.
+    What shards gradients or parameters, and splits neither layers nor stages, is compared with FSDP's runs; anything
+    else with Megatron's.
     """
     chips = [chip for chip in ALIKE if plan.machine.device.name.startswith(chip)]
     if not chips:
@@ -402,7 +403,8 @@ def doubt(plan: Plan) -> str:
     """How far the figures may be off, in words."""
     found = errors_alike(plan)
     if found is None:
-        return f"no run on {plan.machine.device.name} was published that these figures could be held against"
+        name = plan.machine.device.name
+        return f"no run on {name} was published, so nothing says how far these figures may be off"
     times, memory = found
     return (
         f"on {len(times.time)} published runs of this kind ({times.name}) the planner's seconds are off by "

@@ -151,8 +151,8 @@ FAULTS = {
         Fault(
             "a wire in a file is shared by nobody",
             "study/catalog.py",
-            'share=values.get("share", level.share),',
-            "share=level.share,",
+            'share=values.get("share", like.share),',
+            "share=like.share,",
             "study/test_catalog.py::test_a_cluster_in_a_file",
         ),
         Fault(

@@ -25,7 +25,7 @@ MOST = {
     "files of the library": 86,
     "files of graders": 56,
     "skips of the formatter": 2,
-    "tokens of the library": 195_900,
+    "tokens of the library": 196_000,
     "of them, of techniques": 99_800,
     "tokens of graders": 143_700,
 }
