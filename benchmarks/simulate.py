@@ -121,7 +121,7 @@ def train(comm, model: Transformer, grid: Grid, steps: int = 2) -> list[Times]:
             dtype=torch.float32 if masters else torch.bfloat16,
         ),
         mesh,
-        partial(torch.optim.AdamW, lr=1e-3, foreach=True),
+        partial(adamw, lr=1e-3, foreach=True),
         micro_batches=grid.micro_batches,
         schedule=interleaved if grid.interleave > 1 else one_f_one_b,
         chunks=grid.interleave,
@@ -143,6 +143,16 @@ def train(comm, model: Transformer, grid: Grid, steps: int = 2) -> list[Times]:
         times.append(Times(start, averaged, comm.now()))
     barrier(comm)
     return times
+
+
+def adamw(params, **words) -> torch.optim.AdamW:
+    """PyTorch's, with its moments from the start: it makes them in its first step, and all others begin with them."""
+    optimizer = torch.optim.AdamW(params, **words)
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            moments = {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[p] = {"step": torch.zeros(()), **moments}
+    return optimizer
 
 
 def layers_alone(parts) -> list[bool]:
@@ -230,10 +240,9 @@ def planned(model: Transformer, cluster: Cluster, grid: Grid) -> Estimate:
 # For people, and the command.
 
 
-def report(case: Case, grid: Grid, steps: int) -> Table:
-    """Simulate `steps` steps of a case with as many micro-batches as `grid` has, and put all beside each other."""
+def report(case: Case, grid: Grid, seen: Seen) -> Table:
+    """What was seen of steps of a case with as many micro-batches as `grid` has, beside what the planner says."""
     cluster = cluster_of(case.cluster)
-    seen = simulate(case.model, cluster, grid, steps)
     estimate = planned(case.model, cluster, grid)
     rows: list[tuple] = []
     last = seen.seconds[-1]
@@ -255,9 +264,8 @@ def report(case: Case, grid: Grid, steps: int) -> Table:
     rows.append(("GB while the optimizer steps", seen.updating / GB, None, ""))
     known = step_bytes(case.model, grid)
     for axis, nbytes in seen.sent.items():
-        rows.append(
-            (f"bytes of step {steps}, {axis}", nbytes, known[axis], beside(nbytes, known[axis]))
-        )
+        name = f"bytes of step {len(seen.seconds)}, {axis}"
+        rows.append((name, nbytes, known[axis], beside(nbytes, known[axis])))
     rows.append(("messages", seen.messages, None, ""))
     rows.append(("simulation: minutes of the wall", seen.wall / 60, None, ""))
     rows.append(("simulation: minutes of this process", seen.cpu / 60, None, ""))
@@ -311,7 +319,8 @@ def main(words: Sequence[str]) -> int:
     case, grid, steps = asked(words)
     torch.set_num_threads(1)
     try:
-        print(report(case, grid, steps).text)
+        seen = simulate(case.model, cluster_of(case.cluster), grid, steps)
+        print(report(case, grid, seen).text)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -474,6 +474,38 @@ GRADING = {
     ),
 }
 
+PREDICT = {
+    "1 errors by source": (
+        "fitted and left out; how many constants, on how many runs each",
+        "tests/study/test_fit.py",
+        "tests/study/test_runs.py",
+    ),
+    "2 what fits": (
+        "published configurations that ran, and those that ran out of memory",
+        "tests/study/test_fits.py",
+    ),
+    "3 five seconds": (
+        "175 B on 1,024 H100s: the whole command",
+        "tests/study/test_plan.py",
+    ),
+    "4 whole grids in a World": (
+        "steps of the trainer on meta tensors, beside the planner's and what was published",
+        "tests/benchmarks/test_simulate.py",
+    ),
+    "5 any model, any cluster": (
+        "by its numbers, by a file of TOML; as a table, as JSON, as a picture",
+        "tests/study/test_catalog.py",
+        "tests/study/test_picture.py",
+    ),
+    "6 published schedules": (
+        "bubbles of interleaved schedules and of ZB-V; DGC's count; LARS at a gradient of zero",
+        "tests/study/predict/test_pipelines.py",
+        "tests/study/test_compare.py",
+        "tests/parallel/test_compress.py",
+        "tests/train/test_optim.py",
+    ),
+}
+
 PROOFS = {
     "foundation": FOUNDATION,
     "world": WORLD,
@@ -486,4 +518,5 @@ PROOFS = {
     "house": HOUSE,
     "unify": UNIFY,
     "grading": GRADING,
+    "predict": PREDICT,
 }

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from benchmarks.simulate import CASES, LOW, asked, main, planned, simulate
+from benchmarks.simulate import CASES, LOW, asked, main, planned, report, simulate
 from minidist.study.catalog import cluster_of
 from minidist.study.predict import Grid, Transformer, step_bytes
 
@@ -35,6 +35,26 @@ def test_a_step_beside_the_planners(grid, figure):
     # without ZeRO averages are kept beside the gradients, and the sums of micro-batches
     assert -0.02 < more < (0.07 if grid.zero else 0.25)
     assert seen.updating > estimate.memory.optimizer_states
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "micro_batches"), [("gpt3", 16), ("sc21", 8)])
+def test_every_rank_of_a_thousand(name, micro_batches, figure):
+    """A step on the whole grid, with as many micro-batches as half an hour of simulation allows.
+
+    In a first step stages also announce to each other the shapes that they will send.
+    """
+    case, grid, steps = asked([name, "--micro-batches", str(micro_batches), "--steps", "1"])
+    cluster = cluster_of(case.cluster)
+    assert grid.ranks == cluster.size >= 1024
+    seen = simulate(case.model, cluster, grid, steps)
+    figure(report(case, grid, seen).text)
+    estimate = planned(case.model, cluster, grid)
+    assert seen.seconds[0] == pytest.approx(estimate.step.total, rel=0.08)
+    assert seen.memory == pytest.approx(estimate.memory.total, rel=0.25)
+    known = step_bytes(case.model, grid)
+    assert seen.sent == pytest.approx(known, rel=1e-5)
+    assert seen.sent | {"pipeline": 0} == known | {"pipeline": 0}
 
 
 def test_untied_ends_and_uneven_stages():

@@ -82,12 +82,8 @@ def of_size(billions, tensor):
 def largest_models(quantity):
     """ZeRO's Table 2: data parallel on 64 V100, times tensor parallel; the shapes are ours, batches 1."""
     for row in published("zero"):
-        stage = {"baseline": 0, "Pos": 1}.get(row["stage"])
-        if (
-            row["table_or_figure"] == "Table 2"
-            and row["quantity"] == quantity
-            and stage is not None
-        ):
+        stage = {"baseline": 0, "Pos": 1, "Pos+g": 2, "Pos+g+p": 3}.get(row["stage"])
+        if row["table_or_figure"] == "Table 2" and row["quantity"] == quantity:
             tensor = int(row["MP"])
             grid = Grid(64, tensor, zero=stage, recompute="full", precision="fp16")
             model = of_size(row["value"], tensor)
@@ -304,17 +300,22 @@ def out_of_memory():
 
 
 def test_what_ran_out_of_memory_does_not_fit(figure):
-    """BLOOM's three rows, and ZeRO's models of the size that their states alone would fill: the largest that ran was
-    smaller.
+    """BLOOM's rows, which were tried; and ZeRO's models of the size that their states alone would fill: where the
+    largest that ran was measured, it was smaller.
 
     One of BLOOM's is not told: its neighbour of 203 B, on the same grid, ran in 67 GB, and holds as much on a rank to
-    1.5 %. No formula of the two sizes parts them, and none is bent to.
+    1.5 %. No formula of the two sizes parts them, and none is bent to. Measurements of their own say the same: 176 B ran
+    in 60 GB with 6 layers a stage, so 7 take 66.
     """
     bloom_rows = out_of_memory()
     found = bloom_rows + [*largest_models("max_theoretical_model_size")]
     missed = [name for name, one in found if not one.over]
-    figure(f"out of memory: {len(found) - len(missed)} of {len(found)} do not fit; missed {missed}")
-    assert len(bloom_rows) == 3 and len(found) == 13
+    tried = len(bloom_rows) - len(missed)
+    figure(
+        f"out of memory: {len(found) - len(missed)} of {len(found)} do not fit, {tried} of "
+        f"{len(bloom_rows)} that were tried; missed {missed}"
+    )
+    assert len(bloom_rows) == 6 and len(found) == 26
     assert missed == ["H 14336 L 82 a 128, 8·4·12, b 2, B 2048, fp32 gradients"]
     (neighbour,) = [run for run in bloom() if "L 94 a 128, 8·4·12" in run.name]
     (like,) = [one for name, one in bloom_rows if name in missed]
