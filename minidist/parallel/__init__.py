@@ -9,6 +9,7 @@ FullySharded           ZeRO 3: parameters, too, gathered just in time (zero)
 OffloadedOptimizer     the step on the CPU, beside the next step of the device (offload)
 tensor_parallel_, ColumnLinear, RowLinear    layers split over ranks (tensor)
 VocabEmbedding, ColumnEmbedding, vocab_cross_entropy    an embedding, and a loss split over the vocabulary (vocab)
+expert_parallel_, ExpertDataParallel    experts shared out over ranks, their gradients averaged apart (experts)
 Pipeline, partition    stages that pass micro-batches, by any schedule (pipeline, schedules)
 PipeDream, PipeDream2BW    pipelines that never flush: weights are stashed (pipedream)
 ParameterServer        workers push gradients and pull parameters (server)
@@ -21,6 +22,7 @@ Gradient accumulation is in `accumulate`.
 from .batchnorm import SyncBatchNorm
 from .compress import DGC, Half, PowerSGD, Sign
 from .data import DataParallel, Sampler, average_gradients
+from .experts import ExpertDataParallel, expert_parallel_
 from .local_sgd import AdaComm, LocalSGD
 from .offload import OffloadedOptimizer
 from .pipedream import PipeDream, PipeDream2BW
@@ -36,6 +38,7 @@ __all__ = [
     "ColumnEmbedding",
     "ColumnLinear",
     "DataParallel",
+    "ExpertDataParallel",
     "FullySharded",
     "Half",
     "LocalSGD",
@@ -52,6 +55,7 @@ __all__ = [
     "SyncBatchNorm",
     "VocabEmbedding",
     "average_gradients",
+    "expert_parallel_",
     "partition",
     "tensor_parallel_",
     "vocab_cross_entropy",

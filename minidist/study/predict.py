@@ -1251,6 +1251,44 @@ def tensor_layer_bytes(
     return (n - 1) * 4 * whole, (n - 1) * (2 * block + sequence * 2 * 4 * vector)
 
 
+# Expert parallelism: bytes that each rank sends for one layer of experts, from how many rows go where.
+#
+# A rank's rows for experts elsewhere are its away rows, those that come to its experts from elsewhere its visitors. Dispatch
+# sends what is away, combine the visitors' results; backward sends the gradients of both the same ways round. Before it
+# all each rank tells the others how many rows come for each of their experts, 8 bytes a number. Where all is even, R rows a
+# rank, both are R·(n−1)/n. Recomputation in backward repeats forward's.
+
+
+def expert_layer_bytes(
+    counts: Sequence[Sequence[int]], hidden: int, itemsize: int
+) -> list[tuple[int, int]]:
+    """(forward, backward) of each rank. counts[r][e]: rows of rank r for expert e; experts lie as `uneven` deals them out."""
+    n = len(counts)
+    experts = len(counts[0])
+    sent = []
+    first = 0
+    for rank, own in enumerate(uneven(experts, n)):
+        here = [sum(row[first : first + own]) for row in counts]
+        first += own
+        away = sum(counts[rank]) - here[rank]
+        visitors = sum(here) - here[rank]
+        rows = (away + visitors) * hidden * itemsize
+        sent.append((rows + 8 * (experts - own), rows))
+    return sent
+
+
+def expert_gradient_bytes(
+    experts: int, rest: int, data: int, ranks: int, itemsize: int, tensors: tuple[int, int] = (0, 0)
+) -> int:
+    """Bytes that data · ranks ranks together send to average gradients, by rings: experts' over `data`, the rest's over all.
+
+    experts, rest: numbers in all experts, and in all else.  ranks: that share out the experts.  tensors: of the two; a
+    bucket has a flag for each.
+    """
+    shared = 2 * (data - 1) * (experts + tensors[0])
+    return itemsize * (shared + 2 * (data * ranks - 1) * (rest + tensors[1]))
+
+
 # ------------------------------------------------------------
 # A step of a grid: bytes that all its ranks together send along each axis, by rings, with the package's own layers.
 #

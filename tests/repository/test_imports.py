@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "arguments": (),
     "comm": ("arguments",),
     "split": ("arguments",),
-    "models": ("arguments", "split"),
+    "models": ("arguments", "decide", "split"),
     "text": ("models",),
     "tasks": ("text",),
     "collectives": ("arguments", "comm.base", "split"),
