@@ -37,6 +37,12 @@ def grid(flags) -> None:
     )
     flags.add_argument("--pp", type=at_least(1), default=1, help="pipeline stages")
     flags.add_argument("--tp", type=at_least(1), default=1, help="tensor ranks")
+    flags.add_argument(
+        "--ep",
+        type=at_least(1),
+        default=1,
+        help="ranks that share out the experts, each with samples",
+    )
     flags.add_argument("--order", default="pp dp tp", help="axes from the outside in")
     flags.add_argument(
         "--zero", type=int, choices=range(4), default=0, help="ZeRO's stage, over the data ranks"
@@ -70,6 +76,13 @@ def model(flags) -> None:
         "--ffn", type=at_least(1), help="features of an MLP; 4 times hidden unless given"
     )
     flags.add_argument("--mlp", choices=["gelu", "swiglu"], default="gelu")
+    flags.add_argument("--experts", type=at_least(1), help="MLPs in every second layer")
+    flags.add_argument("--top-k", type=at_least(1), help="experts of a token; 2 unless given")
+    flags.add_argument(
+        "--capacity",
+        type=at_least(0, float),
+        help="of an expert, in even shares of a sample's tokens; the rest is dropped",
+    )
     flags.add_argument("--positions", choices=["learned", "rotary"], default="learned")
     flags.add_argument("--attention", choices=["sdpa", "explicit"], default="sdpa")
     flags.add_argument("--context", type=at_least(1), default=128, help="tokens of a sample")

@@ -1,4 +1,4 @@
-"""Train a GPT on text, on a grid of ranks: data, pipeline and tensor parallel, with ZeRO, in three worlds.
+"""Train a GPT on text, on a grid of ranks: data, expert, pipeline and tensor parallel, with ZeRO, in three worlds.
 
     python examples/train_gpt.py --ranks 1                                            # the serial run
     python examples/train_gpt.py --ranks 8 --dp 2 --pp 2 --tp 2 --runner processes
@@ -24,9 +24,9 @@ from stop import Stop, asked
 from minidist.checkpoint import Checkpoints, files, random_state, set_random_state
 from minidist.collectives import broadcast_
 from minidist.comm.mesh import Grid, Mesh
-from minidist.models import gpt, sequence
+from minidist.models import Experts, gpt, sequence
 from minidist.parallel.pipeline import by_parameters, partition
-from minidist.parallelize import arranged, parallelize, refuse
+from minidist.parallelize import arranged, batch_ranks, check_experts, parallelize, refuse
 from minidist.split import bounds, uneven
 from minidist.study.meter import device_peak, peak_memory
 from minidist.study.predict import flops_per_token, utilization
@@ -48,9 +48,9 @@ class Training:
         comm.algorithm = args.algorithm or comm.algorithm
         dtype = getattr(torch, args.dtype if args.amp == "O0" else args.half)
         self.peak = args.peak * 1e12 if args.peak else device_peak(comm.device, dtype)
-        dp = args.dp or max(1, comm.size // (args.pp * args.tp))
-        self.mesh = Mesh(comm, dp=dp, pp=args.pp, tp=args.tp, order=args.order)
-        self.least = dp * args.micro_batches  # samples of a batch
+        self.mesh = Mesh(comm, **axes(args, comm.size))
+        self.ranks = batch_ranks(self.mesh)
+        self.least = self.ranks.size * args.micro_batches  # samples of a batch
         self.checkpoints = None
         found = None
         common = {}
@@ -95,6 +95,8 @@ class Training:
         args = self.args
         model = model_of(args, self.tokens.size)
         self.parameters = sum(p.numel() for p in model.parameters())
+        layers = [part for part in model.modules() if isinstance(part, Experts)]
+        self.active = self.parameters - sum(layer.idle for layer in layers)  # of a token
         self.engine = parallelize(
             model,
             self.mesh,
@@ -162,8 +164,8 @@ class Training:
             self.checkpoints.wait()
 
     def rows(self, samples: Samples, seen: int, count: int):
-        """This data rank's part of a batch, and how many samples it has."""
-        first, end = bounds(uneven(count, self.mesh.dp.size))[self.mesh.dp.rank]
+        """This rank's part of a batch, and how many samples it has."""
+        first, end = bounds(uneven(count, self.ranks.size))[self.ranks.rank]
         x, y = samples(seen + first, end - first)
         return x.to(self.comm.device), y.to(self.comm.device), end - first
 
@@ -211,9 +213,7 @@ class Training:
     def figures(self, seconds: float) -> dict[str, float]:
         """Of a step: tokens a second, the part of the devices' peak that the model's FLOPs make, peak memory in GB."""
         tokens = self.args.batch * self.args.context
-        each = flops_per_token(
-            self.parameters, self.args.layers, self.args.hidden, self.args.context
-        )
+        each = flops_per_token(self.active, self.args.layers, self.args.hidden, self.args.context)
         used = utilization(each * tokens, seconds, self.comm.size, self.peak)
         return {
             "tokens/s": tokens / seconds,
@@ -253,8 +253,20 @@ class Training:
         return self.tokens.decode(written)
 
 
+def axes(args, ranks: int) -> dict:
+    """What a Mesh of so many ranks is made of. Expert ranks are neighbours of the data ranks, unless the order says else."""
+    dp = args.dp or max(1, ranks // (args.pp * args.tp * args.ep))
+    found = {"dp": dp, "pp": args.pp, "tp": args.tp, "order": args.order}
+    if args.ep > 1:
+        found["ep"] = args.ep
+        if "ep" not in args.order.split():
+            found["order"] = args.order.replace("dp", "dp ep")
+    return found
+
+
 def model_of(args, vocab: int):
     """The model, without values."""
+    routing = {"top_k": args.top_k, "capacity": args.capacity}
     return gpt(
         args.layers,
         args.hidden,
@@ -270,17 +282,20 @@ def model_of(args, vocab: int):
         ffn=args.ffn,
         gated=args.mlp == "swiglu",
         rotary=args.positions == "rotary",
+        experts=args.experts,
+        **{name: value for name, value in routing.items() if value is not None},
     )
 
 
 def check(args) -> None:
     """ValueError, before any rank starts, for a grid, a batch, a model or a text that cannot be."""
-    dp = args.dp or max(1, args.ranks // (args.pp * args.tp))
-    Grid(dp, args.pp, args.tp, args.order).takes(args.ranks)
-    if args.batch < dp * args.micro_batches:
+    grid = Grid(**axes(args, args.ranks))
+    grid.takes(args.ranks)
+    parts = grid.dp * args.ep
+    if args.batch < parts * args.micro_batches:
         raise ValueError(
             f"a batch of {args.batch} samples does not make {args.micro_batches} micro-batches "
-            f"on each of {dp} data ranks"
+            f"on each of {parts} data ranks"
         )
     if args.schedule == "interleaved" and args.chunks == 1:
         raise ValueError(
@@ -292,6 +307,7 @@ def check(args) -> None:
     refuse(
         model, shape, args.recompute, args.amp, getattr(torch, args.half), args.zero, compression
     )
+    check_experts(model, args.ep, args.zero, args.sequence_parallel, compression)
     parts = sequence(model)
     partition(by_parameters(parts), shape.S * shape.v)
     try:
@@ -321,6 +337,7 @@ def shape_of(args) -> dict:
         "ffn": args.ffn or 4 * args.hidden,
         "mlp": args.mlp,
         "positions": args.positions,
+        "experts": args.experts,
         "tied": args.tied,
         "vocab": args.vocab,
     }
@@ -342,6 +359,8 @@ def flags_that_train(args) -> dict:
         "decay",
         "clip",
         "dropout",
+        "top_k",
+        "capacity",
         "dtype",
         "amp",
         "half",

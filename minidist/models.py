@@ -524,6 +524,12 @@ class Experts(nn.Module):
         self.loss = loss.detach()
         return AddedLoss.apply((summands * gates.to(summands.dtype)[..., None]).sum(2), loss, self)
 
+    @property
+    def idle(self) -> int:
+        """Parameters of experts that a token does not pass, all ranks together."""
+        one = sum(p.numel() for p in next(iter(self.experts.values())).parameters())
+        return (self.router.out_features - self.router.top_k) * one
+
     def compute(self, rows: Tensor, counts: list[int]) -> Tensor:
         """What the experts make of their rows: (R, H) to (R, H), counts[e] rows for expert e, one expert after the other."""
         parts = zip(self.experts.values(), rows.split(counts), strict=True)

@@ -28,9 +28,11 @@ from .checkpoint.reshard import Piece, Saved
 from .collectives import all_reduce_, broadcast_
 from .comm.base import Comm
 from .comm.mesh import Mesh
+from .decide import decide
 from .models import (
     GPT,
     Attention,
+    Experts,
     Head,
     SequenceEmbedding,
     TransformerLayer,
@@ -40,6 +42,7 @@ from .models import (
 )
 from .parallel.compress import Compression
 from .parallel.data import DataParallel
+from .parallel.experts import ExpertDataParallel, repeated, share_experts_
 from .parallel.pipeline import Pipeline, by_parameters, forward, micro_batches, partition, shares
 from .parallel.reducer import share
 from .parallel.schedules import (
@@ -236,24 +239,52 @@ def averaged(
     module: nn.ModuleList,
     groups: list[dict],
     tied: Mapping[str, Tensor],
-    comm: Comm,
+    mesh: Mesh,
     zero: int,
     masters: bool,
     make: Make,
     compression,
-) -> tuple[Optimizer, nn.Module | Optimizer]:
-    """The optimizer, and who averages gradients over `comm`: a DataParallel, the optimizer, or `module` itself."""
+) -> tuple[Optimizer, Any]:
+    """The optimizer, and who averages gradients: a DataParallel (with ep two), the optimizer, or `module` itself."""
     if zero in (1, 2):
         wide = torch.float32 if masters else None
-        optimizer = ShardedOptimizer(groups, make, comm, zero, wide, tied=list(tied.values()))
+        optimizer = ShardedOptimizer(groups, make, mesh.dp, zero, wide, tied=list(tied.values()))
         return optimizer, optimizer
-    data = DataParallel(module, comm, compression=compression) if zero == 0 else module
+    everyone = batch_ranks(mesh)
+    data: Any = module
+    if everyone.size > mesh.dp.size:
+        data = ExpertDataParallel(module, everyone, mesh.dp)
+    elif zero == 0:
+        data = DataParallel(module, mesh.dp, compression=compression)
     return Masters(groups, make) if masters and zero == 0 else make(groups), data
 
 
+def batch_ranks(mesh: Mesh) -> Comm:
+    """The ranks among which a batch is divided: along dp, and along ep where the mesh has it."""
+    return mesh.group("dp", *({"ep"} & mesh.grid.sizes.keys()))
+
+
 def seed_(mesh, seed: int) -> None:
-    """Random numbers: the same on all tensor ranks, others for each stage and each data rank."""
-    seed_group_(mesh.tp, ((seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + mesh.dp.rank) % 2**63)
+    """Random numbers: the same on all tensor ranks, others for each stage and each part of the batch."""
+    part = batch_ranks(mesh).rank
+    seed_group_(mesh.tp, ((seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + part) % 2**63)
+
+
+def check_experts(model: GPT, ep: int, zero: int, sequence_parallel: bool, compression) -> None:
+    """ValueError for what experts do not go with. ep: ranks that share them out."""
+    layers = [part for part in model.modules() if isinstance(part, Experts)]
+    if ep > 1 and not layers:
+        raise ValueError(f"ep={ep} shares out experts, and this model has none")
+    if layers and sequence_parallel:
+        raise ValueError(
+            "sequence_parallel divides a sample among tensor ranks, and a router counts whole samples: "
+            "take sequence_parallel=False with experts"
+        )
+    if ep > 1 and (zero or compression is not None):
+        raise ValueError(
+            f"ep={ep} averages whole gradients of experts and of the rest apart: take zero=0 and no compression, "
+            f"not zero={zero}, compression={compression!r}; or ep=1"
+        )
 
 
 # ------------------------------------------------------------
@@ -276,10 +307,13 @@ class Stages(Pipeline):
     """A pipeline whose parts compute within `around`, a context, and whose loss is scaled by `scaler`.
 
     quiet(action): a context for a backward.  after(): called when gradients of weights are there that came apart from
-    the inputs'.
+    the inputs'.  factor: of all losses of this rank.  parts: the share of each micro-batch in the batch, on every stage:
+    what a layer of experts adds to the loss counts as the loss does.
     """
 
     loss_fn: Callable  # on every stage
+    factor: float = 1.0
+    parts: Sequence[float] = ()
 
     def __init__(self, *args, scaler: LossScaler, around: AbstractContextManager, **kwargs):
         super().__init__(*args, **kwargs)
@@ -299,13 +333,24 @@ class Stages(Pipeline):
         with self.quiet(action):
             super().backward(action)
 
+    def _back(self, action: Action, half: Callable) -> None:
+        for part in self.chunks[action.chunk].modules():
+            if isinstance(part, Experts):
+                part.loss_scale = self.parts[action.micro] * self.scale
+        super()._back(action, half)
+
     def weight(self, action: Action) -> None:
         with self.quiet(action):
             super().weight(action)
         self.after()
 
+    @property
+    def scale(self) -> float:
+        """What a loss is multiplied by, beside its share of the batch."""
+        return self.scaler.get_scale() * self.factor
+
     def share(self, micro: int) -> float:
-        return super().share(micro) * self.scaler.get_scale()
+        return super().share(micro) * self.scale
 
     def actions(self, M: int) -> tuple[list[Action], bool]:
         """This stage's list, and whether backwards come in two halves, on any stage."""
@@ -353,7 +398,9 @@ class Engine:
         self.scaler, self.compression = pipeline.scaler, getattr(data, "compression", None)
         self._data: list[Any] = [data] if zero < 3 else list(module)  # who averages
         # which ranks' gradients make a norm
-        self._replica = mesh.group("pp", "tp") if zero == 0 else mesh.comm
+        axes = [axis for axis in ("pp", "ep", "tp") if axis in mesh.grid.sizes]
+        self._replica = mesh.group(*axes) if zero == 0 else mesh.comm
+        self.batch = batch_ranks(mesh)
         self._overlaps = self._arrange(data)
 
     def _arrange(self, data) -> bool:
@@ -391,8 +438,14 @@ class Engine:
 
     def backward(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
         """Gradients of the mean loss of the batch of all data ranks. Returns that loss."""
-        for data in self._data:
-            data.weight = weight
+        self.pipeline.parts = shares(micro_batches(x, self.micro_batches, "inputs"))
+        if self.batch.size == self.mesh.dp.size:
+            for data in self._data:
+                data.weight = weight
+        else:
+            # before backward: an expert's gradient is of all ranks' tokens
+            part = torch.as_tensor(share(self.batch, weight), dtype=torch.float64)
+            self.pipeline.factor = self.batch.size * decide(part, on_meta=1 / self.batch.size)
         losses = self.pipeline.step(self.micro_batches, x, y)
         if self.zero < 2 and not self._overlaps:
             self._data[0].average()
@@ -408,19 +461,22 @@ class Engine:
         if losses is not None:
             if weight != 0:
                 mean = (losses.double() * losses.new_tensor(shares, dtype=torch.float64)).sum()
-            all_reduce_(self.mesh.dp, mean.mul_(share(self.mesh.dp, weight)))
+            all_reduce_(self.batch, mean.mul_(share(self.batch, weight)))
         return broadcast_(self.mesh.pp, mean, self.pipeline.end)
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale all gradients so that their norm over the whole model is at most `max_norm`. Returns what it was."""
-        repeated, tp = self.pipeline.ties.repeated, self.mesh.tp
+        tp = self.mesh.tp
+        elsewhere = {*self.pipeline.ties.repeated}
+        if self.batch.size > self.mesh.dp.size:
+            elsewhere.update(repeated(self.module, self.mesh.group("ep")))
         self.scaler.unscale_(self.optimizer)
         if isinstance(self.optimizer, ShardedOptimizer):
-            once = counted(self.module, tp, repeated)
+            once = counted(self.module, tp, elsewhere)
             return self.optimizer.clip_grad_norm_(max_norm, comm=self._replica, counted=once)
         if isinstance(self.optimizer, Masters):
             self.optimizer.gradients()
-        return clip_grad_norm_(self.module, max_norm, self._replica, tp, repeated)
+        return clip_grad_norm_(self.module, max_norm, self._replica, tp, elsewhere)
 
     def update(self, **kwargs) -> None:
         """`optimizer.step(**kwargs)`, unless fp16 has overflowed somewhere; drop the gradients."""
@@ -500,7 +556,8 @@ def parallelize(
     "gpipe", …: see `SCHEDULES`.  chunks: of each stage, which interleaved and zb_v want.
     cost: of the parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
-    amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
+    A mesh with the axis ep divides a batch among dp × ep ranks, and the experts of a model that has some over ep; that
+    goes with ZeRO 0.  amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
     `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
     """
     if not isinstance(mesh, Mesh):
@@ -510,14 +567,18 @@ def parallelize(
     known(model, optimizer, cost, sequence_parallel, seed)
     schedule, shape = arranged(schedule, mesh.pp.size, micro_batches, chunks)
     refuse(model, shape, recompute, amp, half, zero, compression)
+    ep = mesh.grid.sizes.get("ep", 1)
+    check_experts(model, ep, zero, sequence_parallel, compression)
     whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
     rename = partial(serial_name, in_model=names(model))
     # of the serial model, so the same on all ranks
     parts = sequence(model)
     cuts = partition(cost(parts), shape.S * shape.v)
-    # 1 tensor, 2 vocabulary, 3 pipeline: what this rank holds is split, and gets its values; no other part does
+    # 1 tensor, 2 vocabulary, 3 pipeline, and experts: what this rank holds is split, and gets its values; no other part does
     module = stage_chunks([*parts], cuts, shape, mesh.pp.rank)
     split_parts_(module, model, mesh.tp, sequence_parallel)
+    if ep > 1:
+        share_experts_(module, mesh.group("ep"))
     level = LEVELS[amp]
     # ZeRO 3 keeps the masters of 16-bit parameters in its shards
     dtype = half if level.half and not (zero == 3 and level.masters) else None
@@ -542,7 +603,7 @@ def parallelize(
         held = {rename(name): p for name, p in module.named_parameters()}
         tied = {name: p for name, p in held.items() if name == TOKENS}
     groups, make = parameter_groups(module, rename, shapes), checked_maker(optimizer)
-    stepper, data = averaged(module, groups, tied, mesh.dp, zero, level.masters, make, compression)
+    stepper, data = averaged(module, groups, tied, mesh, zero, level.masters, make, compression)
     seed_(mesh, seed)
     pipeline = Stages(
         list(module),

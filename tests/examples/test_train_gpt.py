@@ -123,6 +123,32 @@ def test_it_goes_on_where_it_was_on_another_grid(tmp_path, capsys):
         assert says in capsys.readouterr().err
 
 
+def test_experts_over_ranks_and_their_checkpoints_over_others(tmp_path):
+    """Data 2 × expert 2 is the serial run; saved by 3 expert ranks, it goes on with 2 and 2 stages, and with none."""
+    eight = [*SHORT, "--experts", "8", "--capacity", "1.25"]
+    folders = {name: ["--folder", str(tmp_path / name), "--save-every", "3"] for name in "ab"}
+    runs = {
+        "serial": [*eight, "--ranks", "1"],
+        "world": [*eight, "--ranks", "4", "--ep", "2"],
+        "processes": [*eight, "--ranks", "2", "--ep", "2", "--runner", "processes"],
+        "three": [*eight, "--ranks", "3", "--ep", "3", *folders["a"]],
+    }
+    found = results(SCRIPT, runs, tmp_path)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in "ab":
+        shutil.rmtree(tmp_path / name / "000002-step-6")
+    runs = {
+        "stages": [*eight, "--ranks", "4", "--ep", "2", "--pp", "2", *folders["a"]],
+        "none": [*eight, "--ranks", "1", *folders["b"]],
+    }
+    again = results(SCRIPT, runs, tmp_path)
+    assert all("goes on at step 3" in run["printed"] for run in again.values())
+    for name, run in (found | again).items():
+        assert distance(run, found["serial"]) < 1e-12, name
+    losses = found["serial"]["losses"]
+    assert losses[-1] < losses[0] - 0.3
+
+
 def test_flags_that_changed(tmp_path):
     """They are what the run goes on with, and it says so; the same flags, and nothing is said."""
     folder = tmp_path / "run"

@@ -28,6 +28,7 @@ from minidist.split import bounds, uneven
 from minidist.study.predict import expert_gradient_bytes, expert_layer_bytes
 from minidist.train.amp import autocast
 from minidist.train.norm import clip_grad_norm_
+from tests import parallelized
 from tests.largest import largest
 from tests.size import FULL
 
@@ -452,3 +453,64 @@ def test_what_cannot_be_shared_out_is_refused():
     ]:
         with pytest.raises(ValueError, match=words):
             World(3).run(program, module, twice)
+
+
+# ------------------------------------------------------------
+# A GPT on a mesh, by `parallelize`: losses and parameters of the serial run.
+
+EXPERTS = parallelized.SHAPE | dict(experts=5, capacity=1.25)
+ONE = EXPERTS | dict(top_k=1, gated=True, tied=False)
+ORDER = "pp dp ep tp"
+GRIDS = {
+    "ep 2": (dict(ep=2, order=ORDER), EXPERTS, {}),
+    "ep 5, uneven batch": (dict(ep=5, order=ORDER), ONE, dict(micro_batches=2)),
+    "dp 2, ep 2": (dict(dp=2, ep=2, order=ORDER), EXPERTS, dict(recompute="full")),
+    "pp 2, ep 2": (dict(pp=2, ep=2, order=ORDER), ONE, dict(micro_batches=5)),
+    "pp 2, ep 2, halves": (
+        dict(pp=2, ep=2, order=ORDER),
+        EXPERTS,
+        dict(micro_batches=4, schedule="zb_h1"),
+    ),
+    "ep 2, tp 2": (dict(ep=2, tp=2, order=ORDER), EXPERTS, dict(micro_batches=2)),
+    "dp 2, tp 2, zero 3": (dict(dp=2, tp=2), EXPERTS, dict(zero=3, recompute="full")),
+    "all": (dict(dp=2, pp=2, ep=2, tp=2, order=ORDER), EXPERTS, dict(micro_batches=2)),
+}
+
+
+def ranks_of(grid):
+    return math.prod(size for size in grid.values() if isinstance(size, int))
+
+
+def off_serial(run, name, steps=2):
+    grid, shape, options = GRIDS[name]
+    results = parallelized.RUNS[run](
+        ranks_of(grid), parallelized.train, grid, shape, options, steps
+    )
+    return parallelized.gaps(results, *parallelized.serial(shape, steps))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_gpt_on_a_mesh(name, figure):
+    loss, parameter = off_serial("world", name)
+    figure(f"{name}: losses are off by {loss:.0e}, parameters by {parameter:.0e}")
+    assert loss < 1e-12 and parameter < 1e-10
+
+
+@pytest.mark.parametrize("run", ["processes", *(["gloo"] if FULL else [])])
+def test_a_gpt_on_a_mesh_of_processes(run, figure):
+    loss, parameter = off_serial(run, "dp 2, ep 2")
+    figure(f"dp 2, ep 2 over {run}: losses are off by {loss:.0e}, parameters by {parameter:.0e}")
+    assert loss < 1e-12 and parameter < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("grid", "shape", "options", "words"),
+    [
+        (dict(ep=2, order=ORDER), parallelized.SHAPE, {}, "ep=2 shares out experts"),
+        (dict(tp=2), EXPERTS, dict(sequence_parallel=True), "counts whole samples"),
+        (dict(ep=2, order=ORDER), EXPERTS, dict(zero=1), "take zero=0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(grid, shape, options, words):
+    with pytest.raises(ValueError, match=words):
+        World(2).run(parallelized.train, grid, shape, options)
