@@ -105,7 +105,11 @@ def train(comm, model: Transformer, grid: Grid, steps: int = 2) -> list[Times]:
 
     All ranks begin a step together, after a barrier.
     """
-    mesh = Mesh(comm, dp=grid.data, pp=grid.pipeline, tp=grid.tensor)
+    axes = dict(dp=grid.data, pp=grid.pipeline, tp=grid.tensor)
+    if grid.expert > 1:
+        axes |= dict(dp=grid.data // grid.expert, ep=grid.expert, order="pp dp ep tp")
+    mesh = Mesh(comm, **axes)
+    routing = dict(experts=model.experts, top_k=model.top_k) if model.experts else {}
     masters = grid.precision == "bf16"
     # the form of the model is `parallelize`'s alone, which lets go of it
     engine = parallelize(
@@ -119,6 +123,7 @@ def train(comm, model: Transformer, grid: Grid, steps: int = 2) -> list[Times]:
             attention="sdpa" if grid.attention == "fused" else "explicit",
             device="meta",
             dtype=torch.float32 if masters else torch.bfloat16,
+            **routing,
         ),
         mesh,
         partial(torch.optim.AdamW, lr=1e-3, foreach=True),

@@ -46,6 +46,7 @@ from minidist.study.step import (
 #     tensor      within a node: its all-reduces are four a layer
 #     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
 #     data        what is left of the ranks; it divides the batch
+#     expert      of a model with experts: data ranks, with ZeRO 0, that share them out evenly
 #     ZeRO        0 to 3; 2 and 3 reduce, and gather, for every micro-batch
 #     replicas    1, or hybrid sharding: ZeRO's shards within a node, and a copy of all of them in every other
 #     recompute   none, full; selective, too, where attention is explicit
@@ -109,8 +110,14 @@ def interleaves(search: Search, chosen: Chosen) -> list[int]:
     return chunks(search.model, chosen["pipeline"], micro_batch_count(search, chosen))
 
 
+def expert_ranks(search: Search, chosen: Chosen) -> list[int]:
+    """Data ranks that share out the experts, which they divide evenly."""
+    experts = search.model.experts or 1
+    return [e for e in divisors(data_ranks(search, chosen)) if experts % e == 0]
+
+
 def zero_stages(search: Search, chosen: Chosen) -> Iterable[int]:
-    return range(1 if data_ranks(search, chosen) == 1 else 4)
+    return range(1 if data_ranks(search, chosen) == 1 or chosen["expert"] > 1 else 4)
 
 
 def replica_counts(search: Search, chosen: Chosen) -> list[int]:
@@ -131,6 +138,7 @@ AXES = (
     Axis("pipeline", "pipeline {}", pipelines, splits=True),
     Axis("micro_batch", "micro-batches of {}", micro_batch_sizes),
     Axis("interleave", "{} chunks", interleaves),
+    Axis("expert", "experts over {}", expert_ranks),
     Axis("zero", "ZeRO {}", zero_stages),
     Axis("replicas", "sharded {}", replica_counts, compared="sharding"),
     Axis("recompute", "recompute {}", recomputations),

@@ -98,8 +98,8 @@ class Transformer:
 
     ffn: width of the MLP, 4H if not given. gated: it has a third matrix (SwiGLU). bias: linear layers have
     biases and norms too; False with RMSNorm. positions: learned, T·H parameters. kv_heads: heads of keys and
-    values where they are fewer. Raises ValueError for less than 1 of anything, and where `heads` does not divide
-    `hidden`, or `kv_heads` not `heads`.
+    values where they are fewer. experts: MLPs in place of one in every second layer, of which a token passes top_k.
+    Raises ValueError for less than 1 of anything, and where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
     """
 
     layers: int
@@ -113,9 +113,12 @@ class Transformer:
     bias: bool = True
     positions: bool = True
     kv_heads: int | None = None
+    experts: int | None = None
+    top_k: int = 2
 
     def __post_init__(self):
-        for name in ("layers", "hidden", "heads", "vocab", "context", "ffn", "kv_heads"):
+        sizes = ("layers", "hidden", "heads", "vocab", "context", "ffn", "kv_heads")
+        for name in (*sizes, "experts", "top_k"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(
                     f"a transformer has at least 1 of each, and {name} = {getattr(self, name)}"
@@ -164,8 +167,38 @@ def layer_parameters(model: Transformer, tensor: int = 1) -> int:
     return split // tensor + 2 * model.hidden * (1 + 2 * model.bias)
 
 
-def rank_parameters(model: Transformer, tensor: int = 1, stages: int = 1, stage: int = 0) -> int:
+def mlp_matrices(model: Transformer) -> int:
+    """Weights of one MLP."""
+    return model.hidden * model.width * (2 + model.gated)
+
+
+def mlp_parameters(model: Transformer, tensor: int = 1) -> int:
+    """Parameters of one MLP on one of `tensor` ranks."""
+    split = mlp_matrices(model) + model.bias * model.width * (1 + model.gated)
+    return split // tensor + model.bias * model.hidden
+
+
+def expert_layers(model: Transformer, stages: int = 1, stage: int = 0) -> int:
+    """Layers of a stage that have experts: every second one of the model, of which the first has none."""
+    layers = stage_layers(model.layers, stages)
+    first = sum(layers[:stage])
+    return ((first + layers[stage]) // 2 - first // 2) * (model.experts is not None)
+
+
+def expert_parameters(
+    model: Transformer, tensor: int = 1, stages: int = 1, stage: int = 0, expert: int = 1
+) -> int:
+    """Parameters of experts on a rank, the first of `expert` that share them out: those with the most."""
+    own = uneven(model.experts or 0, expert)[0]
+    return expert_layers(model, stages, stage) * own * mlp_parameters(model, tensor)
+
+
+def rank_parameters(
+    model: Transformer, tensor: int = 1, stages: int = 1, stage: int = 0, expert: int = 1
+) -> int:
     """Parameters of a rank on `stage` of a pipeline. The first tensor-parallel rank, with the most, is meant.
+
+    expert: ranks that share out a layer's experts; routers are whole on each.
 
     Layers are split by `stage_layers`. The first stage has the embeddings, the last the norm and the projection
     to the vocabulary; a projection that is the token embedding is held once more there if they are two stages.
@@ -180,6 +213,11 @@ def rank_parameters(model: Transformer, tensor: int = 1, stages: int = 1, stage:
         raise ValueError(f"there is no stage {stage} among {stages}")
     vocab = uneven(model.vocab, tensor)[0] * model.hidden
     count = stage_layers(model.layers, stages)[stage] * layer_parameters(model, tensor)
+    if model.experts:
+        router = model.hidden * model.experts
+        more = router - mlp_parameters(model, tensor)
+        count += expert_layers(model, stages, stage) * more
+        count += expert_parameters(model, tensor, stages, stage, expert)
     if stage == 0:
         count += vocab + model.positions * model.context * model.hidden
     if stage == stages - 1:
@@ -228,10 +266,19 @@ def layer_flops(model: Transformer, batch: int) -> int:
     return 2 * batch * model.context * layer_matrices(model) + attention_flops(model, batch)
 
 
+def expert_flops(model: Transformer, batch: int) -> int:
+    """What all layers of experts do beside that, forward: top_k MLPs for one, and the routers. 0 in a dense model."""
+    if model.experts is None:
+        return 0
+    weights = (model.top_k - 1) * mlp_matrices(model) + model.hidden * model.experts
+    return expert_layers(model) * 2 * batch * model.context * weights
+
+
 def forward_flops(model: Transformer, batch: int) -> int:
     """FLOPs of a forward pass over `batch` sequences."""
     vocabulary = 2 * batch * model.context * model.hidden * model.vocab
-    return model.layers * layer_flops(model, batch) + vocabulary
+    layers = model.layers * layer_flops(model, batch) + expert_flops(model, batch)
+    return layers + vocabulary
 
 
 def flops(model: Transformer, batch: int, recompute: str = "none") -> int:
@@ -244,10 +291,10 @@ def flops(model: Transformer, batch: int, recompute: str = "none") -> int:
         raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
     again = 0
     if recompute == "selective":
-        again = attention_flops(model, batch)
+        again = model.layers * attention_flops(model, batch)
     if recompute == "full":
-        again = layer_flops(model, batch)
-    return 3 * forward_flops(model, batch) + model.layers * again
+        again = model.layers * layer_flops(model, batch) + expert_flops(model, batch)
+    return 3 * forward_flops(model, batch) + again
 
 
 # ------------------------------------------------------------
@@ -520,9 +567,10 @@ class Grid:
     sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
     fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam. attention: "explicit",
     with scores in memory, or "fused", without. offload: the optimizer's states lie in the memory of the host. replicas:
-    hybrid sharding, ZeRO's shards are data/replicas, and each is there so often.
+    hybrid sharding, ZeRO's shards are data/replicas, and each is there so often. expert: of the data ranks so many share
+    out the experts.
     Raises ValueError for a stage of ZeRO or a word that is none, for selective recomputation of fused attention, and for
-    replicas that do not divide the ranks.
+    replicas, or expert ranks, that do not divide the ranks; those go with ZeRO 0.
     """
 
     data: int = 1
@@ -540,8 +588,14 @@ class Grid:
     attention: str = "explicit"
     offload: bool = False
     replicas: int = 1
+    expert: int = 1
 
     def __post_init__(self):
+        if self.expert < 1 or self.data % self.expert or (self.expert > 1 and self.zero):
+            raise ValueError(
+                f"{self.expert} ranks that share out experts are no part of {self.data} data-parallel ranks "
+                f"with ZeRO {self.zero}"
+            )
         check_zero(self.zero)
         check_recompute(self.recompute, self.attention)
         if self.replicas < 1 or self.data % self.replicas or (self.replicas > 1 and not self.zero):
@@ -595,14 +649,15 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         # the first stage, the second, with all its layers and most in flight, or the last
         stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
-    params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
+    params = rank_parameters(model, grid.tensor, grid.pipeline, stage, grid.expert)
     held = states(params, "adam", grid.precision, grid.zero, grid.shards)
     layer = _layer_kept(model, grid, grid.recompute)
     backward = PerRank(
         held.parameters,
         held.gradients,
         0 if grid.offload else held.optimizer_states,
-        activations_of_layers=_layers_held(model, grid, stage) * layer,
+        activations_of_layers=_layers_held(model, grid, stage) * layer
+        + _experts_held(model, grid, stage),
         layer_being_recomputed=_recomputed(model, grid),
         gradients_of_activations=_activation_gradients(model, grid),
         mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,
@@ -631,7 +686,7 @@ def on_host(model: Transformer, grid: Grid) -> int:
     if not grid.offload:
         return 0
     ends = {0, grid.pipeline - 1, min(1, grid.pipeline - 1)}
-    params = max(rank_parameters(model, grid.tensor, grid.pipeline, s) for s in ends)
+    params = max(rank_parameters(model, grid.tensor, grid.pipeline, s, grid.expert) for s in ends)
     owned = uneven(params, grid.shards if grid.zero else 1)[0]
     return offload_kept(owned)["host"] + 4 * owned
 
@@ -668,6 +723,28 @@ def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
     if grid.interleave == 1:
         return chunks * stage_layers(model.layers, grid.pipeline)[stage]
     return chunks * even(model.layers, grid.pipeline * grid.interleave, "layers")[0]
+
+
+def _experts_kept(model: Transformer, grid: Grid) -> int:
+    """Bytes that a layer of experts keeps beside a plain one, where all experts are asked for alike.
+
+    The router's input in fp32; each token's rows as they came to its experts, and its summands; inside, top_k MLPs for one.
+    """
+    rows = grid.micro_batch * model.context
+    inside = (8 if model.gated else 4) * rows * model.width
+    copies = (4 + model.top_k * (2 + 2)) * rows * model.hidden
+    return copies + (model.top_k - 1) * divided(inside, grid.tensor, "bytes")
+
+
+def _experts_held(model: Transformer, grid: Grid, stage: int) -> int:
+    """Over all micro-batches in flight, with what exists again while a layer is computed again."""
+    layers = expert_layers(model, grid.pipeline, stage)
+    if not layers:
+        return 0
+    if grid.recompute == "full":
+        return _experts_kept(model, grid)
+    own = stage_layers(model.layers, grid.pipeline)[stage]
+    return math.ceil(_layers_held(model, grid, stage) * layers / own) * _experts_kept(model, grid)
 
 
 def _recomputed(model: Transformer, grid: Grid) -> int:

@@ -26,6 +26,8 @@ from minidist.study.predict import (
     Grid,
     PerRank,
     Transformer,
+    expert_layers,
+    expert_parameters,
     in_flight,
     offload_update_seconds,
     on_host,
@@ -233,7 +235,9 @@ class Network:
         """Seconds of a collective of `nbytes` in all among n ranks, `stride` apart; 0 for one rank."""
         if n == 1 or not nbytes:
             return 0.0
-        return predict(self.net(n, stride), verb, nbytes, self.algorithm, self.gamma)
+        # each sends to each at once: no other way is faster
+        algorithm = "naive" if verb == "all_to_all" else self.algorithm
+        return predict(self.net(n, stride), verb, nbytes, algorithm, self.gamma)
 
     def inside(self, verb: str, n: int, nbytes: float) -> float:
         """Seconds that the bytes a rank sends of a collective would take on the links within a node."""
@@ -279,7 +283,8 @@ class Network:
 
 
 class Step(NamedTuple):
-    """Seconds of a step. recomputation: forwards done again. tensor, pipeline, data: messages that nothing hides."""
+    """Seconds of a step. recomputation: forwards done again. tensor, pipeline, data: messages that nothing hides; those of
+    experts, which are within a layer too, count with tensor's."""
 
     compute: float
     recomputation: float
@@ -426,7 +431,9 @@ class Planner:
         stages = self._stages(grid)
         slowest = max(stages, key=lambda stage: stage.total)
         others = sum(stage.total for stage in stages) - slowest.total
-        params = max(rank_parameters(self.model, grid.tensor, S, s) for s in {0, S - 1})
+        params = max(
+            rank_parameters(self.model, grid.tensor, S, s, grid.expert) for s in {0, S - 1}
+        )
         forward = (slowest.total - slowest.again) / 3
         return Step(
             compute=M * slowest.compute,
@@ -524,15 +531,49 @@ class Planner:
             last = s == grid.pipeline - 1
             compute = layers * (layer.forward + layer.backward) + first * embedding + last * head
             # a micro-batch's gradients are added to those of the others: read, read and write; the first has none
-            params = rank_parameters(model, grid.tensor, grid.pipeline, s)
+            params = rank_parameters(model, grid.tensor, grid.pipeline, s, grid.expert)
             nbytes = params * (PRECISIONS[grid.precision].parameter + 2 * gradient_bytes(grid))
             nbytes /= grid.data if grid.zero >= 2 else 1
             adding = self.machine.passes(nbytes, 12 * model.layers // grid.pipeline)
             compute += (1 - 1 / grid.micro_batches) * adding
             # messages of the embedding's forward, and of the projection's input in backward
             tensor = layers * (there + back) + (first + last) * there / 2
-            stages.append(Stage(compute, layers * layer.again[grid.recompute], tensor))
+            again = layers * layer.again[grid.recompute]
+            with_experts = expert_layers(model, grid.pipeline, s)
+            if with_experts:
+                forward, backward, exchange = self._experts(grid)
+                full = grid.recompute == "full"
+                compute += with_experts * (forward + backward)
+                again += with_experts * full * forward
+                tensor += with_experts * (4 + 2 * full) * exchange
+                tensor += with_experts * (model.top_k - 1) * (there + back) / 2
+            stages.append(Stage(compute, again, tensor))
         return stages
+
+    def _experts(self, grid: Grid) -> tuple[float, float, float]:
+        """Seconds of a layer of experts beside a plain one, forward and backward, and of one all-to-all of its rows.
+
+        All experts are asked for alike: top_k rows a token, from all ranks that share them out.
+        """
+        model = self.model
+        machine = self.machine
+        assert model.experts is not None
+        tokens = grid.micro_batch * model.context
+        own = ceil(model.experts / grid.expert)
+        rows = ceil(tokens * model.top_k / own)
+        forward = backward = 0.0
+        for n, k in self._shapes(grid.tensor)[2:]:
+            for count, m in ((own, rows), (-1, tokens)):
+                forward += count * machine.product(m, n, k)
+                backward += count * (machine.product(m, k, n) + machine.product(n, k, m))
+        whole = self._activation_bytes(grid.micro_batch)
+        moved = model.top_k * whole
+        inside = (model.top_k - 1) * whole / grid.tensor  # GELU and biases, of top_k MLPs for one
+        # rows are sorted, put together for each expert, put back and summed: each time read and written
+        forward += machine.passes(10 * moved + self.kernels.forward.inner * inside, 40)
+        backward += machine.passes(12 * moved + self.kernels.backward.inner * inside, 40)
+        exchange = self.network.verb("all_to_all", grid.expert, grid.tensor, moved)
+        return forward, backward, exchange
 
     def _tensor(self, grid: Grid) -> tuple[float, float]:
         """A layer's messages, in forward, and in backward with what is recomputed.
@@ -608,7 +649,7 @@ class Planner:
         forward, backward: seconds of a micro-batch, on the slowest stage.
         """
         kernels = self.kernels
-        gradients = self._averaging(grid, params * gradient_bytes(grid))
+        gradients = self._averaging(grid, params)
         parameters = Messages(0.0, 0.0)
         if grid.zero:
             nbytes = params * PRECISIONS[grid.precision].parameter
@@ -635,11 +676,21 @@ class Planner:
             seconds += self.network.verb("all_reduce", 2, stride, nbytes * gradient_bytes(grid))
         return seconds
 
-    def _averaging(self, grid: Grid, nbytes: float) -> Messages:
-        """Of gradients of `nbytes`, once: with ZeRO among the shards, then each shard over its replicas.
+    def _averaging(self, grid: Grid, params: int) -> Messages:
+        """Of the gradients of `params`, once: with ZeRO among the shards, then each shard over its replicas.
 
         Shards are neighbours: of t·shards ranks, as many as a node has or fewer, none sends its whole out of the node.
+        So are ranks that share out experts, whose gradients are averaged over those who hold the same.
         """
+        nbytes = params * gradient_bytes(grid)
+        if grid.expert > 1:
+            sizes = grid.tensor, grid.pipeline, grid.pipeline - 1, grid.expert
+            shared = expert_parameters(self.model, *sizes) * gradient_bytes(grid)
+            stride = grid.tensor * grid.expert
+            return together(
+                self._messages("all_reduce", grid.data, grid.tensor, nbytes - shared),
+                self._messages("all_reduce", grid.data // grid.expert, stride, shared),
+            )
         if not grid.zero or self.kernels.reduced_whole:
             return self._messages("all_reduce", grid.data, grid.tensor, nbytes)
         within = self._messages("reduce_scatter", grid.shards, grid.tensor, nbytes)

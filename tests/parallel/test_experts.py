@@ -462,17 +462,17 @@ EXPERTS = parallelized.SHAPE | dict(experts=5, capacity=1.25)
 ONE = EXPERTS | dict(top_k=1, gated=True, tied=False)
 ORDER = "pp dp ep tp"
 GRIDS = {
-    "ep 2": (dict(ep=2, order=ORDER), EXPERTS, {}),
-    "ep 5, uneven batch": (dict(ep=5, order=ORDER), ONE, dict(micro_batches=2)),
-    "dp 2, ep 2": (dict(dp=2, ep=2, order=ORDER), EXPERTS, dict(recompute="full")),
-    "pp 2, ep 2": (dict(pp=2, ep=2, order=ORDER), ONE, dict(micro_batches=5)),
-    "pp 2, ep 2, halves": (
+    "ep2": (dict(ep=2, order=ORDER), EXPERTS, {}),
+    "ep5-uneven": (dict(ep=5, order=ORDER), ONE, dict(micro_batches=2)),
+    "dp2-ep2": (dict(dp=2, ep=2, order=ORDER), EXPERTS, dict(recompute="full")),
+    "pp2-ep2": (dict(pp=2, ep=2, order=ORDER), ONE, dict(micro_batches=5)),
+    "pp2-ep2-halves": (
         dict(pp=2, ep=2, order=ORDER),
         EXPERTS,
         dict(micro_batches=4, schedule="zb_h1"),
     ),
-    "ep 2, tp 2": (dict(ep=2, tp=2, order=ORDER), EXPERTS, dict(micro_batches=2)),
-    "dp 2, tp 2, zero 3": (dict(dp=2, tp=2), EXPERTS, dict(zero=3, recompute="full")),
+    "ep2-tp2": (dict(ep=2, tp=2, order=ORDER), EXPERTS, dict(micro_batches=2)),
+    "dp2-tp2-zero3": (dict(dp=2, tp=2), EXPERTS, dict(zero=3, recompute="full")),
     "all": (dict(dp=2, pp=2, ep=2, tp=2, order=ORDER), EXPERTS, dict(micro_batches=2)),
 }
 
@@ -498,7 +498,7 @@ def test_a_gpt_on_a_mesh(name, figure):
 
 @pytest.mark.parametrize("run", ["processes", *(["gloo"] if FULL else [])])
 def test_a_gpt_on_a_mesh_of_processes(run, figure):
-    loss, parameter = off_serial(run, "dp 2, ep 2")
+    loss, parameter = off_serial(run, "dp2-ep2")
     figure(f"dp 2, ep 2 over {run}: losses are off by {loss:.0e}, parameters by {parameter:.0e}")
     assert loss < 1e-12 and parameter < 1e-10
 

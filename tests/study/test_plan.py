@@ -241,6 +241,44 @@ def test_a_world_takes_as_long(grid):
     ).step.total == pytest.approx(took, rel=0.05)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "grid",
+    [
+        Grid(1, 1, 1, **LOW),
+        Grid(2, 1, 1, expert=2, **LOW),
+        Grid(4, 1, 2, micro_batches=2, expert=4, **LOW),
+    ],
+    ids=str,
+)
+def test_a_world_takes_as_long_with_experts(grid, figure):
+    cluster = replace(NODES, devices=-(-grid.ranks // 2))
+    model = replace(GPT, experts=8, top_k=2)
+    took = max(World(grid.ranks, cluster=cluster, device="meta").run(program, model, grid))
+    kernels = replace(EAGER, overlap=grid.pipeline == 1)
+    predicted = planner(kernels, model=model, cluster=cluster).estimate(grid).step.total
+    figure(
+        f"{grid.data} data ranks, experts over {grid.expert}: {predicted / took:.3f} of a World's"
+    )
+    assert predicted == pytest.approx(took, rel=0.1)
+
+
+def test_experts_are_shared_out_where_one_rank_has_no_room():
+    """Eight times the MLPs of every second layer: only shared out do they fit, and tables say over how many ranks."""
+    model = Transformer(16, 4096, 32, 8192, 1024, experts=32, top_k=1)
+    cluster = Cluster.dgx_h100(2)
+    found = list(grids(Search(model, cluster, 16)))
+    assert {g.expert for g in found} == {1, 2, 4, 8, 16} and all(
+        g.data % g.expert == 0 for g in found
+    )
+    assert not any(g.zero for g in found if g.expert > 1)
+    best = plan(model, cluster, 16)
+    assert best.best.grid.expert > 1
+    assert any(rival.decision == "expert" and "too large" in rival.why for rival in best.rivals)
+    dense = grids(Search(replace(model, experts=None), cluster, 16))
+    assert {g.expert for g in dense} == {1}
+
+
 @pytest.mark.parametrize("M", [2, 4])
 def test_a_pipeline_whose_stages_are_sharded(M):
     """ZeRO 3 gathers a stage twice for every micro-batch."""
