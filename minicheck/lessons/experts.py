@@ -120,6 +120,12 @@ def drawn(case: Case, rng: torch.Generator) -> tuple[list[Tensor], list[Tensor],
     return rows, expert, experts
 
 
+def of_all(args: list[tuple]) -> tuple[list[Tensor], list[Tensor], int]:
+    """All ranks' rows, the experts of each, and how many experts there are."""
+    rows, expert, experts = zip(*args)
+    return [*rows], [*expert], experts[0]
+
+
 class Dispatch(ExpertsExam):
     """`dispatch(comm, rows, expert, experts)`: (received, table): the rows of this rank's experts, from all ranks."""
 
@@ -139,7 +145,7 @@ class Dispatch(ExpertsExam):
         return [(rows[r], expert[r], experts) for r in range(case.n)]
 
     def wants(self, case, args):
-        rows, expert, experts = [a[0] for a in args], [a[1] for a in args], args[0][2]
+        rows, expert, experts = of_all(args)
         return [
             {
                 "received": oracle.received(rows, expert, experts, r),
@@ -149,7 +155,7 @@ class Dispatch(ExpertsExam):
         ]
 
     def mistakes(self, case, args, rank, name, got):
-        rows, expert, experts = [a[0] for a in args], [a[1] for a in args], args[0][2]
+        rows, expert, experts = of_all(args)
         if name == "table":
             right = oracle.table(expert, experts, rank)
             return {
@@ -169,7 +175,7 @@ class Dispatch(ExpertsExam):
         }
 
     def cost(self, case, args, outcome):
-        rows, expert, experts = [a[0] for a in args], [a[1] for a in args], args[0][2]
+        rows, expert, experts = of_all(args)
         row = 3 * rows[0].element_size()
         announced = 8 * experts * case.n  # all of each rank's counts, to one rank each
         few_in_all(
@@ -314,7 +320,9 @@ class AverageExperts(Exam):
 
 def predict_experts(n=8, experts=64, hidden=2_048):
     """Rows, bytes, seats and the balance loss of a layer of experts."""
-    tokens, context, k = 4_096, 1_024, 2
+    tokens = 4_096
+    context = 1_024
+    k = 2
     rows = tokens * k * (n - 1) / n
     sent = 4 * rows * hidden * 2
     seats = math.ceil(1.25 * k * context / experts)

@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "arguments",
         "comm.base",
         "comm.mesh",
+        "decide",
         "split",
         "collectives",
         "models",
