@@ -26,6 +26,8 @@ from minidist.parallel.experts import (
 )
 from minidist.split import bounds, uneven
 from minidist.study.predict import expert_gradient_bytes, expert_layer_bytes
+from minidist.tasks import text
+from minidist.text import Samples
 from minidist.train.amp import autocast
 from minidist.train.norm import clip_grad_norm_
 from tests import parallelized
@@ -514,3 +516,38 @@ def test_a_gpt_on_a_mesh_of_processes(run, figure):
 def test_what_does_not_go_together_is_refused(grid, shape, options, words):
     with pytest.raises(ValueError, match=words):
         World(2).run(parallelized.train, grid, shape, options)
+
+
+# ------------------------------------------------------------
+# What the balance loss is for.
+
+
+def busiest(seed, balance, steps=80, last=20):
+    """Of a small GPT on text, one expert a token: times an even share that the busiest expert has in the end; the loss."""
+    options = dict(seed=seed, experts=8, top_k=1, balance=balance, z=0.0)
+    model = gpt(2, 16, 2, 256, 32, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    samples, losses, counts = Samples(text(), 32, seed), [], torch.zeros(8)
+    for step in range(steps):
+        x, y = samples(16 * step, 16)
+        optimizer.zero_grad()
+        loss = next_token_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if step >= steps - last:
+            losses.append(loss.item())
+            counts += torch.tensor(model.layers[1].mlp.counts)
+    return (counts.max() / counts.sum() * 8).item(), sum(losses) / last
+
+
+@pytest.mark.full
+def test_without_the_balance_loss_few_experts_have_most_tokens(figure):
+    """By more than the spread of five seeds; the loss of the text is no worse for it."""
+    without, balanced = ([busiest(seed, balance) for seed in range(5)] for balance in (0.0, 0.05))
+    least, most = min(share for share, _ in without), max(share for share, _ in balanced)
+    figure(
+        f"the busiest expert has {least:.1f} even shares and more without, {most:.1f} and less with"
+    )
+    assert least > 1.5 * most
+    worse = [b - a for (_, a), (_, b) in zip(without, balanced, strict=True)]
+    assert sum(worse) / 5 < 0.02
