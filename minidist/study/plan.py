@@ -345,12 +345,13 @@ def short(seconds: float) -> str:
 def named(grid: Grid) -> str:
     """`data 64, tensor 8, pipeline 2 × 4 chunks, ZeRO 1, recompute selective, 96 micro-batches of 2`
 
-    With hybrid sharding `ZeRO 3 in 8 replicas`.
+    With hybrid sharding `ZeRO 3 in 8 replicas`, and `data 64 (experts over 8)` where they are shared out.
     """
+    e = f" (experts over {grid.expert})" * (grid.expert > 1)
     v = f" × {grid.interleave} chunks" * (grid.interleave > 1)
     r = f" in {grid.replicas} replicas" * (grid.replicas > 1)
     return (
-        f"data {grid.data}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}{r}, "
+        f"data {grid.data}{e}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}{r}, "
         f"recompute {grid.recompute}, {grid.micro_batches} micro-batches of {grid.micro_batch}"
     )
 
@@ -520,10 +521,11 @@ def picture(plan: Plan) -> Picture:
 
 
 def brief(grid: Grid) -> str:
-    """`64·8·2×4 z1 selective b2`: data · tensor · pipeline × chunks, ZeRO, recomputation, micro-batch."""
+    """`64·8·2×4 z1 selective b2`: data · tensor · pipeline × chunks, ZeRO, recomputation, micro-batch; e8: expert ranks."""
+    e = f"e{grid.expert}" * (grid.expert > 1)
     v = f"×{grid.interleave}" * (grid.interleave > 1)
     r = f"/{grid.replicas}" * (grid.replicas > 1)
-    return f"{grid.data}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero}{r} {grid.recompute} b{grid.micro_batch}"
+    return f"{grid.data}{e}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero}{r} {grid.recompute} b{grid.micro_batch}"
 
 
 # ------------------------------------------------------------
@@ -543,6 +545,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--hidden": "H",
         "--heads": "of queries",
         "--kv-heads": "of keys and values",
+        "--experts": "MLPs in every second layer",
+        "--top-k": "experts of a token",
         "--ffn": "width of the MLP, 4H if not given",
         "--vocab": "words",
         "--seq": "tokens of a sequence",
@@ -565,6 +569,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "hidden": asked.hidden,
         "heads": asked.heads,
         "kv_heads": asked.kv_heads,
+        "experts": asked.experts,
+        "top_k": asked.top_k,
         "ffn": asked.ffn,
         "vocab": asked.vocab,
         "context": asked.seq,

@@ -17,16 +17,18 @@ from minidist.parallel.simulate import simulate
 from minidist.study.catalog import MODELS, cluster_of
 from minidist.study.plan import (
     Search,
+    brief,
     doubt,
     errors_alike,
     grids,
     main,
+    named,
     picture,
     plan,
     rivals_table,
     text,
 )
-from minidist.study.predict import Grid, Transformer, flops, parameters
+from minidist.study.predict import Grid, Transformer, flops, parameters, per_rank
 from minidist.study.step import CORE, EAGER, FSDP, FUSED, MEGATRON, Machine, Planner
 from tests.study.plan_case import hybrid, program
 
@@ -254,8 +256,16 @@ def test_a_world_takes_as_long(grid):
 def test_a_world_takes_as_long_with_experts(grid, figure):
     cluster = replace(NODES, devices=-(-grid.ranks // 2))
     model = replace(GPT, experts=8, top_k=2)
-    took = max(World(grid.ranks, cluster=cluster, device="meta").run(program, model, grid))
+    results = World(grid.ranks, cluster=cluster, device="meta").run(program, model, grid)
+    took = max(results)
     kernels = replace(EAGER, overlap=grid.pipeline == 1)
+    held, memory = results.trace.memory[0].at_peak, per_rank(model, grid, 0)
+    assert (held["parameters"], held["optimizer states"]) == (
+        memory.parameters,
+        memory.optimizer_states,
+    )
+    if grid.pipeline == 1:  # else some micro-batches are done at the peak, when gradients are averaged
+        assert held["activations"] == pytest.approx(memory.activations_of_layers, rel=0.1)
     predicted = planner(kernels, model=model, cluster=cluster).estimate(grid).step.total
     figure(
         f"{grid.data} data ranks, experts over {grid.expert}: {predicted / took:.3f} of a World's"
@@ -273,7 +283,12 @@ def test_experts_are_shared_out_where_one_rank_has_no_room():
     )
     assert not any(g.zero for g in found if g.expert > 1)
     best = plan(model, cluster, 16)
-    assert best.best.grid.expert > 1
+    e = best.best.grid.expert
+    assert (
+        e > 1
+        and f"(experts over {e})" in named(best.best.grid)
+        and f"e{e}·" in brief(best.best.grid)
+    )
     assert any(rival.decision == "expert" and "too large" in rival.why for rival in best.rivals)
     dense = grids(Search(replace(model, experts=None), cluster, 16))
     assert {g.expert for g in dense} == {1}
