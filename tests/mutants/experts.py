@@ -224,4 +224,48 @@ FAULTS = {
             MESH + "[ep5-uneven]",
         ),
     ],
+    "formulas of experts": [
+        Fault(
+            "what comes to a rank's experts is not sent back",
+            "study/predict.py",
+            "rows = (away + visitors) * hidden * itemsize",
+            "rows = 2 * away * hidden * itemsize",
+            "parallel/test_experts.py::test_bytes_of_a_layer",
+        ),
+        Fault(
+            "experts are averaged over all ranks",
+            "study/predict.py",
+            "shared = 2 * (data - 1) * (experts + tensors[0])",
+            "shared = 2 * (data * ranks - 1) * (experts + tensors[0])",
+            "parallel/test_experts.py::test_bytes_of_a_step",
+        ),
+        Fault(
+            "the first layer has experts, not the second",
+            "study/predict.py",
+            "return ((first + layers[stage]) // 2 - first // 2)",
+            "return ((first + layers[stage] + 1) // 2 - (first + 1) // 2)",
+            "study/predict/test_grid.py::test_parameters_of_a_rank_that_shares_out_experts",
+        ),
+        Fault(
+            "a rank holds all experts",
+            "study/predict.py",
+            "own = uneven(model.experts or 0, expert)[0]",
+            "own = model.experts or 0",
+            "study/predict/test_grid.py::test_parameters_of_a_rank_that_shares_out_experts",
+        ),
+        Fault(
+            "a token's FLOPs grow with all experts",
+            "study/predict.py",
+            "weights = (model.top_k - 1) * mlp_matrices(model) + model.hidden * model.experts",
+            "weights = (model.experts - 1) * mlp_matrices(model) + model.hidden * model.experts",
+            "study/predict/test_grid.py::test_flops_of_a_token_grow_with_its_experts_alone",
+        ),
+        Fault(
+            "ZeRO is searched with experts that are shared out",
+            "study/plan.py",
+            'data_ranks(search, chosen) == 1 or chosen["expert"] > 1 else 4',
+            "data_ranks(search, chosen) == 1 else 4",
+            "study/test_plan.py::test_experts_are_shared_out_where_one_rank_has_no_room",
+        ),
+    ],
 }

@@ -42,7 +42,7 @@ FAULTS = {
         Fault(
             "all data ranks drop the same",
             "parallelize.py",
-            "(seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + mesh.dp.rank)",
+            "(seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + part)",
             "(seed * 1_000_003 + mesh.pp.rank) * 1_000_003)",
             "test_parallelize.py::test_random_numbers_differ_by_stage_and_by_data_rank",
         ),
@@ -107,8 +107,8 @@ FAULTS = {
         Fault(
             "a norm counts the tied embedding on both its stages",
             "parallelize.py",
-            "repeated, tp = self.pipeline.ties.repeated, self.mesh.tp",
-            "repeated, tp = [], self.mesh.tp",
+            "elsewhere = {*self.pipeline.ties.repeated}",
+            "elsewhere = set()",
             "test_parallelize.py::test_saved_on_a_cube_and_resumed_elsewhere",
         ),
         Fault(
@@ -172,8 +172,8 @@ FAULTS = {
         Fault(
             "angles of 16-bit queries are in 16 bits",
             "models.py",
-            "exact = torch.promote_types(x.dtype, torch.float32)",
-            "exact = x.dtype",
+            "exact = torch.promote_types(x.dtype, torch.float32)\n    speeds",
+            "exact = x.dtype\n    speeds",
             "test_models.py::test_dtypes",
         ),
         Fault(
