@@ -527,7 +527,9 @@ def busiest(seed, balance, steps=80, last=20):
     options = dict(seed=seed, experts=8, top_k=1, balance=balance, z=0.0)
     model = gpt(2, 16, 2, 256, 32, **options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    samples, losses, counts = Samples(text(), 32, seed), [], torch.zeros(8)
+    samples = Samples(text(), 32, seed)
+    losses = []
+    counts = torch.zeros(8)
     for step in range(steps):
         x, y = samples(16 * step, 16)
         optimizer.zero_grad()

@@ -264,7 +264,8 @@ def test_a_world_takes_as_long_with_experts(grid, figure):
         memory.parameters,
         memory.optimizer_states,
     )
-    if grid.pipeline == 1:  # else some micro-batches are done at the peak, when gradients are averaged
+    # in a pipeline some micro-batches are done at the peak, when gradients are averaged
+    if grid.pipeline == 1:
         assert held["activations"] == pytest.approx(memory.activations_of_layers, rel=0.1)
     predicted = planner(kernels, model=model, cluster=cluster).estimate(grid).step.total
     figure(
