@@ -198,12 +198,16 @@ class BatchNorm2d(_Bare, nn.BatchNorm2d):
 # 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", section 3.2.
 
 
-def rotated(x: Tensor) -> Tensor:
-    """Queries or keys (…, T, D), of positions 0 … T−1, each turned by its position; angles in float32 at least."""
+def rotated(x: Tensor, places: Tensor | None = None) -> Tensor:
+    """Queries or keys (…, T, D), each turned by its position, one of `places` (T), 0 … T−1 unless given.
+
+    Angles are in float32 at least.
+    """
     T, size = x.shape[-2:]
+    places = torch.arange(T, device=x.device) if places is None else places
     exact = torch.promote_types(x.dtype, torch.float32)
     speeds = 10_000.0 ** (-torch.arange(0, size, 2, dtype=exact, device=x.device) / size)  # (D/2)
-    angles = torch.arange(T, dtype=exact, device=x.device)[:, None] * speeds  # (T, D/2)
+    angles = places.to(exact)[:, None] * speeds  # (T, D/2)
     cos, sin = angles.cos(), angles.sin()
     a, b = x.unflatten(-1, (size // 2, 2)).unbind(-1)  # each (…, T, D/2)
     return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2).to(x.dtype)
@@ -266,7 +270,10 @@ class Attention(nn.Module):
 
     kv_heads: keys and values have fewer heads, each for heads/kv_heads queries (Ainslie et al. 2023, "GQA").
     rotary: queries and keys are turned by their positions (see `rotated`).
+    places: how many tokens there are -> their positions; a rank may have others than the first.
     """
+
+    places: Callable = staticmethod(torch.arange)
 
     def __init__(
         self,
@@ -317,13 +324,15 @@ class Attention(nn.Module):
         rows = rows.permute(0, 2, 3, 1, 4)  # (B, groups, queries + 2, T, H/a)
         q, k, v = rows.split((self.queries, 1, 1), 2)
         if self.rotary:
-            q, k = rotated(q), rotated(k)
-        # 3 × (B, a, T, H/a)
-        q, k, v = (x.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for x in (q, k, v))
+            places = self.places(x.shape[1], device=x.device)
+            q, k = rotated(q, places), rotated(k, places)
+        q, k, v = (x.flatten(1, 2) for x in (q, k, v))  # (B, a, T, H/a), twice (B, groups, T, H/a)
         y = self.weights_dropout.drawing(self.attend, q, k, v)
         return self.dropout(self.proj(y.transpose(1, 2).flatten(2)))  # (B, T, H)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, a, T, H/a)
+        # each head of keys and values, once for each head of queries that it serves
+        k, v = (x[:, :, None].expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for x in (k, v))
         return (self.explicit if self.kind == "explicit" else self.fused)(q, k, v)
 
     def explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -418,6 +427,8 @@ class TransformerLayer(nn.Module):
 class GPT(nn.Module):
     """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values, and says the options."""
 
+    places: Callable = staticmethod(torch.arange)  # as in `Attention`
+
     def __init__(
         self,
         layers: int,
@@ -466,7 +477,7 @@ class GPT(nn.Module):
             raise ValueError(f"{T} tokens do not fit into a context of {self.context}")
         x = self.tokens(tokens)
         if self.positions is not None:
-            x = x + self.positions(torch.arange(T, device=tokens.device))
+            x = x + self.positions(self.places(T, device=tokens.device))
         return self.dropout(x)
 
     def project(self, x: Tensor) -> Tensor:
@@ -518,6 +529,8 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 class SequenceEmbedding(nn.Module):
     """The first part: token numbers (B, T) to (B, T, H). ValueError for more than `context` tokens."""
+
+    places: Callable = staticmethod(torch.arange)  # as in `Attention`
 
     def __init__(self, model: GPT):
         super().__init__()

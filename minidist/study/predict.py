@@ -1252,6 +1252,76 @@ def tensor_layer_bytes(
 
 
 # ------------------------------------------------------------
+# Context parallelism: what attention on n ranks sends, how many pairs of a query and a key each rank computes, and what it
+# keeps for backward.
+#
+# A ring sends the keys and values of all tokens n − 1 times over all ranks, and in backward their gradients as often,
+# in 32 bits at least. The naive way gathers them, and scatters the gradients: as often, in their own dtype. With
+# all-to-alls on heads each number leaves its rank once, but for those that stay: of T tokens of g groups of heads the
+# sum of t_r·g_r, an n-th where all is even.
+
+
+def context_bytes(
+    n: int,
+    way: str,
+    batch: int,
+    tokens: int,
+    heads: int,
+    groups: int,
+    size: int,
+    itemsize: int,
+) -> tuple[int, int]:
+    """(forward, backward): bytes that the attention of a layer sends over all ranks together.
+
+    way: "gathered", "ring" or "heads".  tokens: of the whole sample.  groups: heads of keys and values.  size: of a head.
+    """
+    number = batch * size * itemsize
+    keys = 2 * groups * tokens * number
+    if way == "heads":
+        of_rank = [[k // n + (r < k % n) for r in range(n)] for k in (tokens, groups)]
+        stay = sum(t * g for t, g in zip(*of_rank, strict=True))
+        once = (2 * (heads // groups) + 2) * (tokens * groups - stay) * number
+        return once, once
+    if way == "gathered":
+        return (n - 1) * keys, (n - 1) * keys
+    if way != "ring":
+        raise ValueError(f"way is 'gathered', 'ring' or 'heads', not {way!r}")
+    return (n - 1) * keys, (n - 1) * (keys + keys * max(4, itemsize) // itemsize)
+
+
+def context_pairs(n: int, order: str, tokens: int) -> list[int]:
+    """Pairs of a query and a key that each of n ranks of a causal ring computes: blocks on the diagonal are whole.
+
+    ValueError where n, or in the zigzag order 2n, does not divide the tokens.
+    """
+    chunks = 2 * n if order == "zigzag" else n
+    if tokens % chunks:
+        raise ValueError(f"{tokens} tokens are not a multiple of {chunks} chunks")
+    block = (tokens // chunks) ** 2
+    if order == "zigzag":
+        return [(2 * n + 1) * block] * n
+    return [(rank + 1) * block for rank in range(n)]
+
+
+def context_memory(
+    n: int, batch: int, tokens: int, heads: int, groups: int, size: int, itemsize: int
+) -> int:
+    """Bytes that ring attention keeps on a rank for backward: queries, keys, values, the result and log Σ exp.
+
+    ValueError where n does not divide the tokens.
+    """
+    if tokens % n:
+        raise ValueError(f"{tokens} tokens are not a multiple of {n} ranks")
+    exact = max(4, itemsize)
+    return batch * tokens // n * ((2 * heads + 2 * groups) * size * itemsize + heads * exact)
+
+
+def ring_seconds(n: int, block: float, exchange: float) -> float:
+    """Of a ring whose every block takes `block` seconds to compute, and `exchange` to pass on meanwhile."""
+    return block + (n - 1) * max(block, exchange)
+
+
+# ------------------------------------------------------------
 # A step of a grid: bytes that all its ranks together send along each axis, by rings, with the package's own layers.
 #
 # N = b·T·H numbers of a micro-batch are what layers and stages hand on, 2 bytes each. An all-reduce among n ranks sends
