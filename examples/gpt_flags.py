@@ -9,6 +9,7 @@ from settings import at_least
 
 from minidist.collectives.verbs import ALGORITHMS
 from minidist.parallel.compress import Half, PowerSGD, Sign
+from minidist.parallel.context import WAYS
 from minidist.parallelize import RECOMPUTE, SCHEDULES
 from minidist.text import Bytes
 from minidist.train.amp import LEVELS
@@ -33,11 +34,22 @@ def flags_of(flags: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def grid(flags) -> None:
     flags.add_argument(
-        "--dp", type=at_least(1), help="data ranks; what pp and tp leave, unless given"
+        "--dp", type=at_least(1), help="data ranks; what pp, cp and tp leave, unless given"
     )
     flags.add_argument("--pp", type=at_least(1), default=1, help="pipeline stages")
     flags.add_argument("--tp", type=at_least(1), default=1, help="tensor ranks")
-    flags.add_argument("--order", default="pp dp tp", help="axes from the outside in")
+    flags.add_argument(
+        "--cp", type=at_least(1), default=1, help="ranks that share the tokens of a sample"
+    )
+    flags.add_argument(
+        "--context-parallel",
+        choices=WAYS,
+        default="zigzag",
+        help="how their attention sees all tokens: a ring in an order, or all-to-alls on heads",
+    )
+    flags.add_argument(
+        "--order", help="axes from the outside in; pp dp tp unless given, cp between dp and tp"
+    )
     flags.add_argument(
         "--zero", type=int, choices=range(4), default=0, help="ZeRO's stage, over the data ranks"
     )

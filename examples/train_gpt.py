@@ -1,7 +1,8 @@
-"""Train a GPT on text, on a grid of ranks: data, pipeline and tensor parallel, with ZeRO, in three worlds.
+"""Train a GPT on text, on a grid of ranks: data, pipeline, context and tensor parallel, with ZeRO, in three worlds.
 
     python examples/train_gpt.py --ranks 1                                            # the serial run
     python examples/train_gpt.py --ranks 8 --dp 2 --pp 2 --tp 2 --runner processes
+    python examples/train_gpt.py --ranks 4 --cp 4 --context 1024                      # a sample's tokens on 4 ranks
     torchrun --nproc-per-node 8 examples/train_gpt.py --dp 2 --pp 2 --tp 2 --zero 1 --folder runs/one
     torchrun … examples/train_gpt.py --config examples/train_gpt.toml
 
@@ -11,6 +12,7 @@ Ctrl-C saves and ends; a second one, two seconds later, ends at once.
 """
 
 import contextlib
+import math
 import os
 import time
 
@@ -25,8 +27,9 @@ from minidist.checkpoint import Checkpoints, files, random_state, set_random_sta
 from minidist.collectives import broadcast_
 from minidist.comm.mesh import Grid, Mesh
 from minidist.models import gpt, sequence
+from minidist.parallel.context import check_chunks, order_of
 from minidist.parallel.pipeline import by_parameters, partition
-from minidist.parallelize import arranged, parallelize, refuse
+from minidist.parallelize import arranged, parallelize, refuse, refuse_context
 from minidist.split import bounds, uneven
 from minidist.study.meter import device_peak, peak_memory
 from minidist.study.predict import flops_per_token, utilization
@@ -48,9 +51,8 @@ class Training:
         comm.algorithm = args.algorithm or comm.algorithm
         dtype = getattr(torch, args.dtype if args.amp == "O0" else args.half)
         self.peak = args.peak * 1e12 if args.peak else device_peak(comm.device, dtype)
-        dp = args.dp or max(1, comm.size // (args.pp * args.tp))
-        self.mesh = Mesh(comm, dp=dp, pp=args.pp, tp=args.tp, order=args.order)
-        self.least = dp * args.micro_batches  # samples of a batch
+        self.mesh = Mesh(comm, **axes(args, comm.size))
+        self.least = self.mesh.dp.size * args.micro_batches  # samples of a batch
         self.checkpoints = None
         found = None
         common = {}
@@ -109,6 +111,7 @@ class Training:
             zero=args.zero,
             seed=args.seed,
             compression=COMPRESSIONS[args.compression]() if args.compression else None,
+            context_parallel=args.context_parallel,
         )
 
     def plan_rate(self) -> None:
@@ -273,10 +276,18 @@ def model_of(args, vocab: int):
     )
 
 
+def axes(args, ranks: int) -> dict:
+    """Of the mesh, what `Mesh` and `Grid` are told; data ranks are what the others leave, unless given."""
+    sizes = {"pp": args.pp, "tp": args.tp} | ({"cp": args.cp} if args.cp > 1 else {})
+    sizes["dp"] = args.dp or max(1, ranks // math.prod(sizes.values()))
+    return sizes | ({"order": args.order} if args.order else {})
+
+
 def check(args) -> None:
     """ValueError, before any rank starts, for a grid, a batch, a model or a text that cannot be."""
-    dp = args.dp or max(1, args.ranks // (args.pp * args.tp))
-    Grid(dp, args.pp, args.tp, args.order).takes(args.ranks)
+    grid = Grid(**axes(args, args.ranks))
+    grid.takes(args.ranks)
+    dp = grid.sizes["dp"]
     if args.batch < dp * args.micro_batches:
         raise ValueError(
             f"a batch of {args.batch} samples does not make {args.micro_batches} micro-batches "
@@ -292,6 +303,9 @@ def check(args) -> None:
     refuse(
         model, shape, args.recompute, args.amp, getattr(torch, args.half), args.zero, compression
     )
+    refuse_context(model, args.cp, args.context_parallel, args.recompute)
+    if args.cp > 1:
+        check_chunks(args.context, args.cp, order_of(args.context_parallel))
     parts = sequence(model)
     partition(by_parameters(parts), shape.S * shape.v)
     try:

@@ -324,7 +324,7 @@ class Attention(nn.Module):
         rows = rows.permute(0, 2, 3, 1, 4)  # (B, groups, queries + 2, T, H/a)
         q, k, v = rows.split((self.queries, 1, 1), 2)
         if self.rotary:
-            places = self.places(x.shape[1], device=x.device)
+            places = self.places(q.shape[-2], device=x.device)
             q, k = rotated(q, places), rotated(k, places)
         q, k, v = (x.flatten(1, 2) for x in (q, k, v))  # (B, a, T, H/a), twice (B, groups, T, H/a)
         y = self.weights_dropout.drawing(self.attend, q, k, v)

@@ -39,6 +39,14 @@ from .models import (
     sequence,
 )
 from .parallel.compress import Compression
+from .parallel.context import (
+    WAYS,
+    all_tokens,
+    check_chunks,
+    context_parallel_,
+    order_of,
+    own_tokens,
+)
 from .parallel.data import DataParallel
 from .parallel.pipeline import Pipeline, by_parameters, forward, micro_batches, partition, shares
 from .parallel.reducer import share
@@ -178,6 +186,20 @@ def refuse(
         )
 
 
+def refuse_context(model: GPT, cp: int, way: str, recompute: str) -> None:
+    """ValueError for a way of context parallelism that there is not, and for what does not go with `cp` ranks of it."""
+    choice(way, "context_parallel", WAYS)
+    if cp > 1 and model.dropout.p:
+        raise ValueError(
+            f"context parallelism drops no weights of attention: take dropout=0, not {model.dropout.p} with cp={cp}"
+        )
+    if cp > 1 and recompute == "selective":
+        raise ValueError(
+            f"recompute='selective' computes attention's scores again, and with cp={cp} they are never kept: "
+            "take recompute='full', or 'none'"
+        )
+
+
 def stage_chunks(
     parts: Sequence[nn.Module], cuts: Sequence[tuple[int, int]], shape: Shape, stage: int
 ) -> nn.ModuleList:
@@ -252,7 +274,10 @@ def averaged(
 
 
 def seed_(mesh, seed: int) -> None:
-    """Random numbers: the same on all tensor ranks, others for each stage and each data rank."""
+    """Random numbers: the same on all tensor ranks, others for each stage and each data rank.
+
+    Ranks of one context have the same: with more than one nothing is dropped, so none are drawn.
+    """
     seed_group_(mesh.tp, ((seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + mesh.dp.rank) % 2**63)
 
 
@@ -318,7 +343,7 @@ class Stages(Pipeline):
 class Engine:
     """`parallelize` makes one. All ranks call the same methods, with their data rank's part of the batch.
 
-        loss = engine.step(x, y, max_norm=1.0)          # x, y: (b, T) token numbers, the same on its pp and tp ranks
+        loss = engine.step(x, y, max_norm=1.0)          # x, y: (b, T) token numbers, the same on its pp, cp and tp ranks
         loss = engine.evaluate(x, y)                    # the same without a backward
         logits = engine.logits(x)                       # (b, T, V) on every rank
 
@@ -341,6 +366,9 @@ class Engine:
         vocab: int,
         micro_batches: int,
         rename: Callable[[str], str],
+        holders: Comm,
+        cp: Comm,
+        order: str,
     ):
         self.module = module
         self.mesh = mesh
@@ -350,6 +378,8 @@ class Engine:
         self.vocab = vocab
         self.micro_batches = micro_batches
         self.rename = rename
+        # ranks with other tokens, of other samples or of these: they average; who has others of these, in which order
+        self._holders, self._cp, self._order = holders, cp, order
         self.scaler, self.compression = pipeline.scaler, getattr(data, "compression", None)
         self._data: list[Any] = [data] if zero < 3 else list(module)  # who averages
         # which ranks' gradients make a norm
@@ -393,12 +423,17 @@ class Engine:
         """Gradients of the mean loss of the batch of all data ranks. Returns that loss."""
         for data in self._data:
             data.weight = weight
-        losses = self.pipeline.step(self.micro_batches, x, y)
+        losses = self.pipeline.step(self.micro_batches, self._own(x), self._own(y))
         if self.zero < 2 and not self._overlaps:
             self._data[0].average()
         return self._everywhere(
             torch.stack(losses) if losses else None, self.pipeline.shares, weight
         )
+
+    def _own(self, x: Tensor) -> Tensor:
+        """The tokens of this context rank: (b, T) → (b, T/cp). ValueError where ranks would have different numbers."""
+        check_chunks(x.shape[1], self._cp.size, self._order)
+        return own_tokens(x, self._cp, self._order)
 
     def _everywhere(
         self, losses: Tensor | None, shares: list[float], weight: float | None
@@ -408,7 +443,7 @@ class Engine:
         if losses is not None:
             if weight != 0:
                 mean = (losses.double() * losses.new_tensor(shares, dtype=torch.float64)).sum()
-            all_reduce_(self.mesh.dp, mean.mul_(share(self.mesh.dp, weight)))
+            all_reduce_(self._holders, mean.mul_(share(self._holders, weight)))
         return broadcast_(self.mesh.pp, mean, self.pipeline.end)
 
     def clip(self, max_norm: float) -> Tensor:
@@ -432,8 +467,9 @@ class Engine:
     def evaluate(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
         """The mean loss of a batch, as `backward` returns it, without dropout; nothing is kept."""
         count, losses = min(self.micro_batches, len(x)), []
-        targets = micro_batches(y, count, "targets")
-        for (part,), (target,) in zip(micro_batches(x, count, "inputs"), targets, strict=True):
+        targets = micro_batches(self._own(y), count, "targets")
+        inputs = micro_batches(self._own(x), count, "inputs")
+        for (part,), (target,) in zip(inputs, targets, strict=True):
             out = self._forward(part)
             if out is not None:
                 losses.append(self.pipeline.loss_fn(out, target))
@@ -442,9 +478,10 @@ class Engine:
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
         """Of all tokens of the vocabulary, (b, T, V), in float32 at least, on every rank; without dropout."""
-        out, pp = self._forward(x), self.mesh.pp
+        out, pp = self._forward(self._own(x)), self.mesh.pp
         if out is not None:
             out = gather_from(out, self.mesh.tp, -1, uneven(self.vocab, self.mesh.tp.size))
+            out = all_tokens(out, self._cp, x.shape[1], self._order)
         dtype = torch.promote_types(next(self.module.parameters()).dtype, torch.float32)
         whole = torch.empty(*x.shape, self.vocab, dtype=dtype, device=pp.device)
         return broadcast_(
@@ -491,6 +528,7 @@ def parallelize(
     zero: int = 0,
     compression=None,
     seed: int = 0,
+    context_parallel: str = "zigzag",
 ) -> Engine:
     """`model` on the ranks of `mesh`, ready to train: the same losses and parameters as on one rank.
 
@@ -501,7 +539,8 @@ def parallelize(
     cost: of the parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
     amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
-    `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
+    `parallel.compress`.  seed: also of dropout.  context_parallel: how attention sees the tokens of the other ranks of an
+    axis "cp" of the mesh, if it has one, see `parallel.context.WAYS`.  Raises ValueError for what does not go together, see `refuse`.
     """
     if not isinstance(mesh, Mesh):
         raise ValueError(
@@ -510,14 +549,21 @@ def parallelize(
     known(model, optimizer, cost, sequence_parallel, seed)
     schedule, shape = arranged(schedule, mesh.pp.size, micro_batches, chunks)
     refuse(model, shape, recompute, amp, half, zero, compression)
+    cp = mesh.group(*(axis for axis in mesh.grid.sizes if axis == "cp"))
+    holders = mesh.group(*(axis for axis in mesh.grid.sizes if axis in ("dp", "cp")))
+    refuse_context(model, cp.size, context_parallel, recompute)
     whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
     rename = partial(serial_name, in_model=names(model))
     # of the serial model, so the same on all ranks
     parts = sequence(model)
     cuts = partition(cost(parts), shape.S * shape.v)
-    # 1 tensor, 2 vocabulary, 3 pipeline: what this rank holds is split, and gets its values; no other part does
+    # 1 tensor, 2 vocabulary, context, 3 pipeline: what this rank holds is split, and gets its values; no other part does
     module = stage_chunks([*parts], cuts, shape, mesh.pp.rank)
     split_parts_(module, model, mesh.tp, sequence_parallel)
+    order = "contiguous"
+    if cp.size > 1:
+        order = order_of(context_parallel)
+        context_parallel_(module, cp, context_parallel)
     level = LEVELS[amp]
     # ZeRO 3 keeps the masters of 16-bit parameters in its shards
     dtype = half if level.half and not (zero == 3 and level.masters) else None
@@ -535,14 +581,14 @@ def parallelize(
         # a tied embedding is a block, so it is cut alike on both its stages
         blocks, compute = (TransformerLayer, VocabEmbedding), half if level.masters else None
         module = nn.ModuleList(
-            FullySharded(chunk, mesh.dp, compute, blocks=blocks) for chunk in module
+            FullySharded(chunk, holders, compute, blocks=blocks) for chunk in module
         )
     tied = {}
     if tied_ends and mesh.pp.size > 1:
         held = {rename(name): p for name, p in module.named_parameters()}
         tied = {name: p for name, p in held.items() if name == TOKENS}
     groups, make = parameter_groups(module, rename, shapes), checked_maker(optimizer)
-    stepper, data = averaged(module, groups, tied, mesh.dp, zero, level.masters, make, compression)
+    stepper, data = averaged(module, groups, tied, holders, zero, level.masters, make, compression)
     seed_(mesh, seed)
     pipeline = Stages(
         list(module),
@@ -555,4 +601,17 @@ def parallelize(
         scaler=scaler,
         around=around,
     )
-    return Engine(module, mesh, pipeline, stepper, zero, data, vocab, micro_batches, rename)
+    return Engine(
+        module,
+        mesh,
+        pipeline,
+        stepper,
+        zero,
+        data,
+        vocab,
+        micro_batches,
+        rename,
+        holders,
+        cp,
+        order,
+    )

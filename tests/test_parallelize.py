@@ -42,7 +42,7 @@ from tests.parallelized import (
 EXPLICIT = SHAPE | dict(attention="explicit")
 UNTIED = MODERN | dict(tied=False)
 
-# dp, pp, tp; the model; the options
+# dp, pp, tp, and cp if there is one; the model; the options
 CASES = {
     "one rank": ((1, 1, 1), SHAPE, dict(micro_batches=5)),
     "one rank, zero 3": ((1, 1, 1), MODERN, dict(zero=3, recompute="full")),
@@ -76,6 +76,24 @@ CASES = {
         dict(micro_batches=2, sequence_parallel=True, recompute="full"),
     ),
     "dp 7, zero 3": ((7, 1, 1), SHAPE, dict(zero=3)),
+    "cp 3": ((1, 1, 1, 3), SHAPE, {}),
+    "cp 2, heads": ((1, 1, 1, 2), MODERN, dict(context_parallel="heads")),
+    "dp 2, cp 3, uneven batches, zero 1": (
+        (5, 1, 1, 3),
+        MODERN,
+        dict(zero=1, context_parallel="contiguous"),
+    ),
+    "tp 2, cp 3": ((1, 1, 2, 3), SHAPE, dict(recompute="full")),
+    "dp 2, pp 2, cp 3, zero 2": (
+        (2, 2, 1, 3),
+        UNTIED,
+        dict(zero=2, micro_batches=2, context_parallel="heads"),
+    ),
+    "pp 2, tp 2, cp 2, zero 3": (
+        (1, 2, 2, 2),
+        MODERN | dict(context=12),
+        dict(zero=3, micro_batches=3, context_parallel="contiguous", recompute="full"),
+    ),
     "zero 0": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=0, schedule=gpipe)),
     "zero 1": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=1, recompute="full")),
     "zero 2": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=2, recompute="full")),
@@ -98,6 +116,7 @@ OUTSIDE = [
     ("processes", "dp 2, pp 2, zero 3, interleaved"),
     ("processes", "pp 2, tp 2"),
     ("gloo", "pp 2, tp 2"),
+    ("processes", "tp 2, cp 3"),
 ]
 
 
@@ -107,8 +126,8 @@ def oracle(shape):
 
 
 def compare(run, name):
-    (dp, pp, tp), shape, options = CASES[name]
-    grid = dict(dp=dp, pp=pp, tp=tp)
+    sizes, shape, options = CASES[name]
+    grid = dict(zip(("dp", "pp", "tp", "cp"), sizes, strict=False))
     results = parallelized.RUNS[run](ranks(grid), train, grid, shape, options, STEPS)
     losses, params = oracle(tuple(shape.items()))
     loss, parameter = parallelized.gaps(results, losses, params)
@@ -156,6 +175,7 @@ def look(comm, grid, shape, options):
     [
         (dict(pp=2, tp=3), dict(micro_batches=5)),
         (dict(dp=2, pp=2), dict(micro_batches=3, zero=3)),
+        (dict(pp=2, tp=2, cp=3), dict(micro_batches=2, zero=1)),
         (dict(dp=2, pp=2), dict(micro_batches=4, schedule=interleaved, chunks=2, zero=1)),
     ],
 )
@@ -212,7 +232,12 @@ def part_of(comm, first, then, folder):
 
 
 CUBE = dict(dp=2, pp=2, tp=2), dict(micro_batches=2, zero=2)
-ELSEWHERE = [({}, {}), (dict(pp=4), dict(micro_batches=3)), (dict(dp=2, tp=2), dict(zero=3))]
+ELSEWHERE = [
+    ({}, {}),
+    (dict(pp=4), dict(micro_batches=3)),
+    (dict(dp=2, tp=2), dict(zero=3)),
+    (dict(dp=2, cp=3), dict(zero=3)),
+]
 
 
 def test_saved_on_a_cube_and_resumed_elsewhere(tmp_path):
@@ -493,6 +518,15 @@ def test_compression():
         (dict(pp=5), SHAPE, {}, r"4 layers do not make 5 stages"),
         (dict(pp=2), SHAPE, dict(micro_batches=13), r"a batch of 12 samples does not make 13"),
         (dict(tp=4), SHAPE, dict(sequence_parallel=True), r"6 .* do not split over 4 ranks"),
+        (dict(cp=2), SHAPE, {}, r"6 tokens do not make 4 equal chunks, which 2 ranks"),
+        (dict(cp=3), SHAPE | dict(dropout=0.1), {}, r"take dropout=0, not 0\.1 with cp=3"),
+        (dict(cp=3), EXPLICIT, dict(recompute="selective"), r"with cp=3 they are never kept"),
+        (
+            {},
+            SHAPE,
+            dict(context_parallel="ring"),
+            "one of 'zigzag', 'contiguous', 'heads', not 'ring'",
+        ),
     ],
 )
 def test_what_does_not_go_together(grid, shape, options, words):

@@ -92,6 +92,16 @@ def all_tokens(x: Tensor, comm: Comm, T: int, order: str, dim: int = 1) -> Tenso
     return rows[torch.cat(positions(T, comm.size, order, x.device)).argsort()].movedim(0, dim)
 
 
+def check_chunks(T: int, n: int, order: str) -> None:
+    """ValueError unless all ranks have as many tokens: a mean over a rank's own then counts as much as another's."""
+    chunks = n * (2 if order == "zigzag" else 1)
+    if T % chunks:
+        raise ValueError(
+            f"{T} tokens do not make {chunks} equal chunks, which {n} ranks of one context take "
+            f"in the order {order!r}"
+        )
+
+
 def _checked(
     q: Tensor, k: Tensor, v: Tensor, comm: Comm, T: int | None, order: str, attention: str
 ) -> int:

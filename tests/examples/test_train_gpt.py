@@ -17,6 +17,7 @@ from minidist.comm import World
 from tests.comm.torchrun import in_its_place
 from tests.examples.scripts import FOLDER, as_torchrun, distance, results, run_here
 from tests.repository.files import ROOT
+from tests.size import FULL
 
 SCRIPT = "train_gpt.py"
 SHORT = [
@@ -75,7 +76,46 @@ RUNS = {
         "--micro-batches",
         "2",
     ],
+    "context": ["--ranks", "4", "--cp", "4"],
+    "tensor and context": [
+        "--ranks",
+        "4",
+        "--tp",
+        "2",
+        "--cp",
+        "2",
+        "--runner",
+        "processes",
+        "--zero",
+        "3",
+    ],
 }
+if FULL:
+    RUNS |= {
+        "context, processes": ["--ranks", "4", "--cp", "4", "--runner", "processes"],
+        "tensor and context, world": [
+            "--ranks",
+            "4",
+            "--tp",
+            "2",
+            "--cp",
+            "2",
+            "--context-parallel",
+            "heads",
+        ],
+        "contiguous": [
+            "--ranks",
+            "8",
+            "--dp",
+            "2",
+            "--cp",
+            "4",
+            "--context-parallel",
+            "contiguous",
+            "--zero",
+            "1",
+        ],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +127,11 @@ def runs(tmp_path_factory):
     )
 
 
-def test_the_serial_losses(runs):
+def test_the_serial_losses(runs, figure):
     for name, run in runs.items():
+        figure(
+            f"{name}: losses differ from the serial run's by {distance(run, runs['serial']):.1e}"
+        )
         assert distance(run, runs["serial"]) < 1e-12, name
         assert abs(run["loss apart"] - runs["serial"]["loss apart"]) < 1e-12
         assert run["sample"] == runs["serial"]["sample"] and run["sample"].startswith("The ")
@@ -374,6 +417,11 @@ def test_flags_out_of_range(flags, says, capsys):
         ),
         ("--pp 4 --layers 1", "3 layers do not make 4 stages"),
         ("--zero 1 --compression fp16", "not ZeRO 1"),
+        (
+            "--ranks 3 --cp 3",
+            "128 tokens do not make 6 equal chunks, which 3 ranks of one context take in the order 'zigzag'",
+        ),
+        ("--ranks 2 --cp 2 --dropout 0.1", "take dropout=0, not 0.1 with cp=2"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence_before_a_rank_starts(flags, says, capsys):
