@@ -34,10 +34,10 @@ def inputs(T, heads, groups, dtype=torch.float64):
 
 WAYS = {
     "gathered": gathered_attention,
-    "gathered zigzag": functools.partial(gathered_attention, order="zigzag"),
+    "gathered-zigzag": functools.partial(gathered_attention, order="zigzag"),
     "ring": functools.partial(ring_attention, order="contiguous"),
-    "ring zigzag": ring_attention,
-    "ring explicit": functools.partial(ring_attention, attention="explicit"),
+    "ring-zigzag": ring_attention,
+    "ring-explicit": functools.partial(ring_attention, attention="explicit"),
 }
 
 
@@ -51,7 +51,7 @@ def with_gradients(attention, q, k, v, weights):
 
 def on_rank(comm, way, T, heads=4, groups=2, causal=True, dtype=torch.float64):
     """What `with_gradients` gives for the whole sample, put together from all ranks' tokens."""
-    order = "zigzag" if way in ("gathered zigzag", "ring zigzag", "ring explicit") else "contiguous"
+    order = "zigzag" if way in ("gathered-zigzag", "ring-zigzag", "ring-explicit") else "contiguous"
     own = [own_tokens(x, comm, order, 2) for x in inputs(T, heads, groups, dtype)]
     if way == "heads":
         kind = functools.partial(attend, causal=causal)
