@@ -105,7 +105,8 @@ def train(comm, model: Transformer, grid: Grid, steps: int = 2) -> list[Times]:
 
     All ranks begin a step together, after a barrier.
     """
-    mesh = Mesh(comm, dp=grid.data, pp=grid.pipeline, tp=grid.tensor)
+    others = {"cp": grid.context_ranks} if grid.context_ranks > 1 else {}
+    mesh = Mesh(comm, dp=grid.data, pp=grid.pipeline, tp=grid.tensor, **others)
     masters = grid.precision == "bf16"
     # the form of the model is `parallelize`'s alone, which lets go of it
     engine = parallelize(

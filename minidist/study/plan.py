@@ -16,6 +16,7 @@ from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
+from minidist.arguments import whole
 from minidist.comm.cluster import Cluster
 from minidist.study.catalog import MODELS, cluster_of, model_of
 from minidist.study.charts import Table, stacked, table
@@ -45,6 +46,7 @@ from minidist.study.step import (
 #
 #     tensor      within a node: its all-reduces are four a layer
 #     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
+#     context     as many as one allows, of which each has two chunks of a sequence's tokens, by a ring
 #     data        what is left of the ranks; it divides the batch
 #     ZeRO        0 to 3; 2 and 3 reduce, and gather, for every micro-batch
 #     replicas    1, or hybrid sharding: ZeRO's shards within a node, and a copy of all of them in every other
@@ -57,13 +59,14 @@ PRECISION = "bf16, fp32 gradients"
 
 
 class Search(NamedTuple):
-    """What grids are looked for."""
+    """What grids are looked for. context_ranks: the most that share the tokens of a sequence."""
 
     model: Transformer
     cluster: Cluster
     batch: int
     attention: str = "fused"
     offload: bool = False
+    context_ranks: int = 1
 
     @property
     def node(self) -> int:
@@ -95,6 +98,13 @@ def tensors(search: Search, chosen: Chosen) -> list[int]:
     return [t for t in divisors(search.node) if whole % t == 0]
 
 
+def context_sizes(search: Search, chosen: Chosen) -> list[int]:
+    """Those of which each rank has two chunks of the tokens, one of them alone where attention is explicit."""
+    most = search.context_ranks if search.attention == "fused" else 1
+    sizes = [c for c in divisors(data_ranks(search, chosen)) if c <= most]
+    return [c for c in sizes if c == 1 or search.model.context % (2 * c) == 0]
+
+
 def pipelines(search: Search, chosen: Chosen) -> list[int]:
     left = data_ranks(search, chosen)
     stages = [p for p in divisors(left) if p <= search.model.layers]
@@ -110,15 +120,16 @@ def interleaves(search: Search, chosen: Chosen) -> list[int]:
 
 
 def zero_stages(search: Search, chosen: Chosen) -> Iterable[int]:
-    return range(1 if data_ranks(search, chosen) == 1 else 4)
+    alone = data_ranks(search, chosen) * chosen["context_ranks"] == 1
+    return range(1 if alone else 4)
 
 
 def replica_counts(search: Search, chosen: Chosen) -> list[int]:
     """One, or as many as there are where the shards of each fill what tensor parallelism leaves of a node."""
-    data = data_ranks(search, chosen)
+    holders = data_ranks(search, chosen) * chosen["context_ranks"]
     shards = search.node // chosen["tensor"]
-    hybrid = chosen["zero"] and 1 < shards < data and data % shards == 0
-    return [1, data // shards] if hybrid else [1]
+    hybrid = chosen["zero"] and 1 < shards < holders and holders % shards == 0
+    return [1, holders // shards] if hybrid else [1]
 
 
 def recomputations(search: Search, chosen: Chosen) -> list[str]:
@@ -128,6 +139,7 @@ def recomputations(search: Search, chosen: Chosen) -> list[str]:
 
 AXES = (
     Axis("tensor", "tensor {}", tensors, splits=True),
+    Axis("context_ranks", "context {}", context_sizes, splits=True),
     Axis("pipeline", "pipeline {}", pipelines, splits=True),
     Axis("micro_batch", "micro-batches of {}", micro_batch_sizes),
     Axis("interleave", "{} chunks", interleaves),
@@ -159,7 +171,7 @@ def grids(search: Search) -> Iterator[Grid]:
             **chosen,
             data=data_ranks(search, chosen),
             micro_batches=micro_batch_count(search, chosen),
-            sequence=tensor > 1 and search.model.context % tensor == 0,
+            sequence=tensor > 1 and search.model.context % (tensor * chosen["context_ranks"]) == 0,
             dropout=False,
             precision=PRECISION,
             attention=search.attention,
@@ -259,12 +271,13 @@ def plan(
     context: int | None = None,
     offload: bool = False,
     attention: str = "fused",
+    context_ranks: int = 1,
 ) -> Plan:
     """The fastest grid for a step of `batch` sequences, trained as today: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
     model, cluster: as they are, or by name (`MODELS`, `cluster_of`). context: tokens of a sequence, the model's own if
     not given. offload: the optimizer's states lie in the memory of the hosts, which step. attention: "fused", or
-    "explicit", with scores in memory.
+    "explicit", with scores in memory. context_ranks: at most so many share the tokens of a sequence, by ring attention.
     Raises ValueError for a name that is unknown, for a batch that no grid divides, for less than 1 token, and where
     nothing fits: it says by how much the leanest grid is too large.
     """
@@ -280,7 +293,8 @@ def plan(
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
     machine = Machine(cluster.device)
     planner = Planner(model, cluster, FUSED, machine)
-    search = Search(model, cluster, batch, attention, offload)
+    whole(context_ranks, "a sequence has at least 1 context rank", 1)
+    search = Search(model, cluster, batch, attention, offload, context_ranks)
     estimates = [planner.estimate(grid) for grid in grids(search)]
     if not estimates:
         raise ValueError(
@@ -341,8 +355,9 @@ def named(grid: Grid) -> str:
     """
     v = f" × {grid.interleave} chunks" * (grid.interleave > 1)
     r = f" in {grid.replicas} replicas" * (grid.replicas > 1)
+    c = f"context {grid.context_ranks}, " * (grid.context_ranks > 1)
     return (
-        f"data {grid.data}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}{r}, "
+        f"data {grid.data}, {c}tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}{r}, "
         f"recompute {grid.recompute}, {grid.micro_batches} micro-batches of {grid.micro_batch}"
     )
 
@@ -515,7 +530,8 @@ def brief(grid: Grid) -> str:
     """`64·8·2×4 z1 selective b2`: data · tensor · pipeline × chunks, ZeRO, recomputation, micro-batch."""
     v = f"×{grid.interleave}" * (grid.interleave > 1)
     r = f"/{grid.replicas}" * (grid.replicas > 1)
-    return f"{grid.data}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero}{r} {grid.recompute} b{grid.micro_batch}"
+    c = f"·c{grid.context_ranks}" * (grid.context_ranks > 1)
+    return f"{grid.data}{c}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero}{r} {grid.recompute} b{grid.micro_batch}"
 
 
 # ------------------------------------------------------------
@@ -546,6 +562,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     option("--cluster", default="h100:128x8", help="device:nodes×devices, or a .toml file")
     option("--batch", type=int, default=1536, help="sequences of a step")
     option("--attention", default="fused", help="fused, or explicit: scores are in memory")
+    option("--context-ranks", type=int, default=1, help="at most so many share a sequence")
     option("--offload", action="store_true", help="the optimizer's states lie with the hosts")
     option("--tokens", type=float, default=300e9, help="of the whole run")
     option("--rate", type=float, help="money a GPU-hour")
@@ -567,7 +584,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         model = model_of(asked.model or ("gpt3-175b" if alone else None), **sizes)
         found = plan(
-            model, asked.cluster, asked.batch, offload=asked.offload, attention=asked.attention
+            model,
+            asked.cluster,
+            asked.batch,
+            offload=asked.offload,
+            attention=asked.attention,
+            context_ranks=asked.context_ranks,
         )
         if asked.picture:
             picture(found).save(asked.picture)

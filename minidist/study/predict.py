@@ -520,9 +520,10 @@ class Grid:
     sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
     fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam. attention: "explicit",
     with scores in memory, or "fused", without. offload: the optimizer's states lie in the memory of the host. replicas:
-    hybrid sharding, ZeRO's shards are data/replicas, and each is there so often.
-    Raises ValueError for a stage of ZeRO or a word that is none, for selective recomputation of fused attention, and for
-    replicas that do not divide the ranks.
+    hybrid sharding, ZeRO's shards are holders/replicas, and each is there so often. context_ranks: they share the tokens of
+    a sequence by ring attention, zigzag; with the data-parallel ranks they are the `holders` of a copy of the model.
+    Raises ValueError for a stage of ZeRO or a word that is none, for selective recomputation of fused attention, for
+    replicas that do not divide the ranks, and for explicit attention in a ring, which keeps no scores.
     """
 
     data: int = 1
@@ -540,24 +541,35 @@ class Grid:
     attention: str = "explicit"
     offload: bool = False
     replicas: int = 1
+    context_ranks: int = 1
 
     def __post_init__(self):
         check_zero(self.zero)
         check_recompute(self.recompute, self.attention)
-        if self.replicas < 1 or self.data % self.replicas or (self.replicas > 1 and not self.zero):
+        holders = self.holders
+        if self.replicas < 1 or holders % self.replicas or (self.replicas > 1 and not self.zero):
             raise ValueError(
-                f"{self.replicas} replicas of ZeRO's shards are no part of {self.data} data-parallel ranks "
+                f"{self.replicas} replicas of ZeRO's shards are no part of {holders} data-parallel ranks "
                 f"with ZeRO {self.zero}"
+            )
+        if self.context_ranks > 1 and self.attention != "fused":
+            raise ValueError(
+                f"{self.context_ranks} context ranks keep no scores: their attention is fused, not {self.attention}"
             )
 
     @property
     def ranks(self) -> int:
-        return self.data * self.tensor * self.pipeline
+        return self.holders * self.tensor * self.pipeline
+
+    @property
+    def holders(self) -> int:
+        """Ranks that have the same part of the model, and average its gradients."""
+        return self.data * self.context_ranks
 
     @property
     def shards(self) -> int:
         """Over how many ranks ZeRO divides."""
-        return self.data // self.replicas
+        return self.holders // self.replicas
 
     @property
     def sharding(self) -> str:
@@ -597,6 +609,7 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
     held = states(params, "adam", grid.precision, grid.zero, grid.shards)
+    whole, model = model, of_own_tokens(model, grid)
     layer = _layer_kept(model, grid, grid.recompute)
     backward = PerRank(
         held.parameters,
@@ -607,7 +620,7 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         gradients_of_activations=_activation_gradients(model, grid),
         mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,
         output_and_logits=0,
-        buffers=_buffers(model, grid, stage, params, backward=True),
+        buffers=_buffers(whole, grid, stage, params, backward=True),
     )
     if stage < grid.pipeline - 1:
         return backward
@@ -617,9 +630,17 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         layer_being_recomputed=0,
         gradients_of_activations=0,
         output_and_logits=output_activations(model, grid.micro_batch, grid.tensor, grid.along),
-        buffers=_buffers(model, grid, stage, params, backward=False),
+        buffers=_buffers(whole, grid, stage, params, backward=False),
     )
     return max(turn, backward, key=lambda moment: moment.total)
+
+
+def of_own_tokens(model: Transformer, grid: Grid) -> Transformer:
+    """`model` with a context of the tokens that one context rank has. ValueError where they are no even chunks."""
+    if grid.context_ranks == 1:
+        return model
+    divided(model.context, 2 * grid.context_ranks, "tokens")
+    return replace(model, context=model.context // grid.context_ranks)
 
 
 def on_host(model: Transformer, grid: Grid) -> int:
@@ -1343,7 +1364,7 @@ def ring_seconds(n: int, block: float, exchange: float) -> float:
 def step_bytes(model: Transformer, grid: Grid) -> dict[str, int]:
     """{"tensor", "pipeline", "data"}: bytes of a step in 16 bits over all ranks of the grid, at ZeRO's stage 0 or 1.
 
-    Raises ValueError for another stage, for a sequence that is split, for a model that `models.gpt` does not make unless told
+    Raises ValueError for another stage, for a sequence that is split over tensor or context ranks, for a model that `models.gpt` does not make unless told
     otherwise, for a vocabulary that does not split evenly, and where the grid does not divide the model.
     """
     t = grid.tensor
@@ -1353,7 +1374,7 @@ def step_bytes(model: Transformer, grid: Grid) -> dict[str, int]:
     plain = Transformer(
         model.layers, model.hidden, model.heads, model.vocab, model.context, model.tied
     )
-    if grid.zero > 1 or grid.sequence or model != plain:
+    if grid.zero > 1 or grid.sequence or grid.context_ranks > 1 or model != plain:
         raise ValueError(
             "the bytes of a step are known of a plain GPT at ZeRO 0 or 1, with whole sequences, "
             f"not of {model} on {grid}"

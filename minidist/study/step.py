@@ -9,7 +9,7 @@ Planner    memory and seconds of one grid after the other
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import ceil
 from typing import NamedTuple
 
@@ -279,7 +279,10 @@ class Network:
 
 
 class Step(NamedTuple):
-    """Seconds of a step. recomputation: forwards done again. tensor, pipeline, data: messages that nothing hides."""
+    """Seconds of a step. recomputation: forwards done again. tensor, pipeline, data: messages that nothing hides.
+
+    Those of tensor and of context parallelism, both within a layer, are one part.
+    """
 
     compute: float
     recomputation: float
@@ -347,7 +350,8 @@ HOLES = 0.06
 
 def reserved(grid: Grid, tensors: int) -> int:
     """Bytes of a rank beside its `tensors` bytes."""
-    groups = (grid.data > 1) + (grid.tensor > 1) + 2 * (grid.pipeline > 1)
+    groups = (grid.holders > 1) + (grid.tensor > 1) + 2 * (grid.pipeline > 1)
+    groups += grid.context_ranks > 1
     return round(LIBRARIES + groups * COMMUNICATOR + HOLES * tensors)
 
 
@@ -387,7 +391,10 @@ class Estimate:
 
 
 class Planner:
-    """A model on a cluster, trained by `kernels` on `machine`: memory and seconds of one grid after the other."""
+    """A model on a cluster, trained by `kernels` on `machine`: memory and seconds of one grid after the other.
+
+    context_ranks: of the grids that it weighs itself; for others it has a Planner of their own.
+    """
 
     def __init__(
         self,
@@ -396,17 +403,23 @@ class Planner:
         kernels: Kernels,
         machine: Machine,
         algorithm: str = "hierarchical",
+        context_ranks: int = 1,
     ):
         self.model = model
+        self.context_ranks = context_ranks
+        self.tokens = model.context // context_ranks  # of a sequence, on one rank
         self.cluster = cluster
         self.kernels = kernels
         self.machine = machine
         self.network = Network(cluster, algorithm, kernels.combine * machine.device.moving(1))
         self._layer = cache(self._one_layer)
         self._ends = cache(self._both_ends)
+        self._others = cache(partial(Planner, model, cluster, kernels, machine, algorithm))
 
     def estimate(self, grid: Grid) -> Estimate:
         """Memory and time of one grid. ValueError where it does not divide the model."""
+        if grid.context_ranks != self.context_ranks:
+            return self._others(grid.context_ranks).estimate(grid)
         ahead = 0
         if grid.pipeline > 1:
             ahead = in_flight(grid.pipeline, grid.micro_batches, interleave=grid.interleave)
@@ -421,6 +434,8 @@ class Planner:
 
     def step(self, grid: Grid) -> Step:
         """Seconds of a step of `grid.micro_batches` micro-batches a pipeline."""
+        if grid.context_ranks != self.context_ranks:
+            return self._others(grid.context_ranks).step(grid)
         S = grid.pipeline
         M = grid.micro_batches
         stages = self._stages(grid)
@@ -440,14 +455,14 @@ class Planner:
 
     def _activation_bytes(self, batch: int) -> int:
         """Of what one layer hands to the next."""
-        return self.machine.dtype.itemsize * batch * self.model.context * self.model.hidden
+        return self.machine.dtype.itemsize * batch * self.tokens * self.model.hidden
 
     def _one_layer(self, batch: int, tensor: int, along: int, attention: str) -> Layer:
         """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
         model = self.model
         machine = self.machine
         kernels = self.kernels
-        tokens = batch * model.context
+        tokens = batch * self.tokens
         shapes = self._shapes(tensor)
         forward = sum(machine.product(tokens, n, k) for n, k in shapes)
         backward = sum(
@@ -485,14 +500,35 @@ class Planner:
     def _attention(self, batch: int, tensor: int, attention: str) -> tuple[float, float]:
         """The products of queries with keys, and of weights with values: forward, backward."""
         machine = self.machine
-        t = self.model.context
+        t = self.tokens
         d = self.model.hidden // self.model.heads
         heads = batch * self.model.heads // tensor
         if attention == "explicit":
             scores = machine.product(t, t, d, heads)
             output = machine.product(t, d, t, heads)
             return scores + output, scores + 3 * output
-        return machine.attention(heads, t, d), machine.attention(heads, t, d, backward=True)
+        # of a ring's T²/2c pairs each rank has as many as c causal blocks of its own tokens
+        c = self.context_ranks
+        return c * machine.attention(heads, t, d), c * machine.attention(heads, t, d, backward=True)
+
+    def _ring(self, grid: Grid) -> tuple[float, float]:
+        """What a layer waits for blocks of keys and values, in forward, and in backward with what is recomputed.
+
+        A block is on its way while one is computed. Backward, its gradients travel behind it, in 32 bits.
+        """
+        c = self.context_ranks
+        if c == 1:
+            return 0.0, 0.0
+        nbytes = 2 * self._activation_bytes(grid.micro_batch) // self.model.hidden
+        nbytes *= self.model.kv // grid.tensor
+        gradients = nbytes // self.machine.dtype.itemsize * 4
+        ring = Network(self.cluster, "ring", 0.0)
+        computed = self._attention(grid.micro_batch, grid.tensor, grid.attention)
+        there, back = (
+            max(0.0, ring.verb("all_gather", c, grid.tensor, c * moved) - (c - 1) / c * block)
+            for moved, block in zip((nbytes, nbytes + gradients), computed)
+        )
+        return there, back + (grid.recompute == "full") * there
 
     def _both_ends(self, batch: int, tensor: int, along: int) -> tuple[float, float]:
         """The embedding, and the head: the last norm, the projection to V/t words, and the loss.
@@ -500,7 +536,7 @@ class Planner:
         The embedding is two look-ups, their masks and their sum; its backward writes a gradient of all words.
         """
         machine, hidden = self.machine, self.model.hidden
-        tokens = batch * self.model.context
+        tokens = batch * self.tokens
         words = uneven(self.model.vocab, tensor)[0]
         size = machine.dtype.itemsize
         x = self._activation_bytes(batch) / along
@@ -518,6 +554,7 @@ class Planner:
         layer = self._layer(*sizes, grid.attention)
         embedding, head = self._ends(*sizes)
         there, back = self._tensor(grid)
+        waits = sum(self._ring(grid))
         stages = []
         for s, layers in enumerate(stage_layers(model.layers, grid.pipeline)):
             first = s == 0
@@ -526,11 +563,11 @@ class Planner:
             # a micro-batch's gradients are added to those of the others: read, read and write; the first has none
             params = rank_parameters(model, grid.tensor, grid.pipeline, s)
             nbytes = params * (PRECISIONS[grid.precision].parameter + 2 * gradient_bytes(grid))
-            nbytes /= grid.data if grid.zero >= 2 else 1
+            nbytes /= grid.holders if grid.zero >= 2 else 1
             adding = self.machine.passes(nbytes, 12 * model.layers // grid.pipeline)
             compute += (1 - 1 / grid.micro_batches) * adding
             # messages of the embedding's forward, and of the projection's input in backward
-            tensor = layers * (there + back) + (first + last) * there / 2
+            tensor = layers * (there + back + waits) + (first + last) * there / 2
             stages.append(Stage(compute, layers * layer.again[grid.recompute], tensor))
         return stages
 
@@ -554,7 +591,7 @@ class Planner:
         if not (self.kernels.tensor_overlap and grid.sequence):
             pair = sum(message.seconds for message in messages)
             return 2 * pair, (2 + again) * pair + extra
-        tokens = grid.micro_batch * self.model.context
+        tokens = grid.micro_batch * self.tokens
         products = [self.machine.product(tokens, n, k) for n, k in self._shapes(grid.tensor)]
         part = 1 - 1 / grid.tensor
         there = sum(
@@ -592,7 +629,7 @@ class Planner:
 
         A stage's ranks are neighbours, so some edges lie within a node where others lead out of it.
         """
-        width = grid.tensor * grid.data
+        width = grid.tensor * grid.holders
         whole = self._activation_bytes(grid.micro_batch)
         parts = grid.tensor if grid.sequence or self.kernels.scattered else 1
         gather = 0.0
@@ -631,7 +668,7 @@ class Planner:
         if self.model.tied and grid.pipeline > 1:
             # the first stage's token embedding and the last one's are one parameter: their gradients are summed
             nbytes = uneven(self.model.vocab, grid.tensor)[0] * self.model.hidden
-            stride = grid.tensor * grid.data * (grid.pipeline - 1)
+            stride = grid.tensor * grid.holders * (grid.pipeline - 1)
             seconds += self.network.verb("all_reduce", 2, stride, nbytes * gradient_bytes(grid))
         return seconds
 
@@ -641,7 +678,7 @@ class Planner:
         Shards are neighbours: of t·shards ranks, as many as a node has or fewer, none sends its whole out of the node.
         """
         if not grid.zero or self.kernels.reduced_whole:
-            return self._messages("all_reduce", grid.data, grid.tensor, nbytes)
+            return self._messages("all_reduce", grid.holders, grid.tensor, nbytes)
         within = self._messages("reduce_scatter", grid.shards, grid.tensor, nbytes)
         stride = grid.tensor * grid.shards
         across = self._messages("all_reduce", grid.replicas, stride, nbytes / grid.shards)

@@ -21,12 +21,13 @@ from minidist.study.plan import (
     errors_alike,
     grids,
     main,
+    named,
     picture,
     plan,
     rivals_table,
     text,
 )
-from minidist.study.predict import Grid, Transformer, flops, parameters
+from minidist.study.predict import Grid, Transformer, flops, parameters, per_rank
 from minidist.study.step import CORE, EAGER, FSDP, FUSED, MEGATRON, Machine, Planner
 from tests.study.plan_case import hybrid, program
 
@@ -228,6 +229,8 @@ def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
         Grid(2, 1, 1, micro_batches=2, **LOW),
         Grid(2, 1, 1, micro_batches=2, **MASTERS),
         Grid(2, 2, 2, micro_batches=2, **LOW),
+        Grid(1, 1, 1, micro_batches=2, context_ranks=2, **LOW),
+        Grid(1, 2, 1, micro_batches=2, context_ranks=2, **LOW),
     ],
     ids=str,
 )
@@ -453,6 +456,49 @@ def test_the_search_misses_no_grid():
         for g in found
     } == wanted
     assert {g.interleave for g in found} == {1, 2, 3, 6}
+
+
+def test_context_ranks_are_searched_when_asked():
+    model = replace(GPT, layers=12, heads=4)
+    cluster = replace(Cluster.dgx_h100(4), devices=2)
+    alone = set(grids(Search(model, cluster, 16)))
+    found = [*grids(Search(model, cluster, 16, context_ranks=4))]
+    assert len(set(found)) == len(found) and {g for g in found if g.context_ranks == 1} == alone
+    assert {g.context_ranks for g in found} == {1, 2, 4}
+    assert all(g.ranks == 8 and g.data * g.micro_batches * g.micro_batch == 16 for g in found)
+    # as many tokens as ranks' chunks, and attention that keeps no scores
+    odd = Search(replace(model, context=1022), cluster, 16, context_ranks=4)
+    assert {g.context_ranks for g in grids(odd)} == {1}
+    explicit = Search(model, cluster, 16, "explicit", context_ranks=4)
+    assert {g.context_ranks for g in grids(explicit)} == {1}
+    with pytest.raises(ValueError, match=r"2 context ranks keep no scores: .* not explicit"):
+        Grid(context_ranks=2)
+    with pytest.raises(ValueError, match="at least 1 context rank, not 0"):
+        plan(SMALL, cluster, 4, context_ranks=0)
+
+
+def test_long_contexts_are_planned(figure):
+    """128 Ki tokens: ranks that share them keep a part of each activation, so that nothing is computed again."""
+    most = [plan("llama-7b", "h100:8x8", 8, context=1 << 17, context_ranks=c) for c in (1, 8)]
+    assert "context" in named(most[1].best.grid) and "context" not in named(most[0].best.grid)
+    assert most[1].seconds < most[0].seconds
+    figure(
+        " against ".join(
+            f"{p.seconds:.2f} s with {p.best.grid.context_ranks} context ranks" for p in most
+        )
+    )
+
+
+def test_memory_of_context_ranks():
+    """As of a sequence that is shorter, with ZeRO's shards over all of them."""
+    whole = Grid(data=2, zero=2, context_ranks=4, **FAST)
+    model = replace(GPT, context=8192)
+    short = per_rank(replace(model, context=2048), Grid(data=8, zero=2, **FAST))
+    own = per_rank(model, whole)
+    positions = model.hidden * (8192 - 2048)
+    assert own.activations_of_layers == short.activations_of_layers
+    assert own.parameters - short.parameters == 2 * positions
+    assert whole.ranks == 8 and whole.shards == 8
 
 
 @pytest.mark.parametrize(("data", "zero", "replicas"), [(4, 3, 3), (4, 0, 2), (4, 2, 0)])
