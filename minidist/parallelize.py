@@ -379,7 +379,9 @@ class Engine:
         self.micro_batches = micro_batches
         self.rename = rename
         # ranks with other tokens, of other samples or of these: they average; who has others of these, in which order
-        self._holders, self._cp, self._order = holders, cp, order
+        self._holders = holders
+        self._cp = cp
+        self._order = order
         self.scaler, self.compression = pipeline.scaler, getattr(data, "compression", None)
         self._data: list[Any] = [data] if zero < 3 else list(module)  # who averages
         # which ranks' gradients make a norm

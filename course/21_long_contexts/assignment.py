@@ -288,7 +288,9 @@ STUDENT = None  # your name, as "Ada": you then have numbers of your own
 check.predict_context.numbers(STUDENT)
 ring = heads = kept = slowest = gain = None
 ### BEGIN SOLUTION
-n, T, D = 8, 131_072, 128
+n = 8
+T = 131_072
+D = 128
 ring = (n - 1) * 2 * 8 * T // n * D * 2
 heads = (n - 1) / n * (2 * 32 + 2 * 8) * T // n * D * 2
 kept = 2 * 8 * T // n * D * 2

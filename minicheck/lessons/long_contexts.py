@@ -319,7 +319,9 @@ class MeanLoss(Exam):
     """`mean_loss(comm, losses, counted)`: (the mean of all that count, this rank's share of them). Two numbers travel."""
 
     name = "mean_loss"
-    returns, given, replicated = ("loss", "factor"), ("losses", "counted"), ("loss",)
+    returns = ("loss", "factor")
+    given = ("losses", "counted")
+    replicated = ("loss",)
     forbidden = BUILT
     right = "n = 1…4, ranks with many and with no tokens that count, nan where none does, one all-reduce; then 3 real processes."
     sizes = ((3, 8, 0), (2, 5, 1), (4, 6, 2), (1, 4, 3))
@@ -349,7 +351,9 @@ class MeanLoss(Exam):
 
     def mistakes(self, case, args, rank, name, got):
         sums, numbers = self.parts(args)
-        n, tokens, total = case.n, len(args[0][0]), sum(numbers)
+        n = case.n
+        tokens = len(args[0][0])
+        total = sum(numbers)
         if name == "factor":
             return {
                 "It is 1/n: ranks do not have as many tokens that count.": got.new_tensor(1 / n),

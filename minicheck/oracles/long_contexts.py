@@ -7,7 +7,9 @@ from torch import Tensor
 
 from minidist.split import bounds, uneven
 
-RIGHT_LATE, NEXT_LATE, EVEN_CHUNKS = 0, 1, 2
+RIGHT_LATE = 0
+NEXT_LATE = 1
+EVEN_CHUNKS = 2
 
 
 def zigzag_of(T: int, n: int, rank: int, slip: int = RIGHT_LATE) -> Tensor:

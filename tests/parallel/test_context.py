@@ -161,7 +161,9 @@ def bf16_bounds(q, k, v, g):
     dS = P * (g @ v.mT - (g * out).sum(-1, keepdim=True))
     of_out = 3 * u * P @ v.abs()
     of_dS = P * (g.abs() * of_out).sum(-1, keepdim=True) + 2 * u * dS.abs()
-    dq, dk, dv = dS @ k * scale, dS.mT @ q * scale, P.mT @ g
+    dq = dS @ k * scale
+    dk = dS.mT @ q * scale
+    dv = P.mT @ g
     of_dq = of_dS @ k.abs() * scale + u * dq.abs()
     of_dk = of_dS.mT @ q.abs() * scale + u * dk.abs()
     bounds = [of_out, of_dq, of_dk, 3 * u * P.mT @ g.abs()]
