@@ -393,7 +393,7 @@ class ColumnLinear(Linear):
         if self.regather:
             return linear_on_gathered(x, self.weight, self.bias, self.comm)
         x = gather_sequence(x, self.comm) if self.sequence else copy_to(x, self.comm)
-        return F.linear(x, self.weight, self.bias)  # (…, outputs/n)
+        return self.product(x, self.weight, self.bias)  # (…, outputs/n)
 
 
 class RowLinear(Linear):
@@ -425,7 +425,7 @@ class RowLinear(Linear):
         materialize_part_(self, comm, seed, name, device)
 
     def forward(self, x: Tensor) -> Tensor:
-        y, bias = F.linear(x, self.weight), self.bias  # a summand of (…, outputs)
+        y, bias = self.product(x, self.weight), self.bias  # a summand of (…, outputs)
         if self.sequence:
             y = reduce_scatter_sequence(y, self.comm)
             bias = copy_to(bias, self.comm)  # it is added to some tokens only: so is its gradient

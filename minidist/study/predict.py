@@ -1251,6 +1251,48 @@ def tensor_layer_bytes(
     return (n - 1) * 4 * whole, (n - 1) * (2 * block + sequence * 2 * 4 * vector)
 
 
+# Eight bits: bytes that ranks send to agree on the scales of a linear layer's matrices, over all ranks, by rings.
+#
+# An all-reduce of k fp32 numbers among n ranks sends 2(n−1)·4k bytes over all of them. d data-parallel ranks have T
+# tokens between them, t tensor-parallel ranks the layer's outputs (column) or inputs (row). Scaled by tensor each of x, W
+# and dy has one number, agreed along each dimension that is split:
+#
+#     along T, in t groups        x 1       dy 1                          whatever the layer
+#     along in or out, d groups   W 1       column: dy 1    row: x 1
+#
+# and by row each product has a number for each row of its matrices, agreed along what it contracts over:
+#
+#     along T, t groups           dW: in of x, out of dy, as many of them as a rank has
+#     along in or out, d groups   column, dx: T/d of dy, in of W      row, y: T/d of x, out of W
+
+
+def amax_bytes(
+    inputs: int,
+    outputs: int,
+    tokens: int,
+    data: int = 1,
+    tensor: int = 1,
+    split: str = "column",
+    grain: str = "tensor",
+) -> int:
+    """Of one linear layer and micro-batch, forward and backward. tokens: of all data-parallel ranks.
+
+    split: "column" or "row", how `tensor` ranks share the layer. grain: "tensor", "row", or "block", whose scales nobody
+    else needs. ValueError for another word, and where `tensor` does not divide what is split.
+    """
+    known(split, {"column": 0, "row": 0}, "split")
+    known(grain, {"tensor": 0, "row": 0, "block": 0}, "grain")
+    if grain == "block":
+        return 0
+    along_tokens, along_features = 2 * tensor, 2 * data
+    if grain == "row":
+        whole, cut = (inputs, outputs) if split == "column" else (outputs, inputs)
+        divided(cut, tensor, "features")
+        along_tokens = tensor * whole + cut
+        along_features = tokens + data * whole
+    return 2 * 4 * ((data - 1) * along_tokens + (tensor - 1) * along_features)
+
+
 # ------------------------------------------------------------
 # A step of a grid: bytes that all its ranks together send along each axis, by rings, with the package's own layers.
 #
