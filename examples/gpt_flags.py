@@ -12,6 +12,7 @@ from minidist.parallel.compress import Half, PowerSGD, Sign
 from minidist.parallelize import RECOMPUTE, SCHEDULES
 from minidist.text import Bytes
 from minidist.train.amp import LEVELS
+from minidist.train.fp8 import GRAINS
 
 COMPRESSIONS = {
     "fp16": Half,
@@ -123,6 +124,11 @@ def training(flags) -> None:
     flags.add_argument("--clip", type=float, default=1.0, help="the gradient's norm")
     flags.add_argument("--amp", choices=list(LEVELS), default="O0")
     flags.add_argument("--half", choices=["bfloat16", "float16"], default="bfloat16")
+    flags.add_argument(
+        "--fp8",
+        choices=list(GRAINS),
+        help="layers multiply in 8 bits, scaled so; the rest as --amp says",
+    )
     flags.add_argument("--seed", type=int, default=0)
 
 

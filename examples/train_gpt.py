@@ -106,6 +106,7 @@ class Training:
             recompute=args.recompute,
             amp=args.amp,
             half=getattr(torch, args.half),
+            fp8=args.fp8,
             zero=args.zero,
             seed=args.seed,
             compression=COMPRESSIONS[args.compression]() if args.compression else None,
@@ -345,6 +346,7 @@ def flags_that_train(args) -> dict:
         "dtype",
         "amp",
         "half",
+        "fp8",
         "compression",
     )
     return {name.replace("_", "-"): getattr(args, name) for name in names}

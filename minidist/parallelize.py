@@ -60,6 +60,7 @@ from .parallel.vocab import TensorEmbedding, TensorHead, VocabEmbedding, vocab_c
 from .parallel.zero import FullySharded, ShardedOptimizer
 from .split import uneven
 from .train.amp import HALVES, LEVELS, LossScaler, Masters, autocast
+from .train.fp8 import GRAINS, eight_bits_
 from .train.norm import clip_grad_norm_, counted
 from .train.optim import bias_or_norm
 from .train.remat import checkpoint
@@ -72,6 +73,7 @@ from .train.selective import ATTENTION, selective
 #     arranged      a schedule, and the pipeline that it is for
 #     stage_chunks  the parts of the model that this stage holds; serial_name: what its parameters are called in the model
 #     forms         how a layer's activations are kept: all, without attention's scores, the layer's input alone
+#     narrow_       which products are in 8 bits
 #     averaged      who averages the gradients, and the optimizer
 #
 # Parameters are in two groups, the same two on every mesh, so that an optimizer's state fits wherever it is loaded.
@@ -219,6 +221,13 @@ def forms(module: nn.Module, recompute: str) -> None:
     for layer in module.modules():
         if isinstance(layer, TransformerLayer):
             layer.forward = partial(form, layer.forward)  # type: ignore[method-assign]  # its own
+
+
+def narrow_(module: nn.Module, grain: str, tokens: Comm) -> None:
+    """The products of each layer of `module` in 8 bits, those of embedding and head as they were."""
+    for layer in module.modules():
+        if isinstance(layer, TransformerLayer):
+            eight_bits_(layer, grain, tokens)
 
 
 def parameter_groups(
@@ -488,6 +497,7 @@ def parallelize(
     recompute: str = "none",
     amp: str = "O0",
     half: torch.dtype = torch.bfloat16,
+    fp8: str | None = None,
     zero: int = 0,
     compression=None,
     seed: int = 0,
@@ -500,7 +510,8 @@ def parallelize(
     "gpipe", …: see `SCHEDULES`.  chunks: of each stage, which interleaved and zb_v want.
     cost: of the parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
-    amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
+    amp, half: a level of `train.amp`, and its 16-bit dtype.  fp8: "tensor", "row" or "block", the layers' products are
+    in 8 bits with such scales (`train.fp8`).  zero: ZeRO's stage, over dp.  compression: see
     `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
     """
     if not isinstance(mesh, Mesh):
@@ -508,6 +519,8 @@ def parallelize(
             f"parallelize takes a Mesh, such as Mesh(comm, dp=2), not {type(mesh).__name__}"
         )
     known(model, optimizer, cost, sequence_parallel, seed)
+    if fp8 is not None:
+        choice(fp8, "fp8", GRAINS)
     schedule, shape = arranged(schedule, mesh.pp.size, micro_batches, chunks)
     refuse(model, shape, recompute, amp, half, zero, compression)
     whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
@@ -530,6 +543,8 @@ def parallelize(
     forms(module, recompute)
     around = autocast(half) if level.lists else nullcontext()
     scaler = LossScaler(enabled=level.scaled and half == torch.float16, comm=mesh.comm)
+    if fp8 is not None:
+        narrow_(module, fp8, mesh.dp)
     # 6 ZeRO or data parallel, 7 compression
     if zero == 3:
         # a tied embedding is a block, so it is cut alike on both its stages
