@@ -125,6 +125,9 @@ def training(flags) -> None:
     flags.add_argument("--amp", choices=list(LEVELS), default="O0")
     flags.add_argument("--half", choices=["bfloat16", "float16"], default="bfloat16")
     flags.add_argument(
+        "--tf32", action="store_true", help="products in fp32 read 10 bits of fraction on a GPU"
+    )
+    flags.add_argument(
         "--fp8",
         choices=list(GRAINS),
         help="layers multiply in 8 bits, scaled so; the rest as --amp says",

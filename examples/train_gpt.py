@@ -31,6 +31,7 @@ from minidist.split import bounds, uneven
 from minidist.study.meter import device_peak, peak_memory
 from minidist.study.predict import flops_per_token, utilization
 from minidist.text import BPE, Bytes, Samples, documents, packed, split, tokenizer
+from minidist.train.amp import fp32_products, tf32_products
 from minidist.train.optim import AdamW
 from minidist.train.schedule import cosine, warm_up
 
@@ -47,7 +48,7 @@ class Training:
         self.losses = []
         comm.algorithm = args.algorithm or comm.algorithm
         dtype = getattr(torch, args.dtype if args.amp == "O0" else args.half)
-        self.peak = args.peak * 1e12 if args.peak else device_peak(comm.device, dtype)
+        self.peak = args.peak * 1e12 if args.peak else peak_of(comm.device, dtype)
         dp = args.dp or max(1, comm.size // (args.pp * args.tp))
         self.mesh = Mesh(comm, dp=dp, pp=args.pp, tp=args.tp, order=args.order)
         self.least = dp * args.micro_batches  # samples of a batch
@@ -346,10 +347,18 @@ def flags_that_train(args) -> dict:
         "dtype",
         "amp",
         "half",
+        "tf32",
         "fp8",
         "compression",
     )
     return {name.replace("_", "-"): getattr(args, name) for name in names}
+
+
+def peak_of(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of products in `dtype`; TF32 has half of the 16-bit rate on all devices of the data sheets."""
+    if dtype == torch.float32 and device.type == "cuda" and fp32_products() == "tf32":
+        return device_peak(device, torch.bfloat16) / 2
+    return device_peak(device, dtype)
 
 
 class Silent:
@@ -364,6 +373,12 @@ class Silent:
 
 def program(comm, args) -> dict:
     """One rank: builds its part, goes on where a run was, trains."""
+    with tf32_products() if args.tf32 else contextlib.nullcontext():
+        return trained(comm, args)
+
+
+def trained(comm, args) -> dict:
+    """See `program`."""
     try:
         training = Training(comm, args)
     except (ValueError, OSError) as error:
@@ -375,6 +390,8 @@ def program(comm, args) -> dict:
             f"{training.mesh.grid}; {training.parameters:,} parameters, {training.samples.epoch:,} samples an epoch"
             + (f"; goes on at step {training.step}" if training.step else "")
         )
+        if fp32_products() == "tf32":
+            log.say("products in fp32 are TF32's on a GPU: 10 bits of fraction")
         for name, value in training.changed.items():
             log.say(f"--{name} is {training.flags[name]} from here on, it was {value}")
         return training.train(log)

@@ -144,4 +144,41 @@ FAULTS = {
             "train/test_fp8.py::test_what_is_beyond_a_stale_scale_is_cut_off",
         ),
     ],
+    "tf32": [
+        Fault(
+            "an even number goes up at a tie",
+            "train/amp.py",
+            "(unit // 2 - 1) + (bits >> TF32_UNUSED & 1)",
+            "(unit // 2 - 1) + (~bits >> TF32_UNUSED & 1)",
+            "train/test_tf32.py::test_bit_for_bit",
+        ),
+        Fault(
+            "11 bits of fraction are read",
+            "train/amp.py",
+            "TF32_UNUSED = 13",
+            "TF32_UNUSED = 12",
+            "train/test_tf32.py::test_bit_for_bit",
+        ),
+        Fault(
+            "an inf is rounded to a nan",
+            "train/amp.py",
+            "torch.where(x.isfinite(), (bits & -unit).view(torch.float32), x)",
+            "(bits & -unit).view(torch.float32)",
+            "train/test_tf32.py::test_ends_of_the_range",
+        ),
+        Fault(
+            "the switch stays on",
+            "train/amp.py",
+            'switch.allow_tf32 = before == "tf32"',
+            "switch.allow_tf32 = True",
+            "train/test_tf32.py::test_the_switch",
+        ),
+        Fault(
+            "an autocast lowers the emulation to its half",
+            "train/amp.py",
+            "    with autocast(enabled=False):\n        return tf32(a",
+            "    if True:\n        return tf32(a",
+            "train/test_tf32.py::test_precision_of_a_product",
+        ),
+    ],
 }
