@@ -160,7 +160,7 @@ FAULTS = {
             "train/test_tf32.py::test_bit_for_bit",
         ),
         Fault(
-            "an inf is rounded to a nan",
+            "a nan of other bits is rounded to a number",
             "train/amp.py",
             "torch.where(x.isfinite(), (bits & -unit).view(torch.float32), x)",
             "(bits & -unit).view(torch.float32)",

@@ -37,7 +37,9 @@ def test_ends_of_the_range():
     top = torch.tensor([torch.finfo(torch.float32).max])
     assert [tf32(top, ties).item() for ties in TIES] == [math.inf, math.inf, largest]
     special = torch.tensor([math.inf, -math.inf, math.nan, -0.0])
+    unusual = torch.tensor([0x7F800001, 0x7FFFFFFF, -1]).int().view(torch.float32)
     for ties in TIES:
+        assert tf32(unusual, ties).isnan().all()
         assert repr(tf32(special, ties).tolist()) == "[inf, -inf, nan, -0.0]"
 
 
