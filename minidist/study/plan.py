@@ -16,6 +16,8 @@ from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
+import torch
+
 from minidist.comm.cluster import Cluster
 from minidist.study.catalog import MODELS, cluster_of, model_of
 from minidist.study.charts import Table, stacked, table
@@ -49,6 +51,7 @@ from minidist.study.step import (
 #     ZeRO        0 to 3; 2 and 3 reduce, and gather, for every micro-batch
 #     replicas    1, or hybrid sharding: ZeRO's shards within a node, and a copy of all of them in every other
 #     recompute   none, full; selective, too, where attention is explicit
+#     bits        16; 8, too, where asked for: what it does to a loss no planner knows
 #
 # The sequence is split wherever tensor is above 1.
 
@@ -64,6 +67,7 @@ class Search(NamedTuple):
     batch: int
     attention: str = "fused"
     offload: bool = False
+    fp8: bool = False
 
     @property
     def node(self) -> int:
@@ -126,6 +130,10 @@ def recomputations(search: Search, chosen: Chosen) -> list[str]:
     return [how for how in RECOMPUTE if search.attention == "explicit" or how != "selective"]
 
 
+def product_bits(search: Search, chosen: Chosen) -> list[int]:
+    return [16, 8] if search.fp8 else [16]
+
+
 AXES = (
     Axis("tensor", "tensor {}", tensors, splits=True),
     Axis("pipeline", "pipeline {}", pipelines, splits=True),
@@ -134,6 +142,7 @@ AXES = (
     Axis("zero", "ZeRO {}", zero_stages),
     Axis("replicas", "sharded {}", replica_counts, compared="sharding"),
     Axis("recompute", "recompute {}", recomputations),
+    Axis("bits", "products in {} bits", product_bits),
 )
 """Another way to spread or to shorten a step joins here, and in what `per_rank` and `Planner.step` say of it."""
 
@@ -259,12 +268,13 @@ def plan(
     context: int | None = None,
     offload: bool = False,
     attention: str = "fused",
+    fp8: bool = False,
 ) -> Plan:
     """The fastest grid for a step of `batch` sequences, trained as today: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
     model, cluster: as they are, or by name (`MODELS`, `cluster_of`). context: tokens of a sequence, the model's own if
     not given. offload: the optimizer's states lie in the memory of the hosts, which step. attention: "fused", or
-    "explicit", with scores in memory.
+    "explicit", with scores in memory. fp8: the layers' products may be in 8 bits.
     Raises ValueError for a name that is unknown, for a batch that no grid divides, for less than 1 token, and where
     nothing fits: it says by how much the leanest grid is too large.
     """
@@ -280,7 +290,9 @@ def plan(
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
     machine = Machine(cluster.device)
     planner = Planner(model, cluster, FUSED, machine)
-    search = Search(model, cluster, batch, attention, offload)
+    if fp8:
+        cluster.device.peak(torch.float8_e4m3fn)
+    search = Search(model, cluster, batch, attention, offload, fp8)
     estimates = [planner.estimate(grid) for grid in grids(search)]
     if not estimates:
         raise ValueError(
@@ -344,6 +356,8 @@ def named(grid: Grid) -> str:
     return (
         f"data {grid.data}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}{r}, "
         f"recompute {grid.recompute}, {grid.micro_batches} micro-batches of {grid.micro_batch}"
+        + ", products in 8 bits"
+        * (grid.bits == 8)
     )
 
 
@@ -380,14 +394,14 @@ def errors_alike(plan: Plan) -> tuple[Errors, Errors] | None:
     published a run on its chip.
 
     What shards gradients or parameters, and splits neither layers nor stages, is compared with FSDP's runs; anything
-    else with Megatron's.
+    else with Megatron's; products in 8 bits with the two runs of FSDP that have them.
     """
     chips = [chip for chip in ALIKE if plan.machine.device.name.startswith(chip)]
     if not chips:
         return None
     grid = plan.best.grid
     whole = grid.tensor == grid.pipeline == 1 and grid.zero >= 2
-    names = ALIKE[chips[0]][whole]
+    names = ALIKE[chips[0]][whole] if grid.bits == 16 else ("llmfoundry_fp8",)
     runs = [run for name in names for run in TABLES[name]()]
     return Errors(" and ".join(names), runs), errors("bloom")
 
@@ -547,6 +561,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     option("--batch", type=int, default=1536, help="sequences of a step")
     option("--attention", default="fused", help="fused, or explicit: scores are in memory")
     option("--offload", action="store_true", help="the optimizer's states lie with the hosts")
+    option("--fp8", action="store_true", help="the layers' products may be in 8 bits")
     option("--tokens", type=float, default=300e9, help="of the whole run")
     option("--rate", type=float, help="money a GPU-hour")
     option("--json", action="store_true", help="print values for a program")
@@ -567,7 +582,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         model = model_of(asked.model or ("gpt3-175b" if alone else None), **sizes)
         found = plan(
-            model, asked.cluster, asked.batch, offload=asked.offload, attention=asked.attention
+            model,
+            asked.cluster,
+            asked.batch,
+            offload=asked.offload,
+            attention=asked.attention,
+            fp8=asked.fp8,
         )
         if asked.picture:
             picture(found).save(asked.picture)

@@ -406,12 +406,14 @@ def activations(
     recompute: str = "none",
     dropout: bool = True,
     attention: str = "explicit",
+    bits: int = 16,
 ) -> int:
     """Bytes that one rank keeps of one layer for one micro-batch of `batch` sequences, after the paper.
 
     sequence: what tensor-parallel ranks hold whole is split over the tokens too. dropout=False, a gated model and
     attention="fused" extend the formula: a LLaMA layer keeps sbh(16 + 8·ffn/h) + 2as²b, and 4asb in place of 2as²b
-    where attention is fused.
+    where attention is fused. bits=8: the inputs of its four products are kept in 8 bits (`train.fp8`), 27sbh in place of
+    34; fused attention keeps its output in 16 beside that.
     Raises ValueError where `tensor` does not divide the heads, or the tokens with `sequence`, and for selective
     recomputation of fused attention.
     """
@@ -428,6 +430,9 @@ def activations(
         split += 4 * rows * model.heads
     elif recompute == "none":
         split += scores(model, batch, dropout)
+    if bits == 8:
+        whole -= 2 * rows * model.hidden
+        split -= rows * (model.width + (model.hidden if attention == "explicit" else -model.hidden))
     return divided(whole, along, "bytes") + divided(split, tensor, "bytes")
 
 
@@ -520,7 +525,7 @@ class Grid:
     sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
     fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam. attention: "explicit",
     with scores in memory, or "fused", without. offload: the optimizer's states lie in the memory of the host. replicas:
-    hybrid sharding, ZeRO's shards are data/replicas, and each is there so often.
+    hybrid sharding, ZeRO's shards are data/replicas, and each is there so often. bits: of the layers' products, 16 or 8.
     Raises ValueError for a stage of ZeRO or a word that is none, for selective recomputation of fused attention, and for
     replicas that do not divide the ranks.
     """
@@ -540,10 +545,13 @@ class Grid:
     attention: str = "explicit"
     offload: bool = False
     replicas: int = 1
+    bits: int = 16
 
     def __post_init__(self):
         check_zero(self.zero)
         check_recompute(self.recompute, self.attention)
+        if self.bits not in (8, 16):
+            raise ValueError(f"products are in 8 or 16 bits, not in {self.bits}")
         if self.replicas < 1 or self.data % self.replicas or (self.replicas > 1 and not self.zero):
             raise ValueError(
                 f"{self.replicas} replicas of ZeRO's shards are no part of {self.data} data-parallel ranks "
@@ -659,7 +667,7 @@ def _activation_gradients(model: Transformer, grid: Grid) -> int:
 def _layer_kept(model: Transformer, grid: Grid, recompute: str) -> int:
     """Bytes of one layer and micro-batch."""
     sizes = grid.micro_batch, grid.tensor, grid.sequence
-    return activations(model, *sizes, recompute, grid.dropout, grid.attention)
+    return activations(model, *sizes, recompute, grid.dropout, grid.attention, grid.bits)
 
 
 def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:

@@ -186,6 +186,10 @@ class Machine:
         """Seconds of one operator that makes `count` products, (m, k) by (k, n) each."""
         return self.launch + self.device.product(m, n, k, count, self.dtype)
 
+    def narrow_product(self, m: int, n: int, k: int) -> float:
+        """The same of one product in 8 bits. ValueError for a device that has none."""
+        return self.launch + self.device.product(m, n, k, 1, torch.float8_e4m3fn)
+
     def attention(self, heads: int, tokens: int, d: int, backward: bool = False) -> float:
         """Seconds of one operator: causal fused attention of `heads` heads, of all sequences, of d numbers each."""
         return self.launch + self.device.fused_attention(
@@ -442,7 +446,9 @@ class Planner:
         """Of what one layer hands to the next."""
         return self.machine.dtype.itemsize * batch * self.model.context * self.model.hidden
 
-    def _one_layer(self, batch: int, tensor: int, along: int, attention: str) -> Layer:
+    def _one_layer(
+        self, batch: int, tensor: int, along: int, attention: str, bits: int = 16
+    ) -> Layer:
         """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
         model = self.model
         machine = self.machine
@@ -453,6 +459,8 @@ class Planner:
         backward = sum(
             machine.product(tokens, k, n) + machine.product(n, k, tokens) for n, k in shapes
         )
+        if bits == 8:
+            forward, backward = self._narrow(tokens, shapes)
         products, their_backward = self._attention(batch, tensor, attention)
         x = self._activation_bytes(batch)
         scores = machine.dtype.itemsize * batch * model.heads // tensor * model.context**2
@@ -463,13 +471,29 @@ class Planner:
             return machine.passes(nbytes, passes.launches)
 
         forward += products + beside(kernels.forward)
-        last = machine.product(tokens, *shapes[-1])
+        product = machine.narrow_product if bits == 8 else machine.product
+        last = product(tokens, *shapes[-1])
         again = {
             "none": 0.0,
             "selective": products + machine.passes(kernels.forward.scores * scores, 2),
             "full": forward - kernels.early_stop * last,
         }
         return Layer(forward, backward + their_backward + beside(kernels.backward), again)
+
+    def _narrow(self, tokens: int, shapes: list[tuple[int, int]]) -> tuple[float, float]:
+        """Products in 8 bits, forward and backward, with the rounding of what they multiply.
+
+        x and dy are read twice, for their amax and to be rounded, and written twice, as they are and transposed: 6 bytes a
+        number; the weight is read twice and written, and in backward once more: 5 and 3. Two operators for each.
+        """
+        machine = self.machine
+        forward = backward = 0.0
+        for n, k in shapes:
+            forward += machine.narrow_product(tokens, n, k)
+            forward += machine.passes(6 * tokens * k + 5 * n * k, 4)
+            backward += machine.narrow_product(tokens, k, n) + machine.narrow_product(n, k, tokens)
+            backward += machine.passes(6 * tokens * n + 3 * n * k, 3)
+        return forward, backward
 
     def _shapes(self, tensor: int) -> list[tuple[int, int]]:
         """(columns, rows) of a layer's matrices, in order."""
@@ -515,7 +539,7 @@ class Planner:
     def _stages(self, grid: Grid) -> list[Stage]:
         model = self.model
         sizes = grid.micro_batch, grid.tensor, grid.along
-        layer = self._layer(*sizes, grid.attention)
+        layer = self._layer(*sizes, grid.attention, grid.bits)
         embedding, head = self._ends(*sizes)
         there, back = self._tensor(grid)
         stages = []

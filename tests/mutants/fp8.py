@@ -107,6 +107,36 @@ FAULTS = {
             "train/test_fp8.py::test_the_kernel_takes_all_sizes",
         ),
     ],
+    "fp8, predicted": [
+        Fault(
+            "agreement along tokens is left out of the bytes",
+            "study/predict.py",
+            "return 2 * 4 * ((data - 1) * along_tokens + (tensor - 1) * along_features)",
+            "return 2 * 4 * (tensor - 1) * along_features",
+            "train/test_fp8.py::test_bytes_of_the_agreement",
+        ),
+        Fault(
+            "fused attention's output is kept once",
+            "study/predict.py",
+            'model.hidden if attention == "explicit" else -model.hidden',
+            "model.hidden",
+            "study/predict/test_saved.py::test_eight_bits_keep_half_of_what_products_read",
+        ),
+        Fault(
+            "rounding takes no time",
+            "study/step.py",
+            "forward += machine.passes(6 * tokens * k + 5 * n * k, 4)",
+            "forward += 0",
+            "study/test_runs.py::test_errors",
+        ),
+        Fault(
+            "eight bits have the rate of sixteen",
+            "comm/cluster.py",
+            "2 * tensor * TERA",
+            "tensor * TERA",
+            "train/test_fp8.py::test_a_modelled_gpu_is_charged_for_eight_bits study/test_runs.py::test_errors",
+        ),
+    ],
     "delayed scaling": [
         Fault(
             "this step's amax counts at once",

@@ -464,3 +464,22 @@ def test_replicas_that_cannot_be(data, zero, replicas):
 def test_step_bad_input():
     with pytest.raises(ValueError, match="32 heads do not split over 3"):
         planner().estimate(Grid(tensor=3))
+
+
+def test_products_in_eight_bits(figure):
+    """Where asked for: faster, with 16 bits as the rival; but of small matrices rounding costs more than products gain.
+    Where no device has them, refused."""
+    model = "gpt3-6.7b"
+    wide, narrow = (plan(model, "h100:1x8", 64, fp8=fp8) for fp8 in (False, True))
+    assert plan("gpt2-124m", "h100:1x8", 64, fp8=True).best.grid.bits == 16
+    assert narrow.best.grid.bits == 8 and narrow.seconds < wide.seconds
+    assert {grid.bits for grid in (e.grid for e in wide.estimates)} == {16}
+    [rival] = [rival for rival in narrow.rivals if rival.decision == "bits"]
+    assert rival.value == 16 and rival.estimate.step.total == wide.seconds
+    assert errors_alike(narrow)[0].name == "llmfoundry_fp8"
+    assert "products in 8 bits:" in text(narrow, 1e9)
+    with pytest.raises(ValueError, match=r"A100 SXM has a peak for .* not for float8_e4m3fn"):
+        plan(model, "a100:1x8", 64, fp8=True)
+    figure(
+        f"{model}, 8 H100, 64 sequences: {narrow.seconds:.2f} s in 8 bits, {wide.seconds:.2f} s in 16"
+    )

@@ -32,6 +32,7 @@ SHAPE = dict(seq=2048, vocab=51200, tp=8)
         ("megatron_h100", 4, 0.05, 0.1),
         ("llmfoundry_a100", 34, 0.06, 0.24),
         ("llmfoundry_h100", 18, 0.06, 0.21),
+        ("llmfoundry_fp8", 2, 0.05, 0.08),
     ],
 )
 def test_errors(name, rows, average, most, figure):

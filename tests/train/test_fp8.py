@@ -12,6 +12,7 @@ from minidist.comm import World, launch
 from minidist.models import Linear, TransformerLayer, seeded_
 from minidist.parallel.tensor import ColumnLinear, RowLinear, gather_from
 from minidist.split import bounds, uneven
+from minidist.study import measure
 from minidist.study.predict import amax_bytes
 from minidist.train.amp import autocast
 from minidist.train.fp8 import (
@@ -451,3 +452,16 @@ def test_one_message_a_step():
 
     trace = World(2).run(program, 1).trace
     assert trace.messages(0) == 2 and trace.bytes_sent() == 2 * 1 * 12 * 4
+
+
+# -------------------------------------------------------------------------------------------------------------- clock
+def test_a_modelled_gpu_is_charged_for_eight_bits():
+    """On "meta" the three products of a layer are one kernel each, at twice the rate of 16 bits."""
+    layer = Linear(4096, 4096, bias=False, dtype=torch.bfloat16, device="meta")
+    x = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    step = lambda: layer(x).sum().backward()
+    wide = measure(step, where="meta").by_operator["mm"]
+    eight_bits_(layer)
+    narrow = measure(step, where="meta").by_operator["_scaled_mm_v2"]
+    assert narrow.flops == wide.flops == 3 * 2 * 4096**3 and narrow.calls == wide.calls == 3
+    assert 1.7 < wide.seconds / narrow.seconds < 2
