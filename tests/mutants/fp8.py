@@ -127,7 +127,7 @@ FAULTS = {
             "study/step.py",
             "forward += machine.passes(6 * tokens * k + 5 * n * k, 4)",
             "forward += 0",
-            "study/test_runs.py::test_errors",
+            "study/test_plan.py::test_products_in_eight_bits",
         ),
         Fault(
             "eight bits have the rate of sixteen",
