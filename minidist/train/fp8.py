@@ -293,8 +293,8 @@ class Present:
     def __call__(self, x: Tensor, name: str, turned: bool = False, recorded: bool = True) -> Scaled:
         """One of a layer's matrices in eight bits. turned: it is the transposed one.  recorded: for `Delayed`."""
         grain, dtype = self.grains[name], self.formats[name]
-        scale = scale_of(self.agreed(largest(x, grain), name, turned), dtype)
-        return quantize(x, dtype, grain, scale)
+        amax = self.agreed(largest(x, grain).float(), name, turned)
+        return quantize(x, dtype, grain, scale_of(amax, dtype))
 
     def agreed(self, amax: Tensor, name: str, turned: bool) -> Tensor:
         """The largest of all ranks that hold a part of the same blocks."""

@@ -9,6 +9,7 @@ from minidist.comm import World
 from minidist.comm.mesh import Mesh
 from minidist.models import gpt, next_token_loss
 from minidist.parallelize import parallelize
+from minidist.study.predict import amax_bytes
 from minidist.train.fp8 import eight_bits_
 from tests import parallelized
 from tests.parallelized import SHAPE, adam, data, gaps, held, mine, ranks, train
@@ -149,3 +150,23 @@ def test_an_unknown_grain():
 
 def mixed_wrong(comm):
     parallelize(gpt(**SHAPE, device="meta"), Mesh(comm), adam, fp8="column")
+
+
+def one_step(comm, grid, fp8):
+    engine = parallelize(gpt(**WIDER, device="meta"), Mesh(comm, **grid), adam, fp8=fp8)
+    engine.step(*(mine(engine.mesh, both) for both in data(0)))
+
+
+@pytest.mark.parametrize("fp8", ["tensor", "row", "block"])
+@pytest.mark.parametrize("grid", [dict(dp=2, tp=2), dict(dp=3), dict(tp=3)], ids=str)
+def test_bytes_of_a_step(grid, fp8, figure):
+    """What eight bits add: agreement on the scales of four products a layer, and nothing else."""
+    sent = [World(ranks(grid)).run(one_step, grid, how).trace.bytes_sent() for how in (None, fp8)]
+    H, tokens = WIDER["hidden"], parallelized.BATCH * WIDER["context"]
+    d, t = grid.get("dp", 1), grid.get("tp", 1)
+    products = [(H, 3 * H, "column"), (H, H, "row"), (H, 4 * H, "column"), (4 * H, H, "row")]
+    formula = WIDER["layers"] * sum(
+        amax_bytes(inputs, outputs, tokens, d, t, split, fp8) for inputs, outputs, split in products
+    )
+    assert sent[1] - sent[0] == formula
+    figure(f"{grid}, by {fp8}: {formula:,} bytes more of {sent[0]:,}, as by formula")
