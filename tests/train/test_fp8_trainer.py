@@ -70,8 +70,12 @@ def compare(run, name, fp8, figure):
     )
 
 
-@pytest.mark.parametrize("fp8", ["tensor", "row"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "fp8"),
+    [(name, "tensor") for name in CASES]
+    + [("dp 4", "row")]
+    + [pytest.param(name, "row", marks=pytest.mark.full) for name in CASES if name != "dp 4"],
+)
 def test_any_grid_is_the_serial_run(name, fp8, figure):
     compare("world", name, fp8, figure)
 
@@ -104,8 +108,15 @@ def mixed(comm, options):
     return losses, [values for _, _, values in held(engine)], engine.scaler.skipped
 
 
-@pytest.mark.parametrize("amp", ["O1", "O2"])
-@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("amp", "half"),
+    [
+        ("O1", torch.bfloat16),
+        ("O2", torch.float16),
+        pytest.param("O1", torch.float16, marks=pytest.mark.full),
+        pytest.param("O2", torch.bfloat16, marks=pytest.mark.full),
+    ],
+)
 def test_beside_mixed_precision(amp, half):
     run = lambda **options: World(4).run(mixed, dict(amp=amp, half=half) | options)
     exact, narrow = run(), run(fp8="tensor")
@@ -158,7 +169,15 @@ def one_step(comm, grid, fp8):
 
 
 @pytest.mark.parametrize("fp8", ["tensor", "row", "block"])
-@pytest.mark.parametrize("grid", [dict(dp=2, tp=2), dict(dp=3), dict(tp=3)], ids=str)
+@pytest.mark.parametrize(
+    "grid",
+    [
+        dict(dp=2, tp=2),
+        pytest.param(dict(dp=3), marks=pytest.mark.full),
+        pytest.param(dict(tp=3), marks=pytest.mark.full),
+    ],
+    ids=str,
+)
 def test_bytes_of_a_step(grid, fp8, figure):
     """What eight bits add: agreement on the scales of four products a layer, and nothing else."""
     sent = [World(ranks(grid)).run(one_step, grid, how).trace.bytes_sent() for how in (None, fp8)]
