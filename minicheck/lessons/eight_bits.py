@@ -215,7 +215,9 @@ class EightBitLinear(Solo):
         what, size, gradient, tokens = case.given
         inputs, outputs = integer(rng, 5, 9), integer(rng, 4, 8)
         drawn = partial(normal, rng, dtype=f32)
-        x, w, dy = drawn(tokens, inputs), drawn(outputs, inputs), drawn(tokens, outputs)
+        x = drawn(tokens, inputs)
+        w = drawn(outputs, inputs)
+        dy = drawn(tokens, outputs)
         if what == "many magnitudes":
             x, dy = spread_out(rng, tokens, inputs), spread_out(rng, tokens, outputs)
         return [(x * size, w / inputs**0.5 * min(size, 1.0), dy * gradient)]
@@ -226,7 +228,9 @@ class EightBitLinear(Solo):
     def mistakes(self, case, args, rank, name, got):
         x, w, dy = args[0]
         of = self.returns.index(name)
-        low_x, low_w, low_dy = rounded(x, E4M3), rounded(w, E4M3), rounded(dy, E5M2)
+        low_x = rounded(x, E4M3)
+        low_w = rounded(w, E4M3)
+        low_dy = rounded(dy, E5M2)
         slips = {
             "Nothing was rounded to eight bits.": (x @ w.t(), dy @ w, dy.t() @ x),
             "Only the first of the two that it multiplies was rounded.": (
