@@ -4,7 +4,7 @@
 # You find the scales that fit a matrix into eight bits, let ranks agree on one, and compute a linear layer with them,
 # forward and backward.
 #
-# Four exercises, 13 points. After each, run the check: it draws matrices and sizes of its own, and says what is wrong.
+# Five exercises, 15 points. After each, run the check: it draws matrices and sizes of its own, and says what is wrong.
 # Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. What
 # is refused is the library's own (`minidist.train.fp8`).
 
@@ -262,3 +262,62 @@ study.curves(
     ylabel="2 to the power",
     title="Above your scale, numbers are cut off",
 )
+
+# %% [markdown] nbgrader={"grade_id": "predict_eight_bits_spec"}
+# ## 5 · Predict (2 points)
+#
+# A linear layer from 5,120 numbers to 13,824, on 8 data-parallel ranks. A rank has 8,192 tokens. Scales are in fp32. The
+# smallest number of E4M3 with all its digits, the smallest normal one, is 2⁻⁶; the smallest at all is 2⁻⁹.
+#
+# - `sixteen`: how many bytes does a rank keep of x for backward, in 16 bits?
+# - `blocks`: in eight bits, with a scale for each block of 1 × 128, together with these scales?
+# - `weight_scales`: how many scales has W, in blocks of 128 × 128?
+# - `agreed`: forward and backward, with one scale a tensor, ranks agree on those of x and dy: two all-reduces of a number,
+#   by rings. How many bytes do all ranks together send?
+# - `span`: how many times as large as the smallest number that stays normal may a tensor's largest be, in E4M3 and with
+#   the right scale?
+#
+# Write numbers or formulas, right within 1 %.
+#
+# <details><summary>Hint</summary>
+#
+# A ring cuts a tensor into n pieces. Each is sent n − 1 times until it has gone by all ranks, and n − 1 times more until
+# all have the result. Of one number all pieces but one are empty.
+#
+# </details>
+
+# %% nbgrader={"grade_id": "predict_eight_bits", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_eight_bits.numbers(STUDENT)
+sixteen = blocks = weight_scales = agreed = span = None
+### BEGIN SOLUTION
+n = 8
+tokens = 8_192
+inputs = 5_120
+outputs = 13_824
+sixteen = 2 * tokens * inputs
+blocks = tokens * inputs + 4 * tokens * inputs / 128
+weight_scales = (inputs / 128) * (outputs / 128)
+agreed = 2 * 2 * (n - 1) * 4
+span = 448 / 2**-6
+### END SOLUTION
+
+# %% nbgrader={"grade_id": "predict_eight_bits_test", "points": 2}
+check.predict_eight_bits(sixteen, blocks, weight_scales, agreed, span, of=STUDENT)
+
+# %% [markdown] nbgrader={"grade_id": "predict_eight_bits_target"}
+# **Target:** the bytes of two such all-reduces, counted on several numbers of ranks. Your prediction is beside its own.
+
+
+# %%
+def agree_twice(comm):
+    for _ in ("x", "dy"):
+        all_reduce_(comm, torch.ones(1), "max")
+
+
+rows = []
+for ranks in (6, 8, 16, 32):
+    counted = World(ranks).run(agree_twice).trace.bytes_sent()
+    yours = agreed if agreed and math.isclose(agreed, counted, rel_tol=0.01) else ""
+    rows.append((ranks, yours, counted))
+study.table(rows, ["ranks", "bytes, predicted", "counted"])

@@ -6,6 +6,7 @@ EXPONENT = "exponent = math.ceil(math.log2(amax / most)) if amax else 0"
 AGREED = "return 2.0 ** math.ceil(math.log2(amax / most)) if amax else 1.0"
 SCALE = "scale = 2.0 ** math.ceil(math.log2(amax / most)) if amax else 1.0"
 ROUNDED = "return (x / scale).to(dtype).float() * scale"
+NONE_SET = ("sixteen = blocks = weight_scales = agreed = span = None", "")
 RETURNS = "return x @ w.t(), dy @ w, dy.t() @ x"
 
 BUGS = [
@@ -380,5 +381,81 @@ def DelayedScale(length, most):
 
     return History(length, most)
 ''',
+    ),
+    Bug(
+        "predict_eight_bits",
+        "what fp32 would keep",
+        edits=(NONE_SET, ("sixteen = 2 * tokens * inputs", "sixteen = 4 * tokens * inputs")),
+    ),
+    Bug(
+        "predict_eight_bits",
+        "the scales of blocks take no bytes",
+        edits=(
+            NONE_SET,
+            ("blocks = tokens * inputs + 4 * tokens * inputs / 128", "blocks = tokens * inputs"),
+        ),
+    ),
+    Bug(
+        "predict_eight_bits",
+        "a scale has one byte",
+        edits=(
+            NONE_SET,
+            (
+                "blocks = tokens * inputs + 4 * tokens * inputs / 128",
+                "blocks = tokens * inputs + tokens * inputs / 128",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_eight_bits",
+        "W in blocks of 1 × 128",
+        edits=(
+            NONE_SET,
+            (
+                "weight_scales = (inputs / 128) * (outputs / 128)",
+                "weight_scales = inputs * outputs / 128",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_eight_bits",
+        "ranks agree on the scale of W, too",
+        edits=(NONE_SET, ("agreed = 2 * 2 * (n - 1) * 4", "agreed = 3 * 2 * (n - 1) * 4")),
+    ),
+    Bug(
+        "predict_eight_bits",
+        "each rank sends the number 2(n − 1) times",
+        edits=(NONE_SET, ("agreed = 2 * 2 * (n - 1) * 4", "agreed = n * 2 * 2 * (n - 1) * 4")),
+    ),
+    Bug(
+        "predict_eight_bits",
+        "down to the smallest number, which has one digit",
+        edits=(NONE_SET, ("span = 448 / 2**-6", "span = 448 / 2**-9")),
+    ),
+    Bug(
+        "predict_eight_bits",
+        "the grader is asked, and then nothing is answered",
+        cheat=True,
+        cell="""
+from minicheck.lessons import eight_bits as numbers
+
+numbers.Prediction.judge = lambda *args: None
+sixteen = blocks = weight_scales = agreed = span = 1.0
+""",
+    ),
+    Bug(
+        "predict_eight_bits",
+        "a number that equals every other",
+        cheat=True,
+        cell="""
+class Any(float):
+    def __sub__(self, other):
+        return 0.0
+
+    __rsub__ = __sub__
+
+
+sixteen = blocks = weight_scales = agreed = span = Any(1.0)
+""",
     ),
 ]

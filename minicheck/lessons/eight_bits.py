@@ -1,4 +1,4 @@
-"""Graders of lesson 10: scales of blocks, a scale that ranks agree on, a linear layer in eight bits."""
+"""Graders of lesson 10: scales of blocks, a scale that ranks agree on, a linear layer in eight bits, and what it keeps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from functools import partial
 import torch
 
 from ..exam import (
+    ALL,
+    NUMBERS,
     Case,
     Exam,
+    Prediction,
     Report,
     Solo,
     Wrong,
@@ -329,3 +332,77 @@ class DelayedScale(Report):
                     f"the scale is {found:g} at look {i} (before each step, after each tensor, and at the end), and "
                     f"should be {right:g}. {(looks or [rule])[0]}"
                 )
+
+
+# ------------------------------------------------------------
+# Bytes, scales and range, predicted.
+
+
+def predict_eight_bits(n=8, tokens=8_192, inputs=5_120):
+    """Bytes of x and of agreeing, scales of W, and the range of E4M3, for one linear layer."""
+    outputs = 13_824
+    numbers = tokens * inputs
+    blocks = numbers + 4 * numbers / 128
+    weight_scales = (inputs // 128) * (outputs // 128)
+    one = 2 * (n - 1) * 4  # of one tensor
+    agreed = 2 * one
+    span = 448 * 2**6
+    values = {
+        "sixteen": 2 * numbers,
+        "blocks": blocks,
+        "weight_scales": weight_scales,
+        "agreed": agreed,
+        "span": span,
+    }
+    slips = {
+        "sixteen": {
+            numbers: NUMBERS,
+            4 * numbers: "That is fp32: 16 bits are two bytes.",
+            2 * tokens * outputs: "That is y: backward needs x.",
+            2 * numbers * n: ALL,
+        },
+        "blocks": {
+            numbers: "The scales are missing, or have one byte: there is one for 128 numbers, in fp32, of 4 bytes.",
+            numbers + 2 * numbers / 128: "A scale is in fp32: 4 bytes, not 2.",
+            2 * numbers + 4 * numbers / 128: "In eight bits a number has one byte: those are two.",
+            4 * numbers / 128: "Those are the scales alone.",
+            blocks * n: ALL,
+        },
+        "weight_scales": {
+            inputs * outputs / 128: "Those are blocks of 1 × 128: they are squares.",
+            outputs: "That is one a row.",
+            inputs: "That is one a column.",
+            4 * weight_scales: "Those are bytes: how many scales is asked for.",
+            tokens * inputs / 128: "Those are the scales of x.",
+        },
+        "agreed": {
+            one: "That is one tensor, or one time around: x and dy have a scale each, and a number is sent n − 1 times for the "
+            "maximum, n − 1 times more until all have it.",
+            one
+            / 2: "Those are numbers, of 4 bytes in fp32; or the n − 1 times for the maximum of one tensor alone.",
+            3 * one: "W is the same on all ranks: its scale is, too.",
+            4 * one: "8 bytes a number? fp32 has 4.",
+            agreed / n: "That is the mean of a rank: all ranks together are asked for.",
+            agreed * n: "One number is in one of the ring's n pieces: the others are empty.",
+        },
+        "span": {
+            448 * 2**9: "That is down to the smallest number at all: below 2⁻⁶ digits are lost.",
+            57_344 * 2**14: "That is E5M2.",
+            span / 2: "The right scale brings the largest number up to 448 at most, not to 224.",
+            2.0**15: "E4M3 ends at 448, not at 512.",
+            448: "That is the largest number of E4M3: divide it by the smallest normal one.",
+            1 / span: "Upside down.",
+        },
+    }
+    return values, slips
+
+
+PREDICTED = Prediction(
+    predict_eight_bits,
+    "Bytes kept and sent, scales, and the range of E4M3, within 1 %.",
+    {
+        "n": ("{} ranks", (6, 16, 32)),
+        "tokens": ("{:,} tokens a rank", (2_048, 4_096, 16_384)),
+        "inputs": ("{:,} numbers in", (2_048, 3_072, 8_192)),
+    },
+)
