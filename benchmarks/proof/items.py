@@ -101,7 +101,7 @@ MODEL_PARALLEL = {
     ),
     "4 published bubbles": (
         "published bubble rates, which have four digits, simulated",
-        "tests/study/test_compare.py",
+        "tests/study/test_literature.py",
     ),
     "5 PipeDream": (
         "with stashing every gradient is that of the weights its forward used; without, it is not",

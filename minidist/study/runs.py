@@ -18,7 +18,7 @@ import torch
 from minidist.comm.cluster import Cluster
 from minidist.study.catalog import dgx_a100_40gb, jean_zay
 from minidist.study.charts import Table, table
-from minidist.study.compare import published
+from minidist.study.literature import published
 from minidist.study.predict import (
     GB,
     Grid,

@@ -127,10 +127,10 @@ FAULTS = {
     "bubbles": [
         Fault(
             "the first stage waits for every message of the last, as no published row has it",
-            "study/compare.py",
+            "study/literature.py",
             "return not wraps or action.micro % p == 0",
             "return True",
-            "study/test_compare.py::test_within_the_rounding_of_four_digits",
+            "study/test_literature.py::test_within_the_rounding_of_four_digits",
         ),
         Fault(
             "ZB-V waits for forwards that are longer than a W",

@@ -6,7 +6,7 @@ from statistics import mean
 import pytest
 
 from minidist.comm.cluster import HBM
-from minidist.study.compare import published
+from minidist.study.literature import published
 from minidist.study.predict import parameters
 from minidist.study.runs import (
     TABLES,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist.study.compare import SCHEDULES, SEARCHED, published, simulated
+from minidist.study.literature import SCHEDULES, SEARCHED, published, simulated
 from tests.largest import largest
 from tests.size import FULL
 
