@@ -1,0 +1,996 @@
+"""Is my run right? A serial and a parallel run of one training, recorded and held beside each other.
+
+The same lines record both, in any training loop on PyTorch, under torchrun as well:
+
+    run = record(model, "runs/parallel", rank=rank)       # before the first step
+    for x, y in batches:
+        loss = loss_fn(model(x), y)
+        loss.backward()                                   # and what synchronizes, and what clips
+        with run.step(loss=loss, norm=norm):
+            optimizer.step()
+
+    python -m minidist.study.compare runs/serial runs/parallel
+
+Where a parallel run is wrong, everything after the first mistake is wrong too. So tensors are compared in the order in
+which a step makes them, and only the first kind that differs is looked at:
+
+    weights at the start → masks of dropout → outputs, module by module → loss → gradients of outputs, from the loss
+    back → norm and gradients of parameters, when they are synchronized → parameters after the step → next step
+
+A rank's tensor may be all of the serial one (a copy), or a part of it along some dimension: the shapes tell, and which
+order of the parts is meant is tried. **The cause** is a hypothesis that explains the wrong tensor S → P to the last
+rounding error, tried one by one: P = c·S; the sum or the mean of all ranks' P is S; each number is right on some rank;
+P's chunks are S's in another order; and, as a hook sees what each rank's own backward adds, P = Σ a_r·L_r: which ranks
+and micro-batches L_r are in P, and how often, is a least-squares problem.
+
+**What rounding allows.** With unit roundoff u, a sum of K numbers in another order differs by about √K·u of their size
+(errors are independent: Higham and Mary 2019, "A New Approach to Probabilistic Rounding Error Analysis", theorem 2.4;
+at worst by K·u). Matrix products sum in float32 at least, of unit roundoff v ≤ u, and round once, to u. Through D modules
+errors add up as √D. So the bound is 4(u√D + v√(KD)) of the tensor's largest number; each step adds as much again. Below
+it is noise that an optimizer may enlarge: Adam moves by the same rate where a gradient is 0 but for rounding, as of a
+key's bias. A parameter's bound grows by its update times its gradient's relative error.
+
+Only some axes can be equal to the last bit: `AXES`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from minidist.arguments import whole
+from minidist.checkpoint.files import read_box, read_header, safetensors, write
+
+# Whether a run over this axis alone can be equal, bit for bit, to the serial run with the same micro-batches, and why.
+AXES = {
+    "pipeline": (True, "each micro-batch meets the same operators, and gradients add up in the same order"),
+    "remat": (True, "the same operators run again on the same numbers"),
+    "data": (False, "a gradient's sum over the batch becomes a sum of the ranks' sums"),
+    "accumulate": (False, "a gradient's sum over the batch becomes a sum of the micro-batches' sums"),
+    "zero": (False, "as data, whose sums it cuts"),
+    "tensor": (False, "a product's sum over its inputs becomes a sum of the ranks' sums"),
+    "context": (False, "a softmax's sum over the keys becomes a sum of the blocks' sums"),
+}  # fmt: skip
+
+# What may be the cause, and what to look for.
+CAUSES = {
+    "start": "The weights are not those of the serial run when training begins. Draw them from the same seed and "
+    "broadcast rank 0's, buffers and frozen parameters too, before the first step.",
+    "random": "Dropout draws other numbers. On data that all ranks hold, ranks need the same stream of random numbers; on "
+    "parts of the data, different ones. To compare with a serial run, switch dropout off.",
+    "factor": "Something is summed where a mean belongs, or divided twice: by the number of ranks or of micro-batches.",
+    "missing": "An exchange is missing: each rank holds what it computed alone. Look for a parameter or output that no "
+    "all-reduce, all-gather or broadcast reaches, or reaches before all of it is there, and for work nobody waits for.",
+    "extra": "An exchange too many: what is split over the ranks was added up, as if it were copies.",
+    "weight": "Parts of different sizes are averaged as if they were equal. Weigh each with its number of samples.",
+    "part": "A part is left out or counted twice: a rank, a micro-batch, the rest that n does not divide, a bias.",
+    "place": "The right numbers stand in the wrong place: a chunk, shard or bucket is cut or put together in another order.",
+    "norm": "The norm is wrong: a part is left out, or copies are counted on each rank that holds them.",
+    "lost": "Nothing arrives: the gradient was cut off from autograd, cleared or never set.",
+    "stale": "Numbers of the step before are still there. Clear gradients before each step, not inside of it.",
+    "precision": "The difference is that of a narrower format: something travels or is added up in it.",
+    "nonfinite": "There is nan or inf, which the serial run does not have: look at divisions by zero and at empty parts.",
+    "update": "Gradients are right and parameters are not: look at the optimizer, its states and its learning rate.",
+    "replicas": "All is right but for rounding, and copies differ between ranks: each adds up in an order of its own. They "
+    "will drift apart. Reduce in one place, and send the result.",
+    "other": "No exchange explains it: the layer itself computes something else.",
+    "equal": "No difference beyond what rounding allows.",
+}  # fmt: skip
+
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+# ------------------------------------------------------------
+# Record.
+
+
+def plain(name: str) -> str:
+    """A parameter's name without what DDP, FSDP, torch.compile and checkpointing put into it."""
+    return ".".join(word for word in name.split(".") if word not in WRAPPERS)
+
+
+def record(
+    model: nn.Module | None,
+    folder: str | Path | None = None,
+    rank: int = 0,
+    steps: int = 3,
+    names: Callable[[str], str] = plain,
+) -> Recorder:
+    """Record the next steps of this rank's model. Call it on every rank before the first step.
+
+    folder: each step is a file in it, written when the step is over; None keeps them in `finished`.
+    names: gives a module's or parameter's name in the serial model, for the stage of a pipeline that counts from 0 anew.
+    After `steps` steps the hooks are gone.
+    """
+    steps = whole(steps, "a run is recorded for at least 1 step", 1)
+    return Recorder(model, folder, whole(rank, "a rank is at least 0", 0), steps, names)
+
+
+class Recorder:
+    """What `record` returns. `finished`: a dictionary for each step, {(kind, name): [a tensor of each call]}."""
+
+    def __init__(self, model, folder, rank: int, steps: int, names: Callable[[str], str]):
+        self.model = model
+        self.folder = None if folder is None else Path(folder)
+        self.rank = rank
+        self.steps = steps
+        self.names = names
+        self.count = 0
+        self.tensors: dict[tuple[str, str], list[Tensor]] = {}
+        self.finished: list[dict[tuple[str, str], list[Tensor]]] = []
+        self.handles: list[Any] = []
+        if model is not None:
+            for name, x in [*model.named_parameters(), *model.named_buffers()]:
+                self.note("start", name, x)
+            for name, module in model.named_modules():
+                hook = partial(self.output, name)
+                self.handles.append(module.register_forward_hook(hook))
+            for name, p in model.named_parameters():
+                if p.requires_grad:
+                    self.handles.append(p.register_hook(partial(self.note, "local", name)))
+
+    def note(self, kind: str, name: str, x: Any) -> None:
+        """Keep a copy of a tensor of this step, or of this rank's part of it. What has no module calls it by itself."""
+        if self.count < self.steps:
+            x = torch.as_tensor(x).detach()
+            x = x.to_local() if hasattr(x, "to_local") else x
+            calls = self.tensors.setdefault((kind, self.names(name)), [])
+            calls.append(x.to("cpu", copy=True))
+
+    def output(self, name: str, module: nn.Module, inputs: tuple, outputs: Any) -> None:
+        y = outputs[0] if isinstance(outputs, tuple) else outputs
+        if not isinstance(y, Tensor):
+            return
+        # A checkpointed module runs again inside of backward: then only its gradient is new.
+        if torch._C._current_graph_task_id() == -1:
+            if "Dropout" in type(module).__name__ and module.training:
+                self.note("mask", name, (y != 0) | (inputs[0] == 0))
+            self.note("output", name, y)
+        if y.requires_grad:
+            y.register_hook(partial(self.note, "output_grad", name))
+
+    @contextmanager
+    def step(self, loss: Any = None, norm: Any = None) -> Iterator[None]:
+        """Around the optimizer's step, when gradients are what it shall see. norm: before clipping, if there is one."""
+        for kind, x in (("loss", loss), ("norm", norm)):
+            if x is not None:
+                self.note(kind, kind, torch.as_tensor(x).double())
+        if self.model is not None:
+            for name, p in self.model.named_parameters():
+                if p.grad is not None:
+                    self.note("gradient", name, p.grad)
+        yield
+        if self.model is not None:
+            for name, p in self.model.named_parameters():
+                self.note("parameter", name, p)
+        self.finish()
+
+    def finish(self) -> None:
+        """End a step: write its file."""
+        if self.count == self.steps:
+            return
+        if self.folder is None:
+            self.finished.append(self.tensors)
+        else:
+            keys = [(key, i) for key, calls in self.tensors.items() for i in range(len(calls))]
+            file = {
+                f"{place:06}|{key[0]}|{key[1]}|{i}": self.tensors[key][i]
+                for place, (key, i) in enumerate(keys)
+            }
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write(
+                self.folder / f"rank-{self.rank:05}-step-{self.count:05}.safetensors",
+                safetensors(file),
+            )
+        self.tensors = {}
+        self.count += 1
+        if self.count == self.steps:
+            for handle in self.handles:
+                handle.remove()
+
+
+FILE = re.compile(r"rank-(\d+)-step-(\d+)\.safetensors")
+
+
+def load(folder: str | Path) -> list[list[dict]]:
+    """The records of all ranks, as `finished`. ValueError where there is none, or ranks have not the same steps."""
+    found: dict[int, dict[int, dict]] = {}
+    for path in sorted(Path(folder).glob("rank-*.safetensors")):
+        match = FILE.fullmatch(path.name)
+        if match is None:
+            continue
+        tensors: dict[tuple[str, str], list[Tensor]] = {}
+        with open(path, "rb") as file:
+            for key, entry in sorted(read_header(file).items()):
+                _, kind, name, _ = key.split("|")
+                x = read_box(file, entry, (0,) * len(entry.shape), entry.shape)
+                tensors.setdefault((kind, name), []).append(x)
+        rank, step = map(int, match.groups())
+        found.setdefault(rank, {})[step] = tensors
+    if not found:
+        raise ValueError(f"{folder} holds no recorded run: no file rank-*-step-*.safetensors")
+    lengths = {rank: len(steps) for rank, steps in found.items()}
+    if sorted(found) != list(range(len(found))) or len(set(lengths.values())) > 1:
+        raise ValueError(f"{folder} is not whole: steps of each rank {lengths}")
+    return [[steps[i] for i in sorted(steps)] for _, steps in sorted(found.items())]
+
+
+# ------------------------------------------------------------
+# What is allowed.
+
+
+def tolerance(dtype: torch.dtype, terms: int, depth: int) -> float:
+    """How much of a tensor's largest number rounding may change: 4(u√D + v√(KD)), for K terms and D modules."""
+    u = torch.finfo(dtype).eps / 2
+    v = min(u, 2.0**-24)
+    return 4 * (u * math.sqrt(depth) + v * math.sqrt(terms * depth))
+
+
+def join(parts: Sequence[Tensor], shape: torch.Size) -> list[list[Tensor]]:
+    """Each way to put parts together to tensors of this shape: cut along a dimension, between neighbours or far ranks.
+
+    A way is a list of copies. Parts that have the shape already are copies themselves.
+    """
+    if any(x.dim() != len(shape) for x in parts):
+        return []
+    cut = [d for d in range(len(shape)) if any(x.shape[d] != shape[d] for x in parts)]
+    if not cut:
+        return [list(parts)]
+    ways = []
+    for d in cut:
+        copies, rest = divmod(sum(x.shape[d] for x in parts), shape[d] or 1)
+        if rest or not copies or len(parts) % copies:
+            continue
+        each = len(parts) // copies
+        neighbours = [parts[i * each : (i + 1) * each] for i in range(copies)]
+        for groups in [neighbours, [parts[i::copies] for i in range(copies)]][: min(copies, 2)]:
+            if all(sum(x.shape[d] for x in group) == shape[d] for group in groups):
+                sizes = [{x.shape[:d] + x.shape[d + 1 :] for x in group} for group in groups]
+                if all(len(size) == 1 for size in sizes):
+                    ways += join([torch.cat(list(group), d) for group in groups], shape)
+    return ways
+
+
+@dataclass
+class Difference:
+    """A tensor of the serial run, and what it is in the parallel one.
+
+    copies: tensors of its shape, put together from the ranks' parts; owners: which rank each of their numbers is from.
+    allowed: how far each number may be off. error: the largest difference. beyond: it in multiples of `allowed`.
+    """
+
+    kind: str
+    name: str
+    serial: Tensor
+    copies: list[Tensor]
+    owners: list[Tensor]
+    allowed: Tensor
+    error: float = 0.0
+    beyond: float = 0.0
+    ranks: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for copy, owner in zip(self.copies, self.owners, strict=True):
+            off = (copy - self.serial).abs().nan_to_num(math.inf, math.inf)
+            times = torch.where(off > 0, off / self.allowed, 0.0)
+            self.error = max(self.error, float(off.max()) if off.numel() else 0.0)
+            self.beyond = max(self.beyond, float(times.max()) if times.numel() else 0.0)
+            self.ranks += owner[times > 1].unique().int().tolist()
+        self.ranks = sorted(set(self.ranks))
+
+    def pieces(self) -> list[tuple[int, Tensor, Tensor]]:
+        """(rank, its numbers, the serial ones at their place), flat, for each rank that holds some."""
+        found = []
+        for copy, owner in zip(self.copies, self.owners, strict=True):
+            for rank in owner.unique().tolist():
+                here = owner == rank
+                found.append((int(rank), copy[here], self.serial[here]))
+        return found
+
+
+class Pair:
+    """Two runs, and the differences between them, by step and kind."""
+
+    def __init__(
+        self,
+        serial: Sequence[Sequence[Mapping]],
+        parallel: Sequence[Sequence[Mapping]],
+        exact: bool,
+    ):
+        if len(serial) != 1:
+            raise ValueError(f"a serial run has 1 rank, not {len(serial)}")
+        if len(serial[0]) != len(parallel[0]):
+            raise ValueError(
+                f"the runs have {len(serial[0])} and {len(parallel[0])} steps: record equally many"
+            )
+        self.steps = serial[0]
+        self.ranks = parallel
+        self.exact = exact
+        outputs = [calls[0] for (kind, _), calls in self.steps[0].items() if kind == "output"]
+        starts = [calls[0] for (kind, _), calls in self.steps[0].items() if kind == "start"]
+        floats = [x for x in outputs + starts if x.is_floating_point()]
+        self.dtype = max(
+            (x.dtype for x in floats), key=lambda d: torch.finfo(d).eps, default=torch.float64
+        )
+        rows = [math.prod(x.shape[:-1]) for x in outputs]
+        self.terms = max([1, *rows, *(max(x.shape, default=1) for x in starts)])
+        self.depth = max(1, len(outputs))
+        self.tolerance = tolerance(self.dtype, self.terms, self.depth)
+
+    @property
+    def n(self) -> int:
+        return len(self.ranks)
+
+    def names(self, step: int, kind: str) -> list[str]:
+        """In the order of the run: a parameter's gradient is there the sooner the nearer it is to the loss."""
+        found = [name for k, name in self.steps[step] if k == kind]
+        return found[::-1] if kind == "gradient" else found
+
+    def serial(self, step: int, kind: str, name: str) -> Tensor | None:
+        return joined(self.steps[step].get((kind, name), []))
+
+    def parts(self, step: int, kind: str, name: str) -> dict[int, Tensor]:
+        """{rank: its part}, of the ranks that have one."""
+        found = {r: joined(run[step].get((kind, name), [])) for r, run in enumerate(self.ranks)}
+        return {r: x for r, x in found.items() if x is not None}
+
+    def allowed(self, step: int, kind: str, name: str, x: Tensor) -> Tensor:
+        """How far each number of the serial tensor may be off."""
+        if self.exact or not x.numel():
+            return torch.zeros_like(x)
+        size = x.abs().max()
+        largest = [
+            s.abs().max()
+            for s in (self.serial(step, kind, k) for k in self.names(step, kind))
+            if s is not None and s.numel()
+        ]
+        u = torch.finfo(self.dtype).eps / 2
+        floor = u * math.sqrt(self.terms) * max(largest, default=size)
+        bound = torch.full_like(x, (step + 1) * float(self.tolerance * size + floor) + 1e-300)
+        if kind == "parameter":
+            for k in range(step + 1):
+                gradient = self.serial(k, "gradient", name)
+                if gradient is not None:
+                    noise = self.allowed(k, "gradient", name, gradient) / gradient.abs()
+                    bound += self.update(k, name).abs() * noise.nan_to_num(2).clamp(max=2)
+        return bound
+
+    def before(self, step: int) -> tuple[int, str]:
+        """Where the parameters before this step stand."""
+        return (step - 1, "parameter") if step else (0, "start")
+
+    def update(self, step: int, name: str) -> Tensor:
+        after = self.serial(step, "parameter", name)
+        first = self.serial(*self.before(step), name)
+        assert after is not None and first is not None
+        return after - first
+
+    def difference(
+        self, step: int, kind: str, name: str, update: bool = False
+    ) -> Difference | None:
+        """Of the way to put the parts together that fits best. None where there is nothing to compare with.
+
+        update: of what the step added to a parameter, not of the parameter.
+        """
+        x = self.serial(step, kind, name)
+        parts = self.parts(step, kind, name)
+        if x is None or not parts:
+            return None
+        allowed = self.allowed(step, kind, name, x)
+        if update:
+            x = self.update(step, name)
+            first = self.parts(*self.before(step), name)
+            parts = {r: part - first[r] for r, part in parts.items() if r in first}
+        marks = [torch.full_like(part, rank) for rank, part in parts.items()]
+        found = [
+            Difference(kind, name, x, copies, owners, allowed)
+            for copies, owners in zip(
+                join(list(parts.values()), x.shape), join(marks, x.shape), strict=True
+            )
+        ]
+        best = min(found, key=lambda d: d.beyond, default=None)
+        if best is None:
+            return Difference(kind, name, x, [], [], allowed, math.inf, math.inf, [*parts])
+        split = len(parts) > len(best.copies) or len(self.steps[step].get((kind, name), ())) != len(
+            self.ranks[0][step].get((kind, name), ())
+        )
+        if best.beyond > 1 and kind in ("output", "output_grad") and x.dim() > 1 and split:
+            rows = Difference(
+                kind,
+                name,
+                sorted_rows(x),
+                [sorted_rows(c) for c in best.copies],
+                best.owners,
+                allowed,
+            )
+            best = rows if rows.beyond <= 1 else best
+        return best
+
+    def differences(self, step: int, kind: str, update: bool = False) -> list[Difference]:
+        found = [self.difference(step, kind, name, update) for name in self.names(step, kind)]
+        return [d for d in found if d is not None and d.beyond > 1]
+
+
+def joined(calls: Sequence[Tensor]) -> Tensor | None:
+    """The calls of a step as one tensor in float64, one after the other in dimension 0."""
+    if not calls:
+        return None
+    calls = [x.double() for x in calls]
+    return calls[0] if len(calls) == 1 or not calls[0].dim() else torch.cat(list(calls))
+
+
+def sorted_rows(x: Tensor) -> Tensor:
+    """Its rows in an order that depends on their numbers only: who has which samples is the run's own affair."""
+    random = torch.Generator().manual_seed(0)
+    key = x.flatten(1) @ torch.randn(x[0].numel(), generator=random, dtype=x.dtype)
+    return x[key.argsort()]
+
+
+# ------------------------------------------------------------
+# Why.
+
+
+class Verdict(NamedTuple):
+    cause: str
+    words: str
+
+
+def fits(x: Tensor, y: Tensor, allowed: Tensor | float) -> bool:
+    return x.shape == y.shape and bool(((x - y).abs() <= allowed).all())
+
+
+def ratio(x: Tensor, y: Tensor) -> float:
+    """c for which c·y is nearest to x."""
+    return float((x * y).sum() / (y * y).sum().clamp(min=1e-300))
+
+
+def combination(x: Tensor, columns: Sequence[Tensor], allowed: Tensor) -> list[float] | None:
+    """a for which Σ a_i·columns_i is x; None if there is none, or x has too few numbers to tell."""
+    if not columns or x.numel() < 2 * len(columns) or any(c.shape != x.shape for c in columns):
+        return None
+    A = torch.stack([c.flatten() for c in columns], 1)
+    if not A.isfinite().all() or torch.linalg.matrix_rank(A) < len(columns):
+        return None
+    a = torch.linalg.lstsq(A, x.flatten()[:, None]).solution[:, 0]
+    return a.tolist() if fits((A @ a).view_as(x), x, allowed) else None
+
+
+def named(c: float, n: int, micro: int) -> str:
+    """A factor in words."""
+    known = {
+        "n": n,
+        "1/n": 1 / n,
+        "n²": n * n,
+        "1/n²": 1 / n**2,
+        "the number of micro-batches": micro,
+        "1 over the number of micro-batches": 1 / micro,
+        "−1": -1,
+    }
+    words = [
+        word for word, value in known.items() if math.isclose(c, value, rel_tol=1e-4) and value != 1
+    ]
+    return f"{c:.6g}" + (f", which is {words[0]}" if words else "")
+
+
+def explain(d: Difference, pair: Pair, step: int) -> Verdict:
+    """The first hypothesis that a wrong tensor fits."""
+    if not d.copies:
+        return Verdict(
+            "other",
+            f"its shape does not fit: {tuple(d.serial.shape)} is not cut into the ranks' parts",
+        )
+    for hypothesis in HYPOTHESES:
+        verdict = hypothesis(d, pair, step)
+        if verdict is not None:
+            return verdict
+    return Verdict("other", "no hypothesis fits its numbers")
+
+
+def nonfinite(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    bad = [rank for rank, P, S in d.pieces() if not P.isfinite().all() and S.isfinite().all()]
+    return Verdict("nonfinite", f"not finite on ranks {bad}") if bad else None
+
+
+def lost(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    bad = [rank for rank, P, S in d.pieces() if S.abs().max() > 0 and not P.any()]
+    return Verdict("lost", f"zero on ranks {bad}") if bad else None
+
+
+def factor(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    allowed = 4 * d.allowed.max()
+    micro = max(1, len(pair.ranks[0][step].get(("local", d.name), ())))
+    found = {}
+    for rank, P, S in d.pieces():
+        c = ratio(P, S)
+        if not fits(P, c * S, allowed * max(1, abs(c))):
+            return None
+        found[rank] = c
+    if d.serial.numel() == 1 and " " not in named(found[min(found)], pair.n, micro):
+        return None
+    words = sorted({named(c, pair.n, micro) for c in found.values()})
+    return Verdict("factor", f"it is the serial run's times {'; '.join(words)}")
+
+
+def logarithm(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    """A factor inside of a logarithm is a constant outside."""
+    off = torch.stack(d.copies) - d.serial
+    known = [c * math.log(pair.n) for c in (-1, 1)]
+    if d.serial.numel() > 1 and any(
+        fits(off, torch.full_like(off, c), 4 * d.allowed) for c in known
+    ):
+        return Verdict("factor", "it is off by log n: a factor n inside of a logarithm")
+    return None
+
+
+def stale(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    old = pair.serial(step - 1, d.kind, d.name) if step and d.kind == "gradient" else None
+    if old is None:
+        return None
+    if all(fits(P, d.serial + old, 8 * d.allowed) for P in d.copies):
+        return Verdict("stale", "it is this step's and the last step's together")
+    if all(fits(P, old, 8 * d.allowed) for P in d.copies):
+        return Verdict("stale", "it is the last step's")
+    return None
+
+
+def place(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    """Chunks in another order; or all numbers are there, and stand elsewhere in it or in other tensors of its kind."""
+    S = d.serial
+    for dim in range(S.dim()):
+        for k in {pair.n, S.shape[dim]}:
+            chunks = S.tensor_split(k, dim)
+            moved = [
+                any(fits(piece, c, d.allowed.max()) for c in chunks)
+                for P in d.copies
+                for piece in P.tensor_split(k, dim)
+            ]
+            if k > 1 and all(moved) and S.numel() > k:
+                return Verdict(
+                    "place",
+                    f"its {k} chunks along dimension {dim} are the serial run's, in other places",
+                )
+    same = [pair.serial(step, d.kind, name) for name in pair.names(step, d.kind)]
+    start = [pair.serial(0, "start", name) for name in pair.names(0, "start")]
+    pool = torch.cat([x.flatten() for x in [*same, *start, S] if x is not None]).sort().values
+    step_of_pool = (pool[-1] - pool[0]) / len(pool)
+    near = d.allowed.max()
+    if S.numel() < 3 or step_of_pool < 1000 * near:
+        return None
+    for P in d.copies:
+        flat = P.flatten()
+        at = torch.searchsorted(pool, flat).clamp(1, len(pool) - 1)
+        off = torch.minimum((pool[at] - flat).abs(), (pool[at - 1] - flat).abs())
+        if (off > near).any():
+            return None
+    return Verdict("place", "its numbers are all in the serial run, and stand elsewhere")
+
+
+def extra(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    pieces = d.pieces()
+    if len(d.copies) != 1 or len(pieces) < 2 or len({P.shape for _, P, _ in pieces}) > 1:
+        return None
+    total = torch.stack([S for _, _, S in pieces]).sum(0)
+    if all(fits(P, total, 8 * d.allowed.max()) for _, P, _ in pieces):
+        return Verdict("extra", "each rank's part is the sum of all ranks' parts")
+    return None
+
+
+def vectors(d: Difference, pair: Pair) -> Iterator[tuple[str, Tensor]]:
+    """Parameters that may have been added to an output: those as long as its last dimension."""
+    for name in pair.names(0, "start"):
+        b = pair.serial(0, "start", name)
+        if d.kind == "output" and b is not None and b.dim() == 1 and b.shape == d.serial.shape[-1:]:
+            yield name, b.expand_as(d.serial)
+
+
+def bias(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    for name, b in vectors(d, pair):
+        counts = [ratio(P - d.serial, b) + 1 for P in d.copies]
+        if all(
+            fits(P, d.serial + (c - 1) * b, 8 * d.allowed)
+            for P, c in zip(d.copies, counts, strict=True)
+        ):
+            return Verdict("part", f"{name} is in it {counts[0]:.4g} times")
+    return None
+
+
+def missing(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    """Copies that differ, and together are right."""
+    if len(d.copies) < 2:
+        return None
+    allowed = 4 * len(d.copies) * d.allowed
+    P = torch.stack(d.copies)
+    if fits(P.sum(0), d.serial, allowed):
+        return Verdict("missing", "the sum over the ranks is the serial run's")
+    if fits(P.mean(0), d.serial, allowed) and not fits(P[0], P[1], allowed):
+        return Verdict("missing", "the mean over the ranks is the serial run's")
+    if fits((P - d.serial).abs().min(0).values, torch.zeros_like(d.serial), d.allowed):
+        return Verdict(
+            "missing", "each of its numbers is right on some rank, and did not come to the others"
+        )
+    for name, b in vectors(d, pair):
+        rest = P.sum(0) - d.serial
+        if fits(rest, ratio(rest, b) * b, allowed):
+            return Verdict("missing", f"the sum over the ranks is the serial run's, but for {name}")
+    return None
+
+
+def tied(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    """A tensor that the serial run has once has two names here, and each has its own part of the gradient."""
+    names = [name for run in pair.ranks for kind, name in run[step] if kind == d.kind]
+    for name in sorted(set(names) - set(pair.names(step, d.kind))):
+        for other in pair.parts(step, d.kind, name).values():
+            if other.shape == d.serial.shape and fits(d.copies[0] + other, d.serial, 8 * d.allowed):
+                return Verdict("part", f"the rest of it is in {name}: a tie is lost")
+    return None
+
+
+def shares(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    """Which ranks' and micro-batches' gradients are in it: P = Σ a_i L_i, while S = Σ b_i L_i."""
+    local = {r: run[step].get(("local", d.name), []) for r, run in enumerate(pair.ranks)}
+    split = {
+        f"micro-batch {m} of rank {r}": x.double()
+        for r, calls in local.items()
+        for m, x in enumerate(calls)
+        if x.isfinite().all()
+    }
+    sums = {f"rank {r}": torch.stack(c).double().sum(0) for r, c in local.items() if c}
+    sums = {word: x for word, x in sums.items() if x.isfinite().all()}
+    for own in (sums, split):
+        if any(x.shape != d.serial.shape for x in own.values()):
+            return None
+        allowed = 8 * d.allowed
+        right = combination(d.serial, [*own.values()], allowed)
+        found = [combination(P, [*own.values()], allowed) for P in d.copies]
+        if right is None or any(a is None for a in found):
+            continue
+        rows = [[0 if abs(c) < 1e-5 else c for c in a] for a in found if a is not None]
+        alone = [sum(c != 0 for c in a) for a in rows]
+        if (
+            own is sums
+            and len(rows) > 1
+            and max(alone) == 1
+            and rows[0].index(max(rows[0])) != rows[1].index(max(rows[1]))
+        ):
+            return Verdict("missing", "each rank holds its own gradient")
+        if all(math.isclose(c, rows[0][0], rel_tol=1e-4) for a in rows for c in a):
+            return Verdict(
+                "weight",
+                f"all ranks count alike, and should count as {', '.join(f'{c:.3g}' for c in right)}",
+            )
+        worst = max(rows, key=lambda a: max(abs(x - y) for x, y in zip(a, right, strict=True)))
+        shown = [
+            f"{word}: {c:.3g} for {b:.3g}" for word, c, b in zip(own, worst, right, strict=True)
+        ]
+        return Verdict("part", f"shares of {'; '.join(shown[:6])}")
+    return None
+
+
+def elements(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    """Some of its numbers are right, and others are not."""
+    wrong = torch.stack([((P - d.serial).abs() > d.allowed).flatten() for P in d.copies])
+    count = int(wrong.any(0).sum())
+    if not 0 < count <= 0.8 * d.serial.numel():
+        return None
+    at = wrong.any(0).nonzero()[:, 0]
+    return Verdict(
+        "part",
+        f"{count} of its {d.serial.numel()} numbers are wrong, from {int(at[0])} to {int(at[-1])}",
+    )
+
+
+def precision(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    size = d.serial.abs().max()
+    for dtype in (torch.float32, torch.bfloat16):
+        if torch.finfo(dtype).eps > torch.finfo(pair.dtype).eps:
+            if d.error <= tolerance(dtype, pair.terms, pair.depth) * size:
+                return Verdict("precision", f"it is right to {d.error / size:.1e}, as in {dtype}")
+    return None
+
+
+HYPOTHESES = (
+    nonfinite,
+    lost,
+    factor,
+    logarithm,
+    stale,
+    tied,
+    missing,
+    extra,
+    bias,
+    precision,
+    place,
+    shares,
+    elements,
+)
+
+
+@dataclass
+class Report:
+    """What `compare` found: a cause of CAUSES, the first difference, if there is one, and in how many like it."""
+
+    cause: str
+    step: int = 0
+    first: Difference | None = None
+    words: str = ""
+    like: tuple[str, ...] = ()
+    allowance: str = ""
+
+    @property
+    def text(self) -> str:
+        """The report as one prints it."""
+        if self.first is None:
+            return f"{self.words or CAUSES[self.cause]}\n{self.allowance}"
+        d = self.first
+        what = {
+            "output_grad": "gradient of the output",
+            "start": "weights at the start",
+            "parameter": "parameter after the step",
+        }
+        lines = [
+            f"step {self.step}: {what.get(d.kind, d.kind)} of {d.name or 'the model'} {tuple(d.serial.shape)} "
+            f"is the first that differs, on ranks {', '.join(map(str, d.ranks))}",
+            f"by {d.error:.3g}, {d.beyond:.3g} times what is allowed: {self.allowance}",
+            f"likely cause: {self.cause}: {self.words}.",
+            CAUSES[self.cause],
+        ]
+        if len(self.like) > 1:
+            lines.append(
+                f"{len(self.like)} of this kind are wrong alike: {', '.join(self.like[:6])}"
+            )
+        return "\n".join(lines)
+
+
+KINDS = ("start", "mask", "output", "loss", "output_grad", "gradient", "parameter")
+
+
+def compare(
+    serial: str | Path | Sequence, parallel: str | Path | Sequence, axes: Sequence[str] = ()
+) -> Report:
+    """Hold a parallel run beside the serial one: folders of `record`, or its `finished` of each rank.
+
+    axes: of AXES, by which the run is parallel. If all of them can be, it must be equal to the last bit.
+    Raises ValueError for a serial run of several ranks, runs of different lengths, and an axis that is none.
+    """
+    unknown = [axis for axis in axes if axis not in AXES]
+    if unknown:
+        raise ValueError(f"axes are {', '.join(AXES)}, not {', '.join(unknown)}")
+    runs: list[Any] = [load(run) if isinstance(run, str | Path) else run for run in (serial, parallel)]
+    exact = bool(axes) and all(AXES[axis][0] for axis in axes)
+    pair = Pair(runs[0], runs[1], exact)
+    found = first_difference(pair)
+    if pair.exact:
+        found.allowance = "nothing: it must be equal to the last bit"
+    else:
+        found.allowance = (
+            f"{pair.tolerance:.1e} of a tensor's largest number, for {pair.dtype}, "
+            f"sums of {pair.terms} and {pair.depth} modules, more with each step"
+        )
+    return found
+
+
+def first_difference(pair: Pair) -> Report:
+    for step in range(len(pair.steps)):
+        for kind in KINDS:
+            found = wrong_of(pair, step, kind)
+            report = decide(pair, step, kind, found)
+            if report is not None:
+                return report
+    return apart(pair) or Report("equal")
+
+
+def wrong_of(pair: Pair, step: int, kind: str) -> list[Difference]:
+    """The differences of a kind that are no matter of how the run is parallel."""
+    found = pair.differences(step, kind)
+    if kind == "loss" and found and own_losses(pair, step):
+        return []
+    if kind not in ("output", "output_grad") or not found:
+        return found
+    # A partial sum is no mistake if it is added up in time: where gradients and parameters are right, or are not known.
+    known = [k for k in ("gradient", "parameter") if pair.names(step, k)]
+    if known and not any(pair.differences(step, k) for k in known):
+        return []
+    names = pair.names(step, kind)
+    if kind == "output":
+        fine = {name for name in names if pair.parts(step, kind, name)} - {d.name for d in found}
+        return [d for d in found if not any(inside(d.name, name) for name in fine)]
+    found = [d for d in found if not scaled(pair, step, d)]
+    bad = {d.name for d in found}
+    last = max((i for i, name in enumerate(names) if name not in bad), default=-1)
+    return [d for d in found if names.index(d.name) > last]
+
+
+def inside(name: str, module: str) -> bool:
+    return name != module and (not module or name.startswith(f"{module}."))
+
+
+def own_losses(pair: Pair, step: int) -> bool:
+    """Whether each rank has the loss of its own samples, and their mean, weighted or not, is the serial run's."""
+    S = pair.serial(step, "loss", "loss")
+    parts = pair.parts(step, "loss", "loss")
+    rows = {
+        r: next((c for (k, _), c in run[step].items() if k == "output"), None)
+        for r, run in enumerate(pair.ranks)
+    }
+    losses = torch.stack([x.mean() for x in parts.values()])
+    counts = torch.tensor(
+        [float(sum(len(x) for x in rows[r] or () if x.dim())) for r in parts]
+    ).double()
+    means = [losses.mean()] + [(losses * counts).sum() / counts.sum()] * bool(counts.sum())
+    assert S is not None
+    return any(fits(mean, S.mean(), pair.allowed(step, "loss", "loss", S).max()) for mean in means)
+
+
+def scaled(pair: Pair, step: int, d: Difference) -> bool:
+    """Whether a gradient of an output is right up to the factor of the first one: each rank has the mean of its samples."""
+    first = pair.difference(step, "output_grad", pair.names(step, "output_grad")[0])
+    if first is None or not first.copies or not d.copies or not first.serial.any():
+        return True
+    usual = {rank: ratio(P, S) for rank, P, S in first.pieces()}
+    allowed = 4 * d.allowed.max()
+    for rank, P, S in d.pieces():
+        c = usual.get(rank, 1.0)
+        if not fits(P, c * S, allowed * max(1, abs(c))):
+            break
+    else:
+        return True
+    if d.serial.dim() < 2:
+        return False
+    S = sorted_rows(d.serial)
+    c = ratio(sorted_rows(first.copies[0]), sorted_rows(first.serial))
+    return all(fits(sorted_rows(P), c * S, allowed * max(1, abs(c))) for P in d.copies)
+
+
+def decide(pair: Pair, step: int, kind: str, found: list[Difference]) -> Report | None:
+    """The cause of a kind's differences: what explains most of their numbers."""
+    if kind == "gradient":
+        report = norm(pair, step, found)
+        if report is not None:
+            return report
+        absent = [
+            name
+            for name in pair.names(step, kind)
+            if not pair.parts(step, kind, name) and pair.parts(step, "parameter", name)
+        ]
+        if absent and not found:
+            zero = pair.serial(step, kind, absent[0])
+            assert zero is not None
+            if zero.any() and any(
+                (k, name) for run in pair.ranks for k, name in run[step] if k == kind
+            ):
+                d = Difference(
+                    kind, absent[0], zero, [], [], zero, math.inf, math.inf, [*range(pair.n)]
+                )
+                return Report("lost", step, d, "no rank has it", tuple(absent))
+    if not found:
+        return None
+    if kind in ("start", "mask"):
+        copies = found[0].copies
+        apart = len(copies) > 1 and not all(torch.equal(c, copies[0]) for c in copies)
+        words = "ranks differ from each other" if apart else "no rank differs from the others"
+        cause = "start" if kind == "start" else "random"
+        return Report(cause, step, found[0], words, tuple(d.name for d in found))
+    causes = {}
+    votes: dict[str, int] = {}
+    for d in found:
+        if kind == "parameter":
+            verdict = explain_update(d, pair, step)
+        else:
+            verdict = explain(d, pair, step)
+        causes[d.name] = verdict
+        votes[verdict.cause] = votes.get(verdict.cause, 0) + d.serial.numel()
+    if len(votes) > 1:
+        votes.pop("other", None)
+    cause = max(votes, key=votes.__getitem__)
+    like = tuple(name for name, verdict in causes.items() if verdict.cause == cause)
+    return Report(cause, step, found[0], causes[like[0]].words, like)
+
+
+def explain_update(d: Difference, pair: Pair, step: int) -> Verdict:
+    """Of a parameter: what the step added to it is looked at like a gradient, unless its gradient is known to be right."""
+    update = pair.difference(step, "parameter", d.name, update=True)
+    assert update is not None
+    verdict = explain(update, pair, step) if update.beyond > 1 else Verdict("update", "by little")
+    if not update.serial.any():
+        return Verdict("update", "it should not change")
+    if pair.parts(step, "gradient", d.name) and verdict.cause not in ("missing", "lost"):
+        return Verdict("update", verdict.words)
+    return verdict
+
+
+def norm(pair: Pair, step: int, found: list[Difference]) -> Report | None:
+    """A wrong norm, and gradients that are right but for what it scales them with."""
+    S = pair.serial(step, "norm", "norm")
+    d = pair.difference(step, "norm", "norm")
+    if S is None or d is None or d.beyond <= 1:
+        return None
+    norms = {rank: float(P) for rank, P, _ in d.pieces()}
+    for g in found:
+        for rank, P, G in g.pieces():
+            c = ratio(P, G)
+            if not fits(P, c * G, 4 * g.allowed.max() * max(1, abs(c))):
+                return None
+            if math.isclose(c, norms.get(rank, math.nan) / float(S), rel_tol=1e-6) and c != 1:
+                return None
+    verdict = precision(d, pair, step)
+    if verdict is not None:
+        return Report(verdict.cause, step, d, verdict.words, ("norm",))
+    return Report("norm", step, d, counted(pair, step, float(S), norms), ("norm",))
+
+
+def counted(pair: Pair, step: int, right: float, norms: dict[int, float]) -> str:
+    """What is in the norm that should not be, or is not, if one thing explains it."""
+    squares = {}
+    copies = {}
+    shares: dict[int, float] = {}
+    for name in pair.names(step, "gradient"):
+        d = pair.difference(step, "gradient", name)
+        if d is not None:
+            squares[name] = float((d.serial**2).sum())
+            copies[name] = len(d.copies)
+            for rank, _, G in d.pieces():
+                shares[rank] = shares.get(rank, 0.0) + float((G**2).sum())
+    scale = right**2 / max(sum(squares.values()), 1e-300)
+    sums = {
+        "it is the root of what it should be the root of, once more squared": right**4,
+        "squares are multiplied by n": pair.n * right**2,
+        "squares are divided by n": right**2 / pair.n,
+        "copies are counted on each rank": scale
+        * sum(s * copies[name] for name, s in squares.items()),
+    } | {f"{name} is left out": scale * (sum(squares.values()) - s) for name, s in squares.items()}
+    if all(
+        r in shares and math.isclose(x**2, scale * shares[r], rel_tol=1e-5)
+        for r, x in norms.items()
+    ):
+        return "each rank has the norm of what it holds"
+    square = next(iter(norms.values())) ** 2
+    words = [word for word, value in sums.items() if math.isclose(square, value, rel_tol=1e-5)]
+    return words[0] if words else f"{', '.join(f'{x:.6g}' for x in norms.values())} for {right:.6g}"
+
+
+def apart(pair: Pair) -> Report | None:
+    """Copies that are equal but for rounding, though one exchange should have made them."""
+    for step in range(len(pair.steps)):
+        for kind in ("norm", "gradient", "parameter"):
+            for name in pair.names(step, kind):
+                d = pair.difference(step, kind, name)
+                if d is not None and any(not torch.equal(c, d.copies[0]) for c in d.copies):
+                    d.error = max(float((c - d.copies[0]).abs().max()) for c in d.copies)
+                    return Report("replicas", step, d, "copies are not the same bits", (name,))
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Name the first tensor in which a parallel run differs from the serial one, and the likely cause. Exit status: 0 if
+    they are equal within rounding, 1 if not, 2 if there is nothing to compare."""
+    parser = argparse.ArgumentParser(
+        prog="python -m minidist.study.compare", description=main.__doc__
+    )
+    parser.add_argument("serial", help="folder that `record` wrote with one rank")
+    parser.add_argument("parallel", help="folder that it wrote with several")
+    parser.add_argument(
+        "--axis", action="append", default=[], help=f"by which it is parallel: {', '.join(AXES)}"
+    )
+    asked = parser.parse_args(arguments)
+    try:
+        report = compare(asked.serial, asked.parallel, asked.axis)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(report.text)
+    return 0 if report.cause == "equal" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
