@@ -442,8 +442,11 @@ def sorted_rows(x: Tensor) -> Tensor:
 
 
 class Verdict(NamedTuple):
+    """A cause and what is seen of it. only: the one rank whose numbers are there, if it is one."""
+
     cause: str
     words: str
+    only: int | None = None
 
 
 def fits(x: Tensor, y: Tensor, allowed: Tensor | float) -> bool:
@@ -455,15 +458,21 @@ def ratio(x: Tensor, y: Tensor) -> float:
     return float((x * y).sum() / (y * y).sum().clamp(min=1e-300))
 
 
-def combination(x: Tensor, columns: Sequence[Tensor], allowed: Tensor) -> list[float] | None:
+def combination(
+    x: Tensor, columns: Mapping[str, Tensor], allowed: Tensor
+) -> dict[str, float] | None:
     """a for which Σ a_i·columns_i is x; None if there is none, or x has too few numbers to tell."""
-    if not columns or x.numel() < 2 * len(columns) or any(c.shape != x.shape for c in columns):
+    if not columns or x.numel() < 2 * len(columns):
         return None
-    A = torch.stack([c.flatten() for c in columns], 1)
-    if not A.isfinite().all() or torch.linalg.matrix_rank(A) < len(columns):
+    A = torch.stack([*columns.values()], 1)
+    if torch.linalg.matrix_rank(A) < len(columns):
         return None
-    a = torch.linalg.lstsq(A, x.flatten()[:, None]).solution[:, 0]
-    return a.tolist() if fits((A @ a).view_as(x), x, allowed) else None
+    a = torch.linalg.lstsq(A, x[:, None]).solution[:, 0]
+    near = float(allowed.max())
+    slack = max(8 * near, min(1000 * near, 1e-6 * float(x.abs().max())))
+    if not fits(A @ a, x, slack):
+        return None
+    return {word: 0.0 if abs(c) < 1e-5 else c for word, c in zip(columns, a.tolist(), strict=True)}
 
 
 def named(c: float, n: int, micro: int) -> str:
@@ -503,8 +512,17 @@ def nonfinite(d: Difference, pair: Pair, step: int) -> Verdict | None:
 
 
 def lost(d: Difference, pair: Pair, step: int) -> Verdict | None:
-    bad = [rank for rank, P, S in d.pieces() if S.abs().max() > 0 and not P.any()]
-    return Verdict("lost", f"zero on ranks {bad}") if bad else None
+    pieces = [(rank, P, S) for rank, P, S in d.pieces() if rank in d.ranks and S.any()]
+    if not pieces or any(P.any() for _, P, _ in pieces):
+        return None
+    # A parameter that its owner has updated, of whose gradient nothing is known, was not passed on.
+    if (
+        d.kind == "parameter"
+        and set(range(pair.n)) - set(d.ranks)
+        and not pair.parts(step, "gradient", d.name)
+    ):
+        return None
+    return Verdict("lost", f"zero on ranks {d.ranks}")
 
 
 def factor(d: Difference, pair: Pair, step: int) -> Verdict | None:
@@ -560,7 +578,8 @@ def place(d: Difference, pair: Pair, step: int) -> Verdict | None:
                     "place",
                     f"its {k} chunks along dimension {dim} are the serial run's, in other places",
                 )
-    same = [pair.serial(step, d.kind, name) for name in pair.names(step, d.kind)]
+    of = pair.update if d.kind == "parameter" else partial(pair.serial, kind=d.kind)
+    same = [of(step, name=name) for name in pair.names(step, d.kind)]
     start = [pair.serial(0, "start", name) for name in pair.names(0, "start")]
     pool = torch.cat([x.flatten() for x in [*same, *start, S] if x is not None]).sort().values
     step_of_pool = (pool[-1] - pool[0]) / len(pool)
@@ -605,22 +624,31 @@ def bias(d: Difference, pair: Pair, step: int) -> Verdict | None:
     return None
 
 
-def missing(d: Difference, pair: Pair, step: int) -> Verdict | None:
-    """Copies that differ, and together are right."""
-    if len(d.copies) < 2:
-        return None
-    allowed = 4 * len(d.copies) * d.allowed
-    P = torch.stack(d.copies)
-    if fits(P.sum(0), d.serial, allowed):
-        return Verdict("missing", "the sum over the ranks is the serial run's")
-    if fits(P.mean(0), d.serial, allowed) and not fits(P[0], P[1], allowed):
-        return Verdict("missing", "the mean over the ranks is the serial run's")
-    if fits((P - d.serial).abs().min(0).values, torch.zeros_like(d.serial), d.allowed):
+def not_passed_on(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    wrong = [(P - d.serial).abs() > d.allowed for P in d.copies]
+    if len(wrong) > 1 and not torch.stack(wrong).all(0).any():
         return Verdict(
             "missing", "each of its numbers is right on some rank, and did not come to the others"
         )
+    return None
+
+
+def missing(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    """Copies that differ, and together are right."""
+    different: list[Tensor] = []
+    for P in d.copies:
+        if not any(fits(P, other, d.allowed) for other in different):
+            different.append(P)
+    if len(different) < 2:
+        return None
+    allowed = 4 * len(different) * d.allowed
+    total = torch.stack(different).sum(0)
+    if fits(total, d.serial, allowed):
+        return Verdict("missing", "the sum over the ranks is the serial run's")
+    if fits(total / len(different), d.serial, allowed):
+        return Verdict("missing", "the mean over the ranks is the serial run's")
     for name, b in vectors(d, pair):
-        rest = P.sum(0) - d.serial
+        rest = total - d.serial
         if fits(rest, ratio(rest, b) * b, allowed):
             return Verdict("missing", f"the sum over the ranks is the serial run's, but for {name}")
     return None
@@ -636,45 +664,52 @@ def tied(d: Difference, pair: Pair, step: int) -> Verdict | None:
     return None
 
 
-def shares(d: Difference, pair: Pair, step: int) -> Verdict | None:
-    """Which ranks' and micro-batches' gradients are in it: P = Σ a_i L_i, while S = Σ b_i L_i."""
-    local = {r: run[step].get(("local", d.name), []) for r, run in enumerate(pair.ranks)}
-    split = {
-        f"micro-batch {m} of rank {r}": x.double()
-        for r, calls in local.items()
-        for m, x in enumerate(calls)
-        if x.isfinite().all()
-    }
-    sums = {f"rank {r}": torch.stack(c).double().sum(0) for r, c in local.items() if c}
-    sums = {word: x for word, x in sums.items() if x.isfinite().all()}
-    for own in (sums, split):
-        if any(x.shape != d.serial.shape for x in own.values()):
+def ranks_in_it(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    """Which ranks' gradients are in it: P = Σ a_r L_r, while S = Σ b_r L_r."""
+    return shares(d, pair, step, "rank {0}")
+
+
+def micro_batches_in_it(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    return shares(d, pair, step, "micro-batch {1} of rank {0}")
+
+
+def shares(d: Difference, pair: Pair, step: int, word: str) -> Verdict | None:
+    pieces = d.pieces()
+    found = {}
+    right: dict[str, float] = {}
+    for rank, P, S in pieces:
+        columns: dict[str, Tensor] = {}
+        for r, _, other in pieces:
+            for m, x in enumerate(pair.ranks[r][step].get(("local", d.name), ())):
+                if x.numel() == S.numel() and torch.equal(other, S):
+                    x = x.double().flatten()
+                    name = word.format(r, m)
+                    columns[name] = columns[name] + x if name in columns else x
+        for name, x in list(columns.items()):
+            before = [columns[k] for k in list(columns)[: list(columns).index(name)]]
+            if not x.any() or not x.isfinite().all() or any(torch.equal(x, y) for y in before):
+                del columns[name]
+        should = combination(S, columns, d.allowed)
+        shown = combination(P, columns, d.allowed)
+        if should is None or shown is None:
             return None
-        allowed = 8 * d.allowed
-        right = combination(d.serial, [*own.values()], allowed)
-        found = [combination(P, [*own.values()], allowed) for P in d.copies]
-        if right is None or any(a is None for a in found):
-            continue
-        rows = [[0 if abs(c) < 1e-5 else c for c in a] for a in found if a is not None]
-        alone = [sum(c != 0 for c in a) for a in rows]
-        if (
-            own is sums
-            and len(rows) > 1
-            and max(alone) == 1
-            and rows[0].index(max(rows[0])) != rows[1].index(max(rows[1]))
-        ):
+        found[rank] = shown
+        right |= should
+    only = {rank: [name for name, c in a.items() if c] for rank, a in found.items()}
+    if len(right) > 1 and all(len(names) == 1 for names in only.values()):
+        if len({names[0] for names in only.values()}) > 1:
             return Verdict("missing", "each rank holds its own gradient")
-        if all(math.isclose(c, rows[0][0], rel_tol=1e-4) for a in rows for c in a):
-            return Verdict(
-                "weight",
-                f"all ranks count alike, and should count as {', '.join(f'{c:.3g}' for c in right)}",
-            )
-        worst = max(rows, key=lambda a: max(abs(x - y) for x, y in zip(a, right, strict=True)))
-        shown = [
-            f"{word}: {c:.3g} for {b:.3g}" for word, c, b in zip(own, worst, right, strict=True)
-        ]
-        return Verdict("part", f"shares of {'; '.join(shown[:6])}")
-    return None
+    values = [c for a in found.values() for c in a.values()]
+    if all(math.isclose(c, values[0], rel_tol=1e-4) for c in values):
+        words = ", ".join(f"{c:.3g}" for c in right.values())
+        return Verdict("weight", f"all count alike, and should count {words}")
+    worst = max(found.values(), key=lambda a: max(abs(c - right[name]) for name, c in a.items()))
+    words = "; ".join(
+        f"{name}: {c:.3g} for {right[name]:.3g}" for name, c in list(worst.items())[:6]
+    )
+    sole = [name for name, c in worst.items() if c]
+    rank = int(sole[0].split()[-1]) if len(sole) == 1 else None
+    return Verdict("part", f"shares of {words}", rank)
 
 
 def elements(d: Difference, pair: Pair, step: int) -> Verdict | None:
@@ -691,11 +726,14 @@ def elements(d: Difference, pair: Pair, step: int) -> Verdict | None:
 
 
 def precision(d: Difference, pair: Pair, step: int) -> Verdict | None:
-    size = d.serial.abs().max()
-    for dtype in (torch.float32, torch.bfloat16):
-        if torch.finfo(dtype).eps > torch.finfo(pair.dtype).eps:
-            if d.error <= tolerance(dtype, pair.terms, pair.depth) * size:
-                return Verdict("precision", f"it is right to {d.error / size:.1e}, as in {dtype}")
+    size = float(d.serial.abs().max())
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        u = torch.finfo(dtype).eps / 2
+        if (
+            2 * u > torch.finfo(pair.dtype).eps
+            and 0.01 * u * size <= d.error <= tolerance(dtype, pair.terms, pair.depth) * size
+        ):
+            return Verdict("precision", f"it is right to {d.error / size:.1e}, as in {dtype}")
     return None
 
 
@@ -706,12 +744,14 @@ HYPOTHESES = (
     logarithm,
     stale,
     tied,
+    not_passed_on,
+    ranks_in_it,
     missing,
     extra,
     bias,
     precision,
     place,
-    shares,
+    micro_batches_in_it,
     elements,
 )
 
@@ -766,7 +806,9 @@ def compare(
     unknown = [axis for axis in axes if axis not in AXES]
     if unknown:
         raise ValueError(f"axes are {', '.join(AXES)}, not {', '.join(unknown)}")
-    runs: list[Any] = [load(run) if isinstance(run, str | Path) else run for run in (serial, parallel)]
+    runs: list[Any] = [
+        load(run) if isinstance(run, str | Path) else run for run in (serial, parallel)
+    ]
     exact = bool(axes) and all(AXES[axis][0] for axis in axes)
     pair = Pair(runs[0], runs[1], exact)
     found = first_difference(pair)
@@ -881,20 +923,34 @@ def decide(pair: Pair, step: int, kind: str, found: list[Difference]) -> Report 
         words = "ranks differ from each other" if apart else "no rank differs from the others"
         cause = "start" if kind == "start" else "random"
         return Report(cause, step, found[0], words, tuple(d.name for d in found))
-    causes = {}
-    votes: dict[str, int] = {}
-    for d in found:
-        if kind == "parameter":
-            verdict = explain_update(d, pair, step)
-        else:
-            verdict = explain(d, pair, step)
-        causes[d.name] = verdict
-        votes[verdict.cause] = votes.get(verdict.cause, 0) + d.serial.numel()
-    if len(votes) > 1:
-        votes.pop("other", None)
-    cause = max(votes, key=votes.__getitem__)
+    why = explain_update if kind == "parameter" else explain
+    causes = {d.name: why(d, pair, step) for d in found}
+    cause = chosen(kind, found, causes)
     like = tuple(name for name, verdict in causes.items() if verdict.cause == cause)
+    alone = {verdict.only for verdict in causes.values()}
+    if cause == "part" and len(alone - {None}) > 1:
+        return Report(
+            "missing", step, found[0], "each rank updates what it owns by its own gradient", like
+        )
     return Report(cause, step, found[0], causes[like[0]].words, like)
+
+
+def chosen(kind: str, found: list[Difference], causes: dict[str, Verdict]) -> str:
+    """The cause of a whole kind: of outputs the first, as the others follow from it; of the rest, that of most numbers."""
+    order = [causes[d.name].cause for d in found]
+    known = [cause for cause in order if cause != "other"]
+    # A gradient's sum over the ranks stays right all the way back: partial ones are no mistake if the last one is none.
+    if kind == "output_grad" and known and known[-1] != "missing":
+        known = [cause for cause in known if cause != "missing"]
+    if not known:
+        return "other"
+    if kind in ("output", "output_grad"):
+        return known[0]
+    votes = dict.fromkeys(known, 0)
+    for d in found:
+        if causes[d.name].cause in votes:
+            votes[causes[d.name].cause] += d.serial.numel()
+    return max(votes, key=votes.__getitem__)
 
 
 def explain_update(d: Difference, pair: Pair, step: int) -> Verdict:
@@ -921,8 +977,10 @@ def norm(pair: Pair, step: int, found: list[Difference]) -> Report | None:
             c = ratio(P, G)
             if not fits(P, c * G, 4 * g.allowed.max() * max(1, abs(c))):
                 return None
-            if math.isclose(c, norms.get(rank, math.nan) / float(S), rel_tol=1e-6) and c != 1:
-                return None
+            if c != 1 and math.isclose(
+                c - 1, norms.get(rank, math.nan) / float(S) - 1, rel_tol=1e-3
+            ):
+                return None  # gradients and their norm are too large by the same factor
     verdict = precision(d, pair, step)
     if verdict is not None:
         return Report(verdict.cause, step, d, verdict.words, ("norm",))

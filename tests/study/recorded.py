@@ -13,15 +13,13 @@ from torch.nn.functional import mse_loss, smooth_l1_loss
 from minidist.collectives import all_reduce_
 from minidist.comm import World
 from minidist.comm.mesh import Mesh
-from minidist.parallel.tensor import copy_to, reduce_from
+from minidist.parallel.tensor import copy_to
 from minidist.split import bounds, uneven
 from minidist.study.compare import record
 
 
 def drawn(*shape, seed=0):
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def part(x, comm, dim=0):
@@ -137,6 +135,9 @@ def weighted_average_gradients(comm, f):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             mse_loss(module(x), y).backward()
+        for p in module.parameters():
+            if p.grad is not None and not len(x):
+                p.grad.fill_(torch.nan)
         f["weighted_average_gradients"](comm, module, len(x))
         train(run, module, step)
     return run.finished
@@ -544,7 +545,7 @@ def synchronize(comm, f):
     mesh = Mesh(comm, *(1, 1, 1) if comm.size == 1 else (3, 2, 2))
     kinds = held(mesh)
     grads = {
-        name: torch.zeros(3 if kind in CUT and mesh.tp.size > 1 else 6, 2, dtype=torch.float64)
+        name: torch.zeros(3 if kind in CUT and mesh.tp.size > 1 else 6, 8, dtype=torch.float64)
         for name, kind in kinds.items()
     }
     run = record(None, steps=1)
@@ -556,7 +557,7 @@ def synchronize(comm, f):
             for t in range(2):
                 for p in range(2):
                     seed = 1000 * d + 100 * m + 10 * t + p + 7 * sum(map(ord, name))
-                    parts.append(((d, t, p), drawn(6, 2, seed=seed)))
+                    parts.append(((d, t, p), drawn(6, 8, seed=seed)))
         if mesh.comm.size == 1:
             used = {
                 "partial": lambda d, t, p: p == 0,
@@ -593,7 +594,7 @@ def clip_grid(comm, f):
     for step, limit in enumerate((1.0, 100.0)):
         grads = {}
         for name, kind in kinds.items():
-            g = drawn(6, 2, seed=step + 7 * sum(map(ord, name)))
+            g = drawn(6, 8, seed=step + 7 * sum(map(ord, name)))
             grads[name] = part(g, mesh.tp) if kind in CUT else g.clone()
         norm = f["clip_grid"](mesh, grads, kinds, limit)
         for name, g in grads.items():
