@@ -495,15 +495,22 @@ def named(c: float, n: int, micro: int) -> str:
 def explain(d: Difference, pair: Pair, step: int) -> Verdict:
     """The first hypothesis that a wrong tensor fits."""
     if not d.copies:
-        return Verdict(
-            "other",
-            f"its shape does not fit: {tuple(d.serial.shape)} is not cut into the ranks' parts",
-        )
+        return uncut(d, pair, step)
     for hypothesis in HYPOTHESES:
         verdict = hypothesis(d, pair, step)
         if verdict is not None:
             return verdict
     return Verdict("other", "no hypothesis fits its numbers")
+
+
+def uncut(d: Difference, pair: Pair, step: int) -> Verdict:
+    """Parts that cannot be put together to the serial tensor."""
+    parts = pair.parts(step, d.kind, d.name).values()
+    shapes = ", ".join(sorted({str(tuple(x.shape)) for x in parts}))
+    if d.kind == "output" and {x.shape[1:] for x in parts} == {d.serial.shape[1:]}:
+        rows = sum(len(x) for x in parts)
+        return Verdict("part", f"the ranks computed {rows} rows, the serial run {len(d.serial)}")
+    return Verdict("other", f"parts {shapes} do not make up {tuple(d.serial.shape)}")
 
 
 def nonfinite(d: Difference, pair: Pair, step: int) -> Verdict | None:
@@ -531,7 +538,7 @@ def factor(d: Difference, pair: Pair, step: int) -> Verdict | None:
     found = {}
     for rank, P, S in d.pieces():
         c = ratio(P, S)
-        if not fits(P, c * S, allowed * max(1, abs(c))):
+        if not c or not fits(P, c * S, allowed * max(1, abs(c))):
             return None
         found[rank] = c
     if d.serial.numel() == 1 and " " not in named(found[min(found)], pair.n, micro):
@@ -679,9 +686,11 @@ def shares(d: Difference, pair: Pair, step: int, word: str) -> Verdict | None:
     right: dict[str, float] = {}
     for rank, P, S in pieces:
         columns: dict[str, Tensor] = {}
-        for r, _, other in pieces:
+        same = {r for r, _, other in pieces if torch.equal(other, S)}
+        same |= set(range(pair.n)) - {r for r, _, _ in pieces}
+        for r in sorted(same):
             for m, x in enumerate(pair.ranks[r][step].get(("local", d.name), ())):
-                if x.numel() == S.numel() and torch.equal(other, S):
+                if x.numel() == S.numel():
                     x = x.double().flatten()
                     name = word.format(r, m)
                     columns[name] = columns[name] + x if name in columns else x
@@ -695,10 +704,9 @@ def shares(d: Difference, pair: Pair, step: int, word: str) -> Verdict | None:
             return None
         found[rank] = shown
         right |= should
-    only = {rank: [name for name, c in a.items() if c] for rank, a in found.items()}
-    if len(right) > 1 and all(len(names) == 1 for names in only.values()):
-        if len({names[0] for names in only.values()}) > 1:
-            return Verdict("missing", "each rank holds its own gradient")
+    sets = {frozenset(name for name, c in a.items() if c) for a in found.values()}
+    if len(sets) > 1 and sum(map(len, sets)) == len(frozenset().union(*sets)) == len(right):
+        return Verdict("missing", "each rank holds its own share of the gradient")
     values = [c for a in found.values() for c in a.values()]
     if all(math.isclose(c, values[0], rel_tol=1e-4) for c in values):
         words = ", ".join(f"{c:.3g}" for c in right.values())

@@ -36,9 +36,9 @@ class Inner(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(5, 4, dtype=torch.float64).t())
-        self.frozen = nn.Parameter(torch.zeros(4, dtype=torch.float64), requires_grad=False)
-        self.register_buffer("mean", torch.zeros(5, dtype=torch.float64), persistent=False)
+        self.weight = nn.Parameter(torch.zeros(8, 6, dtype=torch.float64).t())
+        self.frozen = nn.Parameter(torch.zeros(6, dtype=torch.float64), requires_grad=False)
+        self.register_buffer("mean", torch.zeros(8, dtype=torch.float64), persistent=False)
 
     def forward(self, x):
         return F.linear(x - self.mean, self.weight, self.frozen)
@@ -48,7 +48,7 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = Inner()
-        self.scale = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+        self.scale = nn.Parameter(torch.zeros(6, dtype=torch.float64))
 
     def forward(self, x):
         return self.inner(x).tanh() * self.scale
@@ -59,10 +59,10 @@ class Net(nn.Module):
 
     def __init__(self, seed=0):
         super().__init__()
-        self.tokens = nn.Linear(3, 5, bias=False, dtype=torch.float64)
+        self.tokens = nn.Linear(3, 8, bias=False, dtype=torch.float64)
         self.block = Block()
-        self.last = nn.Linear(4, 5, dtype=torch.float64)
-        self.back = nn.Linear(3, 5, bias=False, dtype=torch.float64)
+        self.last = nn.Linear(6, 8, dtype=torch.float64)
+        self.back = nn.Linear(3, 8, bias=False, dtype=torch.float64)
         self.back.weight = self.tokens.weight
         self.extra = nn.Parameter(torch.zeros(3, dtype=torch.float64))
         with torch.no_grad():
