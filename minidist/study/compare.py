@@ -27,8 +27,9 @@ and micro-batches L_r are in P, and how often, is a least-squares problem.
 (errors are independent: Higham and Mary 2019, "A New Approach to Probabilistic Rounding Error Analysis", theorem 2.4;
 at worst by K·u). Matrix products sum in float32 at least, of unit roundoff v ≤ u, and round once, to u. Through D modules
 errors add up as √D. So the bound is 4(u√D + v√(KD)) of the tensor's largest number; each step adds as much again. Below
-it is noise that an optimizer may enlarge: Adam moves by the same rate where a gradient is 0 but for rounding, as of a
-key's bias. A parameter's bound grows by its update times its gradient's relative error.
+it is noise that an optimizer may enlarge: Adam moves a parameter by the whole rate where its gradient is 0 but for
+rounding, as is that of a key's bias. A parameter's bound grows by its update times its gradient's relative error, or by
+the largest update where that is above 1/10.
 
 Only some axes can be equal to the last bit: `AXES`.
 """
@@ -54,7 +55,8 @@ from minidist.checkpoint.files import read_box, read_header, safetensors, write
 
 # Whether a run over this axis alone can be equal, bit for bit, to the serial run with the same micro-batches, and why.
 AXES = {
-    "pipeline": (True, "each micro-batch meets the same operators, and gradients add up in the same order"),
+    "pipeline": (True, "each micro-batch meets the same operators, and gradients add up in the same order; but not the sum "
+                 "of a tied embedding's two gradients, and of a norm over stages"),
     "remat": (True, "the same operators run again on the same numbers"),
     "data": (False, "a gradient's sum over the batch becomes a sum of the ranks' sums"),
     "accumulate": (False, "a gradient's sum over the batch becomes a sum of the micro-batches' sums"),
@@ -133,7 +135,9 @@ class Recorder:
         if model is not None:
             for name, x in [*model.named_parameters(), *model.named_buffers()]:
                 self.note("start", name, x)
-            for name, module in model.named_modules():
+            # a wrapper has the name of what it wraps: the last of a name is the model's own
+            modules = {names(name): (name, module) for name, module in model.named_modules()}
+            for name, module in modules.values():
                 hook = partial(self.output, name)
                 self.handles.append(module.register_forward_hook(hook))
             for name, p in model.named_parameters():
@@ -337,6 +341,13 @@ class Pair:
         found = [name for k, name in self.steps[step] if k == kind]
         return found[::-1] if kind == "gradient" else found
 
+    def everywhere(self, step: int, kind: str) -> set[str]:
+        """The names that the parallel run has, on any rank."""
+        found = set()
+        for run in self.ranks:
+            found |= {name for k, name in run[step] if k == kind}
+        return found
+
     def serial(self, step: int, kind: str, name: str) -> Tensor | None:
         return joined(self.steps[step].get((kind, name), []))
 
@@ -359,11 +370,13 @@ class Pair:
         floor = u * math.sqrt(self.terms) * max(largest, default=size)
         bound = torch.full_like(x, (step + 1) * float(self.tolerance * size + floor) + 1e-300)
         if kind == "parameter":
+            # What Adam does with a gradient that is 0 but for rounding: any step up to its largest.
             for k in range(step + 1):
                 gradient = self.serial(k, "gradient", name)
                 if gradient is not None:
                     noise = self.allowed(k, "gradient", name, gradient) / gradient.abs()
-                    bound += self.update(k, name).abs() * noise.nan_to_num(2).clamp(max=2)
+                    update = self.update(k, name).abs()
+                    bound += 2 * torch.where(noise < 0.1, update * noise, update.max())
         return bound
 
     def before(self, step: int) -> tuple[int, str]:
@@ -475,7 +488,7 @@ def combination(
     return {word: 0.0 if abs(c) < 1e-5 else c for word, c in zip(columns, a.tolist(), strict=True)}
 
 
-def named(c: float, n: int, micro: int) -> str:
+def named(c: float, n: int, micro: int, near: float) -> str:
     """A factor in words."""
     known = {
         "n": n,
@@ -487,7 +500,7 @@ def named(c: float, n: int, micro: int) -> str:
         "−1": -1,
     }
     words = [
-        word for word, value in known.items() if math.isclose(c, value, rel_tol=1e-4) and value != 1
+        word for word, value in known.items() if math.isclose(c, value, rel_tol=near) and value != 1
     ]
     return f"{c:.6g}" + (f", which is {words[0]}" if words else "")
 
@@ -534,6 +547,7 @@ def lost(d: Difference, pair: Pair, step: int) -> Verdict | None:
 
 def factor(d: Difference, pair: Pair, step: int) -> Verdict | None:
     allowed = 4 * d.allowed.max()
+    near = max(1e-4, pair.tolerance)
     micro = max(1, len(pair.ranks[0][step].get(("local", d.name), ())))
     found = {}
     for rank, P, S in d.pieces():
@@ -541,9 +555,9 @@ def factor(d: Difference, pair: Pair, step: int) -> Verdict | None:
         if not c or not fits(P, c * S, allowed * max(1, abs(c))):
             return None
         found[rank] = c
-    if d.serial.numel() == 1 and " " not in named(found[min(found)], pair.n, micro):
+    if d.serial.numel() == 1 and " " not in named(found[min(found)], pair.n, micro, near):
         return None
-    words = sorted({named(c, pair.n, micro) for c in found.values()})
+    words = sorted({named(c, pair.n, micro, near) for c in found.values()})
     return Verdict("factor", f"it is the serial run's times {'; '.join(words)}")
 
 
@@ -663,8 +677,7 @@ def missing(d: Difference, pair: Pair, step: int) -> Verdict | None:
 
 def tied(d: Difference, pair: Pair, step: int) -> Verdict | None:
     """A tensor that the serial run has once has two names here, and each has its own part of the gradient."""
-    names = [name for run in pair.ranks for kind, name in run[step] if kind == d.kind]
-    for name in sorted(set(names) - set(pair.names(step, d.kind))):
+    for name in sorted(pair.everywhere(step, d.kind) - set(pair.names(step, d.kind))):
         for other in pair.parts(step, d.kind, name).values():
             if other.shape == d.serial.shape and fits(d.copies[0] + other, d.serial, 8 * d.allowed):
                 return Verdict("part", f"the rest of it is in {name}: a tie is lost")
@@ -853,6 +866,9 @@ def wrong_of(pair: Pair, step: int, kind: str) -> list[Difference]:
         return []
     names = pair.names(step, kind)
     if kind == "output":
+        last = [name for name in names if pair.parts(step, kind, name)][-1]
+        if last not in {d.name for d in found}:
+            return []
         fine = {name for name in names if pair.parts(step, kind, name)} - {d.name for d in found}
         return [d for d in found if not any(inside(d.name, name) for name in fine)]
     found = [d for d in found if not scaled(pair, step, d)]
@@ -908,21 +924,8 @@ def decide(pair: Pair, step: int, kind: str, found: list[Difference]) -> Report 
         report = norm(pair, step, found)
         if report is not None:
             return report
-        absent = [
-            name
-            for name in pair.names(step, kind)
-            if not pair.parts(step, kind, name) and pair.parts(step, "parameter", name)
-        ]
-        if absent and not found:
-            zero = pair.serial(step, kind, absent[0])
-            assert zero is not None
-            if zero.any() and any(
-                (k, name) for run in pair.ranks for k, name in run[step] if k == kind
-            ):
-                d = Difference(
-                    kind, absent[0], zero, [], [], zero, math.inf, math.inf, [*range(pair.n)]
-                )
-                return Report("lost", step, d, "no rank has it", tuple(absent))
+        if not found:
+            return nowhere(pair, step)
     if not found:
         return None
     if kind in ("start", "mask"):
@@ -941,6 +944,23 @@ def decide(pair: Pair, step: int, kind: str, found: list[Difference]) -> Report 
             "missing", step, found[0], "each rank updates what it owns by its own gradient", like
         )
     return Report(cause, step, found[0], causes[like[0]].words, like)
+
+
+def nowhere(pair: Pair, step: int) -> Report | None:
+    """A gradient that no rank has, though it has others, and the parameter."""
+    there = pair.everywhere(step, "gradient")
+    for name in pair.names(step, "gradient"):
+        S = pair.serial(step, "gradient", name)
+        if (
+            there
+            and name not in there
+            and S is not None
+            and S.any()
+            and pair.parts(step, "parameter", name)
+        ):
+            d = Difference("gradient", name, S, [], [], S, math.inf, math.inf, [*range(pair.n)])
+            return Report("lost", step, d, "no rank has it", (name,))
+    return None
 
 
 def chosen(kind: str, found: list[Difference], causes: dict[str, Verdict]) -> str:
