@@ -339,6 +339,25 @@ def clip(comm, f):
     return run.finished
 
 
+def clip_copies(comm, f):
+    shapes = {"first": (7, 4), "norm": (8,), "second": (6, 3), "bias": (5,)}
+    run = record(None, steps=2)
+    for step, limit in enumerate((1.0, 100.0)):
+        whole = {name: drawn(*shape, seed=step + len(name)) for name, shape in shapes.items()}
+        copied = [len(shape) == 1 for shape in shapes.values()]
+        grads = [
+            g.clone() if same else part(g, comm)
+            for g, same in zip(whole.values(), copied, strict=True)
+        ]
+        held = list(grads)
+        norm = f["clip_copies"](comm, grads, copied, limit)
+        for name, g in zip(whole, held, strict=True):
+            run.note("gradient", name, g)
+        run.note("norm", "norm", torch.tensor(float(norm), dtype=torch.float64))
+        run.finish()
+    return run.finished
+
+
 # ------------------------------------------------------------
 # Tensor parallel.
 
@@ -618,6 +637,7 @@ PROGRAMS = {
     "sharded": (3, sharded),
     "to_owners": (3, to_owners),
     "clip": (3, clip),
+    "clip_copies": (3, clip_copies),
     "copy_to": (3, copy_to_program),
     "reduce_from": (3, reduce_from_program),
     "row_linear": (3, row_linear_program),
