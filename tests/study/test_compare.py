@@ -104,7 +104,8 @@ def test_the_causes_of_planted_answers_are_named(bank, figure):
                 total += 1
                 named += found[title][0] == cause
     figure(f"{named} of {total} causes named as written down before ({named / total:.0%})")
-    assert named >= 0.8 * total
+    # of the few exercises all but one are told
+    assert named >= (0.8 if FULL else 0.95) * total
     if FULL:
         assert total >= 150
 
@@ -126,6 +127,34 @@ def test_no_cause_is_invented_for_a_planted_answer_whose_numbers_are_right(bank,
                 right += 1
                 assert found[title][0] in ("equal", "crash"), (exercise, title, found[title])
     figure(f"none of {right} answers with right numbers has a cause")
+
+
+def copied_to():
+    """The recorded runs of f's right solution: on the way back each rank has a part of the sum, until f adds them up."""
+    n, program = PROGRAMS["copy_to"]
+    names = assignment(ROOT / "course" / "14_tensor").namespace()
+    return [list(World(k).run(lambda comm: program(comm, names))) for k in (1, n)]
+
+
+def test_a_sum_that_is_not_complete_yet_is_no_mistake():
+    """Also where something else is wrong, before it and after it."""
+    serial, parallel = copied_to()
+    assert compare(serial, parallel).cause == "equal"
+    for run_of_rank in parallel:
+        run_of_rank[0]["gradient", "column.w"][0] *= 2
+    report = compare(serial, parallel)
+    assert (report.cause, report.first.kind, report.first.name) == (
+        "factor",
+        "gradient",
+        "column.w",
+    )
+
+
+def test_an_output_is_no_mistake_if_gradients_and_parameters_are_right():
+    serial, parallel = copied_to()
+    for run_of_rank in parallel:
+        run_of_rank[0]["output", ""][0] *= 2
+    assert compare(serial, parallel).cause == "equal"
 
 
 # ------------------------------------------------------------
