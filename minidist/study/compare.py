@@ -113,10 +113,15 @@ def record(
 
     folder: each step is a file in it, written when the step is over; None keeps them in `finished`.
     names: gives a module's or parameter's name in the serial model, for the stage of a pipeline that counts from 0 anew.
-    After `steps` steps the hooks are gone.
+    After `steps` steps the hooks are gone. Raises ValueError where this rank has recorded a run in that folder before.
     """
+    rank = whole(rank, "a rank is at least 0", 0)
     steps = whole(steps, "a run is recorded for at least 1 step", 1)
-    return Recorder(model, folder, whole(rank, "a rank is at least 0", 0), steps, names)
+    if folder is not None and any(Path(folder).glob(f"rank-{rank:05}-step-*")):
+        raise ValueError(
+            f"{folder} holds a recorded run of rank {rank} already: take another folder"
+        )
+    return Recorder(model, folder, rank, steps, names)
 
 
 class Recorder:

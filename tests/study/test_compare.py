@@ -420,6 +420,8 @@ def test_what_cannot_be_compared_is_said(tmp_path, capsys):
     with pytest.raises(ValueError, match="at least 1 step, not 0"):
         record(None, steps=0)
     World(2).run(simple, str(tmp_path / "torn"))
+    with pytest.raises(ValueError, match="holds a recorded run of rank 1 already"):
+        record(None, tmp_path / "torn", rank=1)
     next((tmp_path / "torn").glob("rank-00001-step-00001*")).unlink()
     with pytest.raises(ValueError, match=r"is not whole: steps of each rank \{0: 2, 1: 1\}"):
         load(tmp_path / "torn")
@@ -465,16 +467,21 @@ def test_hooks_leave_nothing_and_change_nothing(tmp_path):
 USER = """
 import os, sys, torch, torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from minidist.study.compare import record
 
-folder, ranks, scale = sys.argv[1], int(os.environ.get("WORLD_SIZE", 1)), float(sys.argv[2])
-rank = int(os.environ.get("RANK", 0))
+folder, wrapper, scale = sys.argv[1], sys.argv[2], float(sys.argv[3])
+ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
 if ranks > 1:
     dist.init_process_group("gloo")
+if wrapper == "ddp":
     model = DistributedDataParallel(model)
+if wrapper == "fsdp":  # 8 rows on 3 ranks: 3, 3, 2
+    fully_shard(model[0])
+    fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters())
 run = record(model, folder, rank=rank, steps=2)
 for step in range(2):
@@ -483,11 +490,9 @@ for step in range(2):
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(model(x), y)
     loss.backward()
-    if scale != 1:
-        for p in model.parameters():
-            p.grad *= scale
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 100.0)
-    with run.step(loss=loss, norm=norm):
+    for p in model.parameters():
+        p.grad *= scale
+    with run.step(loss=loss):
         optimizer.step()
 if ranks > 1:
     dist.destroy_process_group()
@@ -495,14 +500,15 @@ if ranks > 1:
 
 
 @pytest.mark.full
-def test_a_users_own_code_under_torchrun(tmp_path, figure):
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_a_users_own_code_under_torchrun(tmp_path, figure, wrapper):
     script = tmp_path / "train.py"
     script.write_text(USER)
-    subprocess.run([sys.executable, script, tmp_path / "serial", "1"], check=True)
+    subprocess.run([sys.executable, script, tmp_path / "serial", "none", "1"], check=True)
     for scale, cause in (("1", "equal"), ("3", "factor")):
-        folder = tmp_path / f"ddp{scale}"
+        folder = tmp_path / f"times{scale}"
         words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-        subprocess.run([sys.executable, *words, script, folder, scale], check=True)
-        report = compare(tmp_path / "serial", folder, ["data"])
-        figure(f"DDP on 3 ranks, gradients times {scale}: {report.cause}")
+        subprocess.run([sys.executable, *words, script, folder, wrapper, scale], check=True)
+        report = compare(tmp_path / "serial", folder)
+        figure(f"{wrapper} on 3 ranks under torchrun, gradients times {scale}: {report.cause}")
         assert report.cause == cause, report.text
