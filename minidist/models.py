@@ -178,6 +178,10 @@ class LayerNorm(_Bare, nn.LayerNorm):
     """nn.LayerNorm; on the device "meta" nothing is filled."""
 
 
+class RMSNorm(_Bare, nn.RMSNorm):
+    """nn.RMSNorm; on the device "meta" nothing is filled."""
+
+
 class Conv2d(_Bare, nn.Conv2d):
     """nn.Conv2d; on the device "meta" nothing is drawn."""
 
@@ -190,7 +194,7 @@ class BatchNorm2d(_Bare, nn.BatchNorm2d):
 # Rotary positions: queries and keys are turned by an angle that grows with their position.
 #
 # Of a head of size D, numbers 2i and 2i+1 are a point of the plane. At position t it is turned by t·θᵢ with
-# θᵢ = 10,000^(−2i/D):
+# θᵢ = θ^(−2i/D), where θ is 10,000:
 #
 #     (a, b) → (a·cos tθᵢ − b·sin tθᵢ, a·sin tθᵢ + b·cos tθᵢ)        as complex numbers: z → z·exp(i·tθᵢ)
 #
@@ -198,11 +202,11 @@ class BatchNorm2d(_Bare, nn.BatchNorm2d):
 # 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", section 3.2.
 
 
-def rotated(x: Tensor) -> Tensor:
+def rotated(x: Tensor, theta: float = 10_000.0) -> Tensor:
     """Queries or keys (…, T, D), of positions 0 … T−1, each turned by its position; angles in float32 at least."""
     T, size = x.shape[-2:]
     exact = torch.promote_types(x.dtype, torch.float32)
-    speeds = 10_000.0 ** (-torch.arange(0, size, 2, dtype=exact, device=x.device) / size)  # (D/2)
+    speeds = theta ** (-torch.arange(0, size, 2, dtype=exact, device=x.device) / size)  # (D/2)
     angles = torch.arange(T, dtype=exact, device=x.device)[:, None] * speeds  # (T, D/2)
     cos, sin = angles.cos(), angles.sin()
     a, b = x.unflatten(-1, (size // 2, 2)).unbind(-1)  # each (…, T, D/2)
@@ -240,7 +244,8 @@ def mlp(
 #
 # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3. Parameters:
 # L(12H² + 13H) + (V + T)H + 2H with the projection tied to the token embedding. What came later are options: fewer heads
-# of keys and values, rotary positions in place of added ones, an MLP with a gate.
+# of keys and values, rotary positions in place of added ones, an MLP with a gate, norms that do not shift. All of them
+# together are a LLaMA (Touvron et al. 2023, section 2.2).
 
 
 class Dropout(nn.Module):
@@ -265,7 +270,7 @@ class Attention(nn.Module):
     """Causal attention with `heads` heads. attention: "sdpa", one fused operator, or "explicit", every step seen.
 
     kv_heads: keys and values have fewer heads, each for heads/kv_heads queries (Ainslie et al. 2023, "GQA").
-    rotary: queries and keys are turned by their positions (see `rotated`).
+    rotary: queries and keys are turned by their positions; theta: how fast (see `rotated`).  bias: of qkv and proj.
     """
 
     def __init__(
@@ -276,6 +281,8 @@ class Attention(nn.Module):
         attention: str = "sdpa",
         kv_heads: int | None = None,
         rotary: bool = False,
+        theta: float = 10_000.0,
+        bias: bool = True,
         **like,
     ):
         super().__init__()
@@ -283,7 +290,7 @@ class Attention(nn.Module):
         heads = whole(heads, "attention has at least 1 head", 1)
         groups = heads if kv_heads is None else kv_heads
         groups = whole(groups, "attention has at least 1 head of keys and values", 1)
-        flags(rotary=rotary)
+        flags(rotary=rotary, bias=bias)
         if hidden % heads:
             raise ValueError(f"{heads} heads do not split hidden = {hidden}: it is not a multiple")
         if heads % groups:
@@ -301,8 +308,9 @@ class Attention(nn.Module):
         self.groups = groups
         self.kind = attention
         self.rotary = rotary
-        self.qkv = Linear(hidden, groups * self.rows, **like)
-        self.proj = Linear(hidden, hidden, **like)
+        self.theta = number(theta, "theta, of rotary positions, is at least 1", 1)
+        self.qkv = Linear(hidden, groups * self.rows, bias, **like)
+        self.proj = Linear(hidden, hidden, bias, **like)
         self.weights_dropout = Dropout(dropout)
         self.dropout = Dropout(dropout)
 
@@ -317,7 +325,7 @@ class Attention(nn.Module):
         rows = rows.permute(0, 2, 3, 1, 4)  # (B, groups, queries + 2, T, H/a)
         q, k, v = rows.split((self.queries, 1, 1), 2)
         if self.rotary:
-            q, k = rotated(q), rotated(k)
+            q, k = rotated(q, self.theta), rotated(k, self.theta)
         # 3 × (B, a, T, H/a)
         q, k, v = (x.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for x in (q, k, v))
         y = self.weights_dropout.drawing(self.attend, q, k, v)
@@ -356,7 +364,7 @@ class SwiGLU(nn.Module):
 class MLP(nn.Module):
     """Two linear layers with F features between them and GELU ("none": exact, or "tanh"); gated: SwiGLU instead.
 
-    ffn: F, 4H if not given. With a gate 8H/3 makes as many parameters as 4H without.
+    ffn: F, 4H if not given. With a gate 8H/3 makes as many parameters as 4H without.  bias: of both.
     """
 
     def __init__(
@@ -366,25 +374,39 @@ class MLP(nn.Module):
         gelu: str = "tanh",
         ffn: int | None = None,
         gated: bool = False,
+        bias: bool = True,
         **like,
     ):
         super().__init__()
-        flags(gated=gated)
+        flags(gated=gated, bias=bias)
         choice(gelu, "gelu", ("tanh", "none"))
         self.ffn = 4 * hidden if ffn is None else whole(ffn, "an MLP has at least 1 feature", 1)
-        self.fc = Linear(hidden, (1 + gated) * self.ffn, **like)
+        self.fc = Linear(hidden, (1 + gated) * self.ffn, bias, **like)
         self.act = SwiGLU() if gated else nn.GELU(gelu)
-        self.proj = Linear(self.ffn, hidden, **like)
+        self.proj = Linear(self.ffn, hidden, bias, **like)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         return self.dropout(self.proj(self.act(self.fc(x))))  # fc: (B, T, F), gated (B, T, 2F)
 
 
-class TransformerLayer(nn.Module):
-    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters unless the last four arguments change it.
+NORMS: dict[str, Any] = {"layer": LayerNorm, "rms": RMSNorm}
 
-    kv_heads, ffn, gated, rotary: as for `Attention` and `MLP`.
+
+def normalization(hidden: int, norm: str, eps: float, **like) -> LayerNorm | RMSNorm:
+    """The norm of a layer's input, (…, H) to (…, H): "layer" of variance and mean, "rms" of the mean square alone.
+
+    "rms" has a scale and no shift: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization". eps: added below the
+    root.
+    """
+    kind = NORMS[choice(norm, "norm", NORMS)]
+    return kind(hidden, number(eps, "eps, below the root of a norm, is at least 0", 0), **like)
+
+
+class TransformerLayer(nn.Module):
+    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters unless an argument from kv_heads on changes it.
+
+    kv_heads, ffn, gated, rotary, theta, bias: as for `Attention` and `MLP`.  norm, eps: as for `normalization`.
     dtype, device: as for any module of torch, e.g. GPT-3's layer `TransformerLayer(12288, 96, device="meta")`.
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
     """
@@ -402,13 +424,19 @@ class TransformerLayer(nn.Module):
         ffn: int | None = None,
         gated: bool = False,
         rotary: bool = False,
+        theta: float = 10_000.0,
+        bias: bool = True,
+        norm: str = "layer",
+        eps: float = 1e-5,
     ):
         super().__init__()
         like: dict[str, Any] = dict(dtype=dtype, device=device)
-        self.norm_1 = LayerNorm(hidden, **like)
-        self.attention = Attention(hidden, heads, dropout, attention, kv_heads, rotary, **like)
-        self.norm_2 = LayerNorm(hidden, **like)
-        self.mlp = MLP(hidden, dropout, gelu, ffn, gated, **like)
+        self.norm_1 = normalization(hidden, norm, eps, **like)
+        self.attention = Attention(
+            hidden, heads, dropout, attention, kv_heads, rotary, theta, bias, **like
+        )
+        self.norm_2 = normalization(hidden, norm, eps, **like)
+        self.mlp = MLP(hidden, dropout, gelu, ffn, gated, bias, **like)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         x = x + self.attention(self.norm_1(x))
@@ -430,6 +458,8 @@ class GPT(nn.Module):
         dtype: torch.dtype | None = None,
         device: str | None = None,
         rotary: bool = False,
+        norm: str = "layer",
+        eps: float = 1e-5,
         **options,
     ):
         super().__init__()
@@ -447,10 +477,12 @@ class GPT(nn.Module):
         self.positions = None if rotary else Embedding(self.context, hidden, **like)
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(
-            TransformerLayer(hidden, heads, dropout, rotary=rotary, **options, **like)
+            TransformerLayer(
+                hidden, heads, dropout, rotary=rotary, norm=norm, eps=eps, **options, **like
+            )
             for _ in range(layers)
         )
-        self.norm = LayerNorm(hidden, **like)
+        self.norm = normalization(hidden, norm, eps, **like)
         self.head = None if tied else Linear(hidden, vocab, bias=False, **like)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (B, T)
@@ -490,7 +522,8 @@ def gpt(
     The options are: dropout, a share from 0 to 1. tied: the projection to the vocabulary is the token embedding (True).
     attention: "sdpa" or "explicit". gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer.
     ffn: features of the MLP, 4H if not given. gated: it is SwiGLU. rotary: positions turn queries and keys, and are not
-    added to the embedding. dtype: of the parameters.
+    added to the embedding; theta: how fast. bias: linear layers have one. norm: "layer" or "rms". eps: of norms. dtype:
+    of the parameters.
     GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; the model, for more than
     `context` tokens.

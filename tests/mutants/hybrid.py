@@ -170,6 +170,20 @@ FAULTS = {
             "test_models.py::test_the_formula",
         ),
         Fault(
+            "positions always turn by powers of 10,000",
+            "models.py",
+            "speeds = theta ** (-torch",
+            "speeds = 10_000.0 ** (-torch",
+            "test_models.py::test_another_speed",
+        ),
+        Fault(
+            "every norm shifts",
+            "models.py",
+            "self.norm = normalization(hidden, norm, eps, **like)",
+            'self.norm = normalization(hidden, "layer", eps, **like)',
+            "test_models.py::test_the_root_of_the_mean_square_by_hand",
+        ),
+        Fault(
             "angles of 16-bit queries are in 16 bits",
             "models.py",
             "exact = torch.promote_types(x.dtype, torch.float32)",
