@@ -35,7 +35,7 @@ MAY_IMPORT = {
         "models",
         "train",
     ),
-    "checkpoint": ("arguments", "comm.base", "split", "collectives", "parallel"),
+    "checkpoint": ("arguments", "comm.base", "split", "collectives", "models", "parallel"),
     "parallelize": (
         "arguments",
         "comm.base",
