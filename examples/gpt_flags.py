@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from settings import at_least
 
+from minidist.checkpoint.huggingface import Pretrained
 from minidist.collectives.verbs import ALGORITHMS
 from minidist.parallel.compress import Half, PowerSGD, Sign
 from minidist.parallelize import RECOMPUTE, SCHEDULES
@@ -23,7 +24,8 @@ COMPRESSIONS = {
 
 def flags_of(flags: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """`flags` with those of the trainer."""
-    flags.set_defaults(dtype="float32")
+    # what only --weights says: see `of_weights`
+    flags.set_defaults(dtype="float32", gelu="tanh", eps=1e-5, theta=10_000.0, room=None)
     grid(flags.add_argument_group("grid"))
     model(flags.add_argument_group("model"))
     training(flags.add_argument_group("training"))
@@ -71,6 +73,16 @@ def model(flags) -> None:
     )
     flags.add_argument("--mlp", choices=["gelu", "swiglu"], default="gelu")
     flags.add_argument("--positions", choices=["learned", "rotary"], default="learned")
+    flags.add_argument("--norm", choices=["layer", "rms"], default="layer")
+    flags.add_argument(
+        "--bias", action=argparse.BooleanOptionalAction, default=True, help="of linear layers"
+    )
+    flags.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FOLDER",
+        help="begin with a GPT-2 or LLaMA in Hugging Face's layout, whose config.json says the model",
+    )
     flags.add_argument("--attention", choices=["sdpa", "explicit"], default="sdpa")
     flags.add_argument("--context", type=at_least(1), default=128, help="tokens of a sample")
     flags.add_argument("--dropout", type=at_least(0, float, below=1), default=0.0)
@@ -80,6 +92,19 @@ def model(flags) -> None:
         default=True,
         help="embedding and projection",
     )
+
+
+def of_weights(args: argparse.Namespace) -> None:
+    """The model's shape as the folder of --weights has it, whatever the flags say."""
+    options = Pretrained(args.weights).options
+    args.mlp = "swiglu" if options["gated"] else "gelu"
+    args.positions = "rotary" if options["rotary"] else "learned"
+    # of the model: a sample has --context tokens, and a text its own number of them
+    args.room = [options["vocab"], options["context"]]
+    for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "norm", "bias", "eps", "tied"):
+        setattr(args, name, options[name])
+    for name in options.keys() & {"gelu", "theta"}:
+        setattr(args, name, options[name])
 
 
 def training(flags) -> None:
@@ -129,6 +154,12 @@ def training(flags) -> None:
 def kept(flags) -> None:
     flags.add_argument(
         "--folder", type=Path, help="checkpoints, log.jsonl, TensorBoard's events; a run goes on"
+    )
+    flags.add_argument(
+        "--export",
+        type=Path,
+        metavar="FOLDER",
+        help="a new folder for the model in the end, in Hugging Face's layout; wants --folder",
     )
     flags.add_argument("--save-every", type=at_least(1), default=100, help="steps")
     flags.add_argument("--keep", type=at_least(1), default=2, help="checkpoints")

@@ -4,6 +4,7 @@
     python examples/train_gpt.py --ranks 8 --dp 2 --pp 2 --tp 2 --runner processes
     torchrun --nproc-per-node 8 examples/train_gpt.py --dp 2 --pp 2 --tp 2 --zero 1 --folder runs/one
     torchrun … examples/train_gpt.py --config examples/train_gpt.toml
+    torchrun … examples/train_gpt.py --weights gpt2 --folder runs/two --export tuned  # to and from Hugging Face's layout
 
 All grids print the same losses, to rounding. With --folder the run saves there, and the same command goes on where it
 was, on this grid or another; flags that are others now count from there on. One run at a time works in a folder. There
@@ -16,12 +17,13 @@ import time
 
 import torch
 from alone import alone
-from gpt_flags import COMPRESSIONS, flags_of
+from gpt_flags import COMPRESSIONS, flags_of, of_weights
 from logs import Log, lines
 from started import INTERRUPTED, Refused, ended, parsed, parser, run, same_losses, say
 from stop import Stop, asked
 
-from minidist.checkpoint import Checkpoints, files, random_state, set_random_state
+from minidist.checkpoint import Checkpoints, files, load, random_state, set_random_state
+from minidist.checkpoint.huggingface import Pretrained, kind_of, options_of, write
 from minidist.collectives import broadcast_
 from minidist.comm.mesh import Grid, Mesh
 from minidist.models import gpt, sequence
@@ -64,10 +66,10 @@ class Training:
         other = {
             name: value
             for name, value in common.get("shape", {}).items()
-            if value != self.shape[name]
+            if value != self.shape.get(name)
         }
         if other:
-            asked_for = {name: self.shape[name] for name in other}
+            asked_for = {name: self.shape.get(name) for name in other}
             raise ValueError(f"the run in {args.folder} has a model of {other}, not of {asked_for}")
         before = self.flags | common.get("flags", {})
         self.changed = {
@@ -86,6 +88,10 @@ class Training:
         self.tokens = (
             tokenizer(state) if state else BPE.learn(texts, args.vocab) if args.vocab else Bytes()
         )
+        if args.room and self.tokens.size > args.room[0]:
+            raise ValueError(
+                f"the text has {self.tokens.size} tokens, the model in {args.weights} {args.room[0]}"
+            )
         learned, apart = split(packed(texts, self.tokens), args.apart)
         self.samples = Samples(learned, args.context, args.seed)
         self.apart = Samples(apart, args.context, args.seed) if args.apart else None
@@ -110,6 +116,8 @@ class Training:
             seed=args.seed,
             compression=COMPRESSIONS[args.compression]() if args.compression else None,
         )
+        if args.weights:
+            load(Pretrained(args.weights), self.engine.module, rename=self.engine.rename)
 
     def plan_rate(self) -> None:
         """The learning rate: of a step's number, and of the flags as they are now."""
@@ -190,6 +198,8 @@ class Training:
             log.say(
                 f"stopped: step {self.step} of {args.steps} is saved in {args.folder}, the same command goes on"
             )
+        if args.export and not stopped:
+            self.export()
         end = {"loss apart": self.evaluate()} if self.apart else {}
         end |= {"sample": self.sample(args.prompt, args.sample)} if args.sample else {}
         for name, value in end.items():
@@ -200,6 +210,12 @@ class Training:
             "parameters": self.parameters,
             "stopped": stopped,
         } | end
+
+    def export(self) -> None:
+        """Write what was saved last, for `transformers`: the model, and the end of its texts."""
+        shape = options_of(model_of(self.args, self.tokens.size))
+        more = {"eos_token_id": self.tokens.end}
+        write(self.checkpoints.latest(), self.args.export, shape, self.comm, more=more)
 
     def stopped(self) -> bool:
         """Whether rank 0 sees a wish to stop: all ranks hear the same."""
@@ -255,12 +271,13 @@ class Training:
 
 def model_of(args, vocab: int):
     """The model, without values."""
+    vocab, context = args.room or (vocab, args.context)
     return gpt(
         args.layers,
         args.hidden,
         args.heads,
         vocab,
-        args.context,
+        context,
         dropout=args.dropout,
         tied=args.tied,
         attention=args.attention,
@@ -270,6 +287,11 @@ def model_of(args, vocab: int):
         ffn=args.ffn,
         gated=args.mlp == "swiglu",
         rotary=args.positions == "rotary",
+        theta=args.theta,
+        gelu=args.gelu,
+        bias=args.bias,
+        norm=args.norm,
+        eps=args.eps,
     )
 
 
@@ -292,6 +314,18 @@ def check(args) -> None:
     refuse(
         model, shape, args.recompute, args.amp, getattr(torch, args.half), args.zero, compression
     )
+    if args.context > model.context:
+        raise ValueError(
+            f"samples of {args.context} tokens do not fit into the context of {args.weights}, {model.context}"
+        )
+    if args.export:
+        kind_of(options_of(model))
+        if not args.folder or args.export.exists():
+            raise ValueError(
+                "--export writes what --folder has saved, and there is none"
+                if not args.folder
+                else f"--export {args.export} is there already: it makes a new folder"
+            )
     parts = sequence(model)
     partition(by_parameters(parts), shape.S * shape.v)
     try:
@@ -323,6 +357,7 @@ def shape_of(args) -> dict:
         "positions": args.positions,
         "tied": args.tied,
         "vocab": args.vocab,
+        **{name: getattr(args, name) for name in ("norm", "bias", "gelu", "eps", "theta", "room")},
     }
 
 
@@ -388,6 +423,8 @@ def main():
     if args.folder and args.folder.exists() and not args.folder.is_dir():
         flags.error(f"--folder {args.folder} is not a folder")
     try:
+        if args.weights:
+            of_weights(args)
         check(args)
     except ValueError as error:
         flags.error(str(error))

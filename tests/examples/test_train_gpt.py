@@ -155,6 +155,52 @@ def test_flags_that_changed(tmp_path):
     }
 
 
+LLAMA = [
+    "--mlp",
+    "swiglu",
+    "--positions",
+    "rotary",
+    "--norm",
+    "rms",
+    "--no-bias",
+    "--no-tied",
+    "--kv-heads",
+    "2",
+    "--ffn",
+    "20",
+]
+
+
+def test_weights_to_and_from_hugging_faces_layout(tmp_path, capsys):
+    """Exported from one grid, they are where another run begins, on any grid; flags of the shape are not needed."""
+    kept = ["--ranks", "2", "--tp", "2", "--folder", str(tmp_path / "run")]
+    export = ["--export", str(tmp_path / "llama")]
+    first = [*SHORT, *LLAMA, *kept, "--steps", "2", *export]
+    found = results(SCRIPT, {"first": first}, tmp_path)["first"]
+    begun = [*SHORT, "--weights", str(tmp_path / "llama"), "--ranks"]
+    runs = {
+        "at once": [*begun, "1", "--steps", "0"],
+        "serial": [*begun, "1", "--steps", "2"],
+        "grid": [*begun, "4", "--dp", "2", "--pp", "2", "--zero", "3", "--steps", "2"],
+    }
+    again = results(SCRIPT, runs, tmp_path)
+    assert abs(again["at once"]["loss apart"] - found["loss apart"]) < 1e-12
+    assert again["at once"]["sample"] == found["sample"]
+    assert distance(again["grid"], again["serial"]) < 1e-12
+    assert again["serial"]["losses"][0] < found["losses"][0] - 0.1
+    for words, says in (
+        ([*first], "llama is there already: it makes a new folder"),
+        ([*SHORT, *export], "--export writes what --folder has saved, and there is none"),
+        ([*SHORT, *kept, "--export", "x", "--mlp", "swiglu"], "no name in Hugging Face's layout"),
+        ([*begun, "1", "--context", "9"], "samples of 9 tokens do not fit into the context of"),
+        ([*begun, "1", "--vocab", "300"], "the text has 300 tokens, the model in"),
+        ([*SHORT, "--weights", str(tmp_path)], "config.json cannot be read"),
+    ):
+        with pytest.raises(SystemExit):
+            run_here(SCRIPT, words)
+        assert says in capsys.readouterr().err
+
+
 def test_one_run_at_a_time(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     alone = runpy.run_path(f"{FOLDER}/alone.py")["alone"]
