@@ -43,6 +43,12 @@ def grid(flags) -> None:
     flags.add_argument(
         "--zero", type=int, choices=range(4), default=0, help="ZeRO's stage, over the data ranks"
     )
+    flags.add_argument(
+        "--replicas",
+        type=at_least(1),
+        default=1,
+        help="of ZeRO 3's shards (hybrid sharding): as many as there are nodes, to shard within each",
+    )
     flags.add_argument("--schedule", choices=[*SCHEDULES], default="one_f_one_b")
     flags.add_argument(
         "--chunks", type=at_least(1), default=1, help="of each stage, for interleaved and zb_v"

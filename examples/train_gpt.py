@@ -113,6 +113,7 @@ class Training:
             amp=args.amp,
             half=getattr(torch, args.half),
             zero=args.zero,
+            replicas=args.replicas,
             seed=args.seed,
             compression=COMPRESSIONS[args.compression]() if args.compression else None,
         )
@@ -312,7 +313,15 @@ def check(args) -> None:
     model = model_of(args, args.vocab or Bytes.size)
     compression = COMPRESSIONS[args.compression]() if args.compression else None
     refuse(
-        model, shape, args.recompute, args.amp, getattr(torch, args.half), args.zero, compression
+        model,
+        shape,
+        args.recompute,
+        args.amp,
+        getattr(torch, args.half),
+        args.zero,
+        compression,
+        dp,
+        args.replicas,
     )
     if args.context > model.context:
         raise ValueError(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +72,7 @@ from .train.selective import ATTENTION, selective
 #     arranged      a schedule, and the pipeline that it is for
 #     stage_chunks  the parts of the model that this stage holds; serial_name: what its parameters are called in the model
 #     forms         how a layer's activations are kept: all, without attention's scores, the layer's input alone
+#     Sharding      over which data ranks ZeRO divides, and which hold the same
 #     averaged      who averages the gradients, and the optimizer
 #
 # Parameters are in two groups, the same two on every mesh, so that an optimizer's state fits wherever it is loaded.
@@ -137,11 +138,25 @@ def checked_maker(optimizer: Make) -> Make:
 
 
 def refuse(
-    model: GPT, shape: Shape, recompute: str, amp: str, half: torch.dtype, zero: int, compression
+    model: GPT,
+    shape: Shape,
+    recompute: str,
+    amp: str,
+    half: torch.dtype,
+    zero: int,
+    compression,
+    dp: int = 1,
+    replicas: int = 1,
 ) -> None:
     """ValueError for an option that there is not, and for two that contradict each other."""
     if whole(zero, "ZeRO has the stages 0 to 3") not in range(4):
         raise ValueError(f"ZeRO has the stages 0 to 3, not {zero}")
+    if whole(replicas, "of ZeRO's shards there is at least 1 replica", 1) > 1 and zero != 3:
+        raise ValueError(
+            f"replicas={replicas} are of ZeRO 3's shards (hybrid sharding), and this is ZeRO {zero}"
+        )
+    if dp % replicas:
+        raise ValueError(f"{replicas} replicas of the shards do not divide {dp} data ranks")
     choice(recompute, "recompute", RECOMPUTE)
     choice(amp, "amp", LEVELS)
     if half not in HALVES:
@@ -209,6 +224,31 @@ def serial_name(name: str, in_model: Mapping[str, str]) -> str:
     """
     _, part = name.replace(".module.", ".", 1).split(".", 1)
     return in_model[part]
+
+
+class Sharding(NamedTuple):
+    """Who shares what with this rank: over `shards` states are divided, `replicas` hold the same ones, and `holders`
+    hold the model once, so that their gradients make a norm.
+
+        dp 0 1 2 3 with 2 replicas      shards 0 1 │ 2 3, neighbours in a node      replicas 0 2 │ 1 3, between nodes
+    """
+
+    shards: Comm
+    replicas: Comm | None
+    holders: Comm
+
+    @classmethod
+    def of(cls, mesh: Mesh, zero: int, replicas: int) -> Sharding:
+        """Over the data ranks of a mesh, at this stage of ZeRO; on all ranks, no message."""
+        if replicas == 1:
+            return cls(mesh.dp, None, mesh.comm if zero else mesh.group("pp", "tp"))
+        n = mesh.dp.size // replicas
+        everywhere = [mesh.grid.place(rank)["dp"] for rank in range(mesh.comm.size)]
+        return cls(
+            mesh.dp.split([d // n for d in range(mesh.dp.size)]),
+            mesh.dp.split([d % n for d in range(mesh.dp.size)]),
+            mesh.comm.split([d // n for d in everywhere]),
+        )
 
 
 def forms(module: nn.Module, recompute: str) -> None:
@@ -327,7 +367,7 @@ class Engine:
 
     module: this rank's chunks.  optimizer: with two `param_groups`, for schedulers; the second has no weight decay.
     pieces(), load(saved): for `checkpoint`, on this mesh or another.  scaler, compression: whose state is saved
-    beside them.  rename(name): what a parameter of `module` is called in the whole model.
+    beside them.  rename(name): what a parameter of `module` is called in the whole model.  holders: see `Sharding`.
     """
 
     def __init__(
@@ -341,6 +381,7 @@ class Engine:
         vocab: int,
         micro_batches: int,
         rename: Callable[[str], str],
+        holders: Comm,
     ):
         self.module = module
         self.mesh = mesh
@@ -352,8 +393,7 @@ class Engine:
         self.rename = rename
         self.scaler, self.compression = pipeline.scaler, getattr(data, "compression", None)
         self._data: list[Any] = [data] if zero < 3 else list(module)  # who averages
-        # which ranks' gradients make a norm
-        self._replica = mesh.group("pp", "tp") if zero == 0 else mesh.comm
+        self._holders = holders
         self._overlaps = self._arrange(data)
 
     def _arrange(self, data) -> bool:
@@ -417,10 +457,10 @@ class Engine:
         self.scaler.unscale_(self.optimizer)
         if isinstance(self.optimizer, ShardedOptimizer):
             once = counted(self.module, tp, repeated)
-            return self.optimizer.clip_grad_norm_(max_norm, comm=self._replica, counted=once)
+            return self.optimizer.clip_grad_norm_(max_norm, comm=self._holders, counted=once)
         if isinstance(self.optimizer, Masters):
             self.optimizer.gradients()
-        return clip_grad_norm_(self.module, max_norm, self._replica, tp, repeated)
+        return clip_grad_norm_(self.module, max_norm, self._holders, tp, repeated)
 
     def update(self, **kwargs) -> None:
         """`optimizer.step(**kwargs)`, unless fp16 has overflowed somewhere; drop the gradients."""
@@ -489,6 +529,7 @@ def parallelize(
     amp: str = "O0",
     half: torch.dtype = torch.bfloat16,
     zero: int = 0,
+    replicas: int = 1,
     compression=None,
     seed: int = 0,
 ) -> Engine:
@@ -500,7 +541,8 @@ def parallelize(
     "gpipe", …: see `SCHEDULES`.  chunks: of each stage, which interleaved and zb_v want.
     cost: of the parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
-    amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
+    amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  replicas: hybrid sharding:
+    ZeRO 3 over neighbours alone, dp/replicas of them, such as those of a node.  compression: see
     `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
     """
     if not isinstance(mesh, Mesh):
@@ -509,7 +551,7 @@ def parallelize(
         )
     known(model, optimizer, cost, sequence_parallel, seed)
     schedule, shape = arranged(schedule, mesh.pp.size, micro_batches, chunks)
-    refuse(model, shape, recompute, amp, half, zero, compression)
+    refuse(model, shape, recompute, amp, half, zero, compression, mesh.dp.size, replicas)
     whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
     rename = partial(serial_name, in_model=names(model))
     # of the serial model, so the same on all ranks
@@ -531,11 +573,13 @@ def parallelize(
     around = autocast(half) if level.lists else nullcontext()
     scaler = LossScaler(enabled=level.scaled and half == torch.float16, comm=mesh.comm)
     # 6 ZeRO or data parallel, 7 compression
+    sharding = Sharding.of(mesh, zero, replicas)
     if zero == 3:
         # a tied embedding is a block, so it is cut alike on both its stages
         blocks, compute = (TransformerLayer, VocabEmbedding), half if level.masters else None
         module = nn.ModuleList(
-            FullySharded(chunk, mesh.dp, compute, blocks=blocks) for chunk in module
+            FullySharded(chunk, sharding.shards, compute, blocks=blocks, replicas=sharding.replicas)
+            for chunk in module
         )
     tied = {}
     if tied_ends and mesh.pp.size > 1:
@@ -555,4 +599,15 @@ def parallelize(
         scaler=scaler,
         around=around,
     )
-    return Engine(module, mesh, pipeline, stepper, zero, data, vocab, micro_batches, rename)
+    return Engine(
+        module,
+        mesh,
+        pipeline,
+        stepper,
+        zero,
+        data,
+        vocab,
+        micro_batches,
+        rename,
+        sharding.holders,
+    )

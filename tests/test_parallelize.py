@@ -22,6 +22,7 @@ from minidist.parallelize import (
     stage_chunks,
 )
 from minidist.split import cuts
+from minidist.study.predict import zero_traffic
 from tests import parallelized
 from tests.largest import largest
 from tests.parallelized import (
@@ -76,6 +77,14 @@ CASES = {
         dict(micro_batches=2, sequence_parallel=True, recompute="full"),
     ),
     "dp 7, zero 3": ((7, 1, 1), SHAPE, dict(zero=3)),
+    "dp 8, uneven, 2 replicas": ((8, 1, 1), SHAPE, dict(zero=3, replicas=2)),
+    "dp 6, 3 replicas, tp 2": ((6, 1, 2), UNTIED, dict(zero=3, replicas=3, sequence_parallel=True)),
+    "dp 4, pp 2, 2 replicas": (
+        (4, 2, 1),
+        SHAPE,
+        dict(zero=3, replicas=2, micro_batches=2, recompute="full"),
+    ),
+    "dp 3, replicas alone": ((3, 1, 1), SHAPE, dict(zero=3, replicas=3)),
     "zero 0": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=0, schedule=gpipe)),
     "zero 1": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=1, recompute="full")),
     "zero 2": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=2, recompute="full")),
@@ -97,6 +106,7 @@ STEPS = 2  # the second has the first's states; a third is no other
 OUTSIDE = [
     ("processes", "dp 2, pp 2, zero 3, interleaved"),
     ("processes", "pp 2, tp 2"),
+    ("processes", "dp 4, pp 2, 2 replicas"),
     ("gloo", "pp 2, tp 2"),
 ]
 
@@ -124,6 +134,45 @@ def test_the_serial_run(name):
 @pytest.mark.parametrize(("run", "name"), OUTSIDE)
 def test_in_processes(run, name):
     compare(run, name)
+
+
+# ------------------------------------------------------------
+# Hybrid sharding: what lies between nodes is a shard's gradients, and nothing else.
+
+
+def backwards(comm, dp, replicas, count):
+    """One backward in so many micro-batches; how many elements this rank holds."""
+    mesh = Mesh(comm, dp=dp)
+    ours = engine(mesh, zero=3, replicas=replicas, micro_batches=count)
+    ours.backward(*(mine(mesh, both) for both in data(0)))
+    return sum(p.numel() for p in ours.module.parameters())
+
+
+@pytest.mark.parametrize(("s", "r"), [(2, 2), (3, 2), (2, 3), (1, 2)])
+def test_bytes_between_nodes(s, r, figure):
+    """Of a micro-batch more, which sends its gradients once more: in sum, as shards are not even."""
+    sent = []
+    for count in (1, 2):
+        run = World(s * r)
+        held_elements = run.run(backwards, s * r, r, count)
+        within = across = 0
+        for src in range(s * r):
+            for dst in range(s * r):
+                if src != dst:
+                    nbytes = run.trace.bytes_sent(link=(src, dst))
+                    within += nbytes * (src // s == dst // s)
+                    across += nbytes * (src // s != dst // s)
+        sent.append((within, across))
+    params = sum(p.numel() for p in gpt(**SHAPE, device="meta").parameters())
+    (within, across), n = [b - a for a, b in zip(*sent, strict=True)], s * r
+    expected = 8 * n * zero_traffic(3, params, s), 8 * n * zero_traffic(3, params, s, replicas=r)
+    figure(
+        f"{s} shards × {r} replicas: {across} bytes between nodes, {within} within, of all ranks"
+    )
+    assert (within, within + across) == expected
+    for first in range(0, n, s):  # each node has the model once
+        assert sum(held_elements[first : first + s]) == params
+        assert max(held_elements) < params / s + 20
 
 
 # ------------------------------------------------------------
@@ -213,6 +262,7 @@ def part_of(comm, first, then, folder):
 
 CUBE = dict(dp=2, pp=2, tp=2), dict(micro_batches=2, zero=2)
 ELSEWHERE = [({}, {}), (dict(pp=4), dict(micro_batches=3)), (dict(dp=2, tp=2), dict(zero=3))]
+ELSEWHERE += [(dict(dp=4, tp=2), dict(zero=3, replicas=2))]
 
 
 def test_saved_on_a_cube_and_resumed_elsewhere(tmp_path):
@@ -476,6 +526,9 @@ def test_compression():
             dict(recompute="selective"),
             r"attention='explicit' again; this model's is 'sdpa'",
         ),
+        (dict(dp=2), SHAPE, dict(zero=1, replicas=2), r"replicas=2 are of ZeRO 3's.*is ZeRO 1"),
+        (dict(dp=3), SHAPE, dict(zero=3, replicas=2), r"2 replicas .* do not divide 3 data ranks"),
+        ({}, SHAPE, dict(zero=3, replicas=0), r"at least 1 replica, not 0"),
         (dict(dp=2), SHAPE, dict(compression=Dense(), zero=1), r"as ZeRO 0 has them, not ZeRO 1"),
         (dict(pp=2), SHAPE, dict(compression=Dense()), r"on 2 of 2 stages: each would compress"),
         (

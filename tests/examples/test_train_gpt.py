@@ -63,6 +63,7 @@ RUNS = {
         "--sequence-parallel",
     ],
     "uneven": ["--ranks", "3", "--zero", "3"],
+    "hybrid": ["--ranks", "6", "--zero", "3", "--replicas", "3"],
     "processes": [
         "--ranks",
         "4",

@@ -68,6 +68,52 @@ FAULTS = {
             "test_parallelize.py::test_what_does_not_go_together",
         ),
     ],
+    "hybrid sharding": [
+        Fault(
+            "shards lie in different nodes, and replicas in one",
+            "parallelize.py",
+            "mesh.dp.split([d // n for d in range(mesh.dp.size)]),\n"
+            "            mesh.dp.split([d % n for d in range(mesh.dp.size)]),",
+            "mesh.dp.split([d % (mesh.dp.size // n) for d in range(mesh.dp.size)]),\n"
+            "            mesh.dp.split([d // (mesh.dp.size // n) for d in range(mesh.dp.size)]),",
+            "test_parallelize.py::test_bytes_between_nodes",
+        ),
+        Fault(
+            "replicas train apart",
+            "parallelize.py",
+            "blocks=blocks, replicas=sharding.replicas)",
+            "blocks=blocks)",
+            "test_parallelize.py::test_the_serial_run",
+        ),
+        Fault(
+            "a norm counts every replica",
+            "parallelize.py",
+            "mesh.comm.split([d // n for d in everywhere]),",
+            "mesh.comm,",
+            "test_parallelize.py::test_the_serial_run",
+        ),
+        Fault(
+            "a norm is of one shard alone",
+            "parallelize.py",
+            "mesh.comm.split([d // n for d in everywhere]),",
+            'mesh.group("pp", "tp"),',
+            "test_parallelize.py::test_the_serial_run",
+        ),
+        Fault(
+            "replicas are all over the data ranks",
+            "parallelize.py",
+            "FullySharded(chunk, sharding.shards, compute",
+            "FullySharded(chunk, mesh.dp, compute",
+            "test_parallelize.py::test_the_serial_run",
+        ),
+        Fault(
+            "replicas of what is whole are asked for, and nobody says so",
+            "parallelize.py",
+            "> 1 and zero != 3:",
+            "> 1 and zero > 3:",
+            "test_parallelize.py::test_what_does_not_go_together",
+        ),
+    ],
     "engine": [
         Fault(
             "keywords of a step are lost",
