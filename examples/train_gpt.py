@@ -36,6 +36,8 @@ from minidist.text import BPE, Bytes, Samples, documents, packed, split, tokeniz
 from minidist.train.optim import AdamW
 from minidist.train.schedule import cosine, warm_up
 
+TOKENIZER = "tokenizer.json"
+
 
 class Training:
     """One rank's part of a run. seen: samples so far; step: updates so far."""
@@ -85,9 +87,18 @@ class Training:
         """The text, its tokens, and which of them are kept apart; state: of the tokenizer of a run that goes on."""
         args = self.args
         texts = documents(args.text)
-        self.tokens = (
-            tokenizer(state) if state else BPE.learn(texts, args.vocab) if args.vocab else Bytes()
-        )
+        beside = args.weights / TOKENIZER if args.weights and not args.vocab else None
+        if beside and beside.exists():
+            self.tokens = BPE(beside.read_text(encoding="utf-8"))
+            self.tokens.end = Pretrained(args.weights).config["eos_token_id"]
+        else:
+            self.tokens = (
+                tokenizer(state)
+                if state
+                else BPE.learn(texts, args.vocab)
+                if args.vocab
+                else Bytes()
+            )
         if args.room and self.tokens.size > args.room[0]:
             raise ValueError(
                 f"the text has {self.tokens.size} tokens, the model in {args.weights} {args.room[0]}"
@@ -213,10 +224,12 @@ class Training:
         } | end
 
     def export(self) -> None:
-        """Write what was saved last, for `transformers`: the model, and the end of its texts."""
+        """Write what was saved last, for `transformers`: the model, and its tokens, if they are more than bytes."""
         shape = options_of(model_of(self.args, self.tokens.size))
         more = {"eos_token_id": self.tokens.end}
         write(self.checkpoints.latest(), self.args.export, shape, self.comm, more=more)
+        if self.comm.rank == 0 and isinstance(self.tokens, BPE):
+            files.write(self.args.export / TOKENIZER, [self.tokens.state().encode()])
 
     def stopped(self) -> bool:
         """Whether rank 0 sees a wish to stop: all ranks hear the same."""

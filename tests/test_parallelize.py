@@ -42,6 +42,7 @@ from tests.parallelized import (
 
 EXPLICIT = SHAPE | dict(attention="explicit")
 UNTIED = MODERN | dict(tied=False)
+LLAMA = UNTIED | dict(bias=False, norm="rms", eps=1e-3, theta=100.0)
 
 # dp, pp, tp; the model; the options
 CASES = {
@@ -83,6 +84,11 @@ CASES = {
         (4, 2, 1),
         SHAPE,
         dict(zero=3, replicas=2, micro_batches=2, recompute="full"),
+    ),
+    "a LLaMA": (
+        (2, 2, 2),
+        LLAMA,
+        dict(micro_batches=2, zero=3, recompute="full", sequence_parallel=True),
     ),
     "dp 3, replicas alone": ((3, 1, 1), SHAPE, dict(zero=3, replicas=3)),
     "zero 0": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=0, schedule=gpipe)),

@@ -176,7 +176,7 @@ def test_weights_to_and_from_hugging_faces_layout(tmp_path, capsys):
     """Exported from one grid, they are where another run begins, on any grid; flags of the shape are not needed."""
     kept = ["--ranks", "2", "--tp", "2", "--folder", str(tmp_path / "run")]
     export = ["--export", str(tmp_path / "llama")]
-    first = [*SHORT, *LLAMA, *kept, "--steps", "2", *export]
+    first = [*SHORT, *LLAMA, *kept, "--steps", "2", *export, "--vocab", "300"]
     found = results(SCRIPT, {"first": first}, tmp_path)["first"]
     begun = [*SHORT, "--weights", str(tmp_path / "llama"), "--ranks"]
     runs = {
@@ -194,7 +194,7 @@ def test_weights_to_and_from_hugging_faces_layout(tmp_path, capsys):
         ([*SHORT, *export], "--export writes what --folder has saved, and there is none"),
         ([*SHORT, *kept, "--export", "x", "--mlp", "swiglu"], "no name in Hugging Face's layout"),
         ([*begun, "1", "--context", "9"], "samples of 9 tokens do not fit into the context of"),
-        ([*begun, "1", "--vocab", "300"], "the text has 300 tokens, the model in"),
+        ([*begun, "1", "--vocab", "301"], "the text has 301 tokens, the model in"),
         ([*SHORT, "--weights", str(tmp_path)], "config.json cannot be read"),
     ):
         with pytest.raises(SystemExit):
