@@ -87,18 +87,12 @@ class Training:
         """The text, its tokens, and which of them are kept apart; state: of the tokenizer of a run that goes on."""
         args = self.args
         texts = documents(args.text)
-        beside = args.weights / TOKENIZER if args.weights and not args.vocab else None
-        if beside and beside.exists():
-            self.tokens = BPE(beside.read_text(encoding="utf-8"))
-            self.tokens.end = Pretrained(args.weights).config["eos_token_id"]
+        if args.weights and not args.vocab and (args.weights / TOKENIZER).exists():
+            self.tokens = tokens_of(args.weights)
+        elif state:
+            self.tokens = tokenizer(state)
         else:
-            self.tokens = (
-                tokenizer(state)
-                if state
-                else BPE.learn(texts, args.vocab)
-                if args.vocab
-                else Bytes()
-            )
+            self.tokens = BPE.learn(texts, args.vocab) if args.vocab else Bytes()
         if args.room and self.tokens.size > args.room[0]:
             raise ValueError(
                 f"the text has {self.tokens.size} tokens, the model in {args.weights} {args.room[0]}"
@@ -281,6 +275,17 @@ class Training:
             if written[-1] == self.tokens.end:
                 break
         return self.tokens.decode(written)
+
+
+def tokens_of(folder) -> BPE:
+    """The tokens that lie beside weights, with the end that their config.json says, the first where it says several."""
+    tokens = BPE((folder / TOKENIZER).read_text(encoding="utf-8"))
+    end = Pretrained(folder).config.get("eos_token_id")
+    first = end[0] if isinstance(end, list) and end else end
+    if not isinstance(first, int):
+        raise ValueError(f"config.json in {folder} has no eos_token_id: {end!r}")
+    tokens.end = first
+    return tokens
 
 
 def model_of(args, vocab: int):
