@@ -314,6 +314,7 @@ class Watch:
         # connections of their own: who waits for a key holds up whoever shares one
         self._store, self._asking = store.clone(), store.clone()  # type: ignore[attr-defined]
         self._tells = tells
+        self._waited_at = ""  # where this rank has last waited in vain
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
@@ -339,7 +340,7 @@ class Watch:
 
     def _answer(self, store: dist.Store, number: int) -> None:
         lines = "torch._inductor" in sys.modules  # else it takes seconds, which nobody waits
-        known = recorded(lines, at=line_of(threading.main_thread()))
+        known = recorded(lines, at=line_of(threading.main_thread()) or self._waited_at)
         calls = [call for call in known.calls if not call.over]
         kept = [call for call in known.calls[-_RECENT:] if call.over]
         self._say(
@@ -350,21 +351,35 @@ class Watch:
         store.set(f"{ASKED}/{self.rank}", json.dumps([number, *known]))
 
     def ask(self, ranks: Iterable[int]) -> dict[int, Report]:
-        """The answers of those of `ranks` that give one within two intervals and a second."""
+        """The answers of those of `ranks` that give one within two intervals and a second; of others what they said last:
+        a rank that has waited in vain says where before it ends."""
         store = self._asking
+        self._waited_at = line_of(threading.main_thread())
         number = store.add(ASKED, 1)
+        self._answer(store, number)
         waited, answers = set(ranks) - {self.rank}, {}
         until = time.monotonic() + 2 * self.interval + 1
         while waited and time.monotonic() < until:
             for rank in sorted(waited):
-                if store.check([f"{ASKED}/{rank}"]):
-                    said, at, calls, groups = json.loads(store.get(f"{ASKED}/{rank}"))
-                    if said >= number:
-                        answers[rank] = Report(at, [Call(*call) for call in calls], groups)
-                        waited.remove(rank)
+                said, answer = self._said(rank)
+                if said >= number:
+                    answers[rank] = answer
+                    waited.remove(rank)
             time.sleep(0.02)
+        for rank in waited:
+            said, answer = self._said(rank)
+            if said:
+                last = f"{answer.at} (so it said last: it does not answer any more)"
+                answers[rank] = answer._replace(at=last)
         self._answer(store, store.add(ASKED, 0))  # this rank may end now, and others may have asked
         return answers
+
+    def _said(self, rank: int) -> tuple[int, Report]:
+        """The last answer of a rank, and its number; 0 if there is none."""
+        if not self._asking.check([f"{ASKED}/{rank}"]):
+            return 0, Report("", [], {})
+        number, at, calls, groups = json.loads(self._asking.get(f"{ASKED}/{rank}"))
+        return number, Report(at, [Call(*call) for call in calls], groups)
 
     def where(self, ranks: Iterable[int]) -> list[str]:
         """A line for each rank: where it is."""

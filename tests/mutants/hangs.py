@@ -59,8 +59,8 @@ FAULTS = {
         Fault(
             "an old answer is taken for a new one",
             "comm/flight.py",
-            "if said >= number:",
-            "if said:",
+            "                if said >= number:",
+            "                if said:",
             f"{RECORDED}::test_a_rank_that_is_asked_twice",
         ),
         Fault(
