@@ -141,6 +141,13 @@ def kept(flags) -> None:
         "--temperature", type=at_least(0, float), default=0.8, help="0: the most likely token"
     )
     flags.add_argument(
+        "--profile",
+        type=at_least(0),
+        default=0,
+        metavar="STEPS",
+        help="to record after the first: two traces for Perfetto in the folder, ours and PyTorch's",
+    )
+    flags.add_argument(
         "--peak",
         type=at_least(0, float),
         metavar="TFLOPS",

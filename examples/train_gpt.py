@@ -18,6 +18,7 @@ import torch
 from alone import alone
 from gpt_flags import COMPRESSIONS, flags_of
 from logs import Log, lines
+from profiled import Profile
 from started import INTERRUPTED, Refused, ended, parsed, parser, run, same_losses, say
 from stop import Stop, asked
 
@@ -78,6 +79,8 @@ class Training:
         if found:
             self.resume(found, common)
         self.plan_rate()
+        self.profile = Profile(comm, args.profile, args.folder and args.folder / "profile")
+        self.profile.watch(self.engine)
 
     def read(self, state: str | None) -> None:
         """The text, its tokens, and which of them are kept apart; state: of the tokenizer of a run that goes on."""
@@ -171,9 +174,11 @@ class Training:
         """All steps that are left, or those before someone asks to stop."""
         args, start = self.args, time.perf_counter()
         while self.step < args.steps and not self.stopped():
-            x, y, mine = self.rows(self.samples, self.seen, args.batch)
             rate = self.rate.get_last_lr()[0]
-            loss = self.engine.step(x, y, args.clip, mine).item()
+            with self.profile.step():
+                with self.profile.phase("data"):
+                    x, y, mine = self.rows(self.samples, self.seen, args.batch)
+                loss = self.engine.step(x, y, args.clip, mine).item()
             self.rate.step()
             self.step, self.seen = self.step + 1, self.seen + args.batch
             self.losses.append(loss)
@@ -184,6 +189,7 @@ class Training:
                 self.save()
             if self.apart and self.step % args.evaluate_every == 0:
                 log.say(f"step {self.step}: loss on text kept apart {self.evaluate():.4f}")
+        self.profile.end()
         self.save(wait=True)
         stopped = self.step < args.steps
         if stopped:
@@ -384,6 +390,11 @@ def main():
     if args.chunks > 1 and args.schedule not in ("interleaved", "zb_v"):
         flags.error(
             f"--chunks {args.chunks} is for --schedule interleaved; {args.schedule} has 1 chunk on a stage"
+        )
+    if args.profile and (args.runner == "world" or not args.folder):
+        flags.error(
+            f"--profile {args.profile} times processes and writes to a folder: add --runner processes, or start with "
+            "torchrun, and add --folder"
         )
     if args.folder and args.folder.exists() and not args.folder.is_dir():
         flags.error(f"--folder {args.folder} is not a folder")
