@@ -30,7 +30,7 @@ def entry(
     return {
         "frames": [
             {"name": "wrapper", "filename": "/env/torch/distributed/c10d_logger.py", "line": 83},
-            {"name": "<module>", "filename": "/home/user/train.py", "line": line},
+            {"name": "<module>", "filename": "/job/train.py", "line": line},
         ],
         "record_id": number,
         "pg_id": int(group[0]),
