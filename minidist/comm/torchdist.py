@@ -684,6 +684,8 @@ class TorchComm(Comm):
     All ranks of the group make it, and several in the same order. Over gloo it raises PeerLost when the other side is
     dead, and RankMissing when it does not come in time. Over NCCL the host does not wait for values: nobody is told of
     a death but by torchrun, which ends the other ranks, or by NCCL's watchdog, which ends the process after `timeout`.
+    Under torchrun `from_env` gives it a `Watch` (flight.py): RankMissing then says where the other ranks are, and over NCCL
+    a call that takes longer is told on standard error before the watchdog ends the process.
     """
 
     members: tuple[int, ...]
