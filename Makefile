@@ -79,7 +79,7 @@ release:
 
 bench: $(VENV)/.course
 	set -e; for name in all_reduce start world data_parallel tensor pipeline pipedream zero remat \
-		fuse amp optim slow_link simulate; do \
+		fuse compiled amp optim slow_link simulate; do \
 		$(BIN)/python -m benchmarks.$$name; done
 
 proof: $(VENV)/.test

@@ -105,7 +105,14 @@ def train(comm, model: Transformer, grid: Grid, steps: int = 2) -> list[Times]:
 
     All ranks begin a step together, after a barrier.
     """
-    mesh = Mesh(comm, dp=grid.data, pp=grid.pipeline, tp=grid.tensor)
+    others = {}
+    if grid.expert > 1:
+        others["ep"] = grid.expert
+    if grid.context_ranks > 1:
+        others["cp"] = grid.context_ranks
+    data = grid.data // grid.expert
+    mesh = Mesh(comm, dp=data, pp=grid.pipeline, tp=grid.tensor, **others)
+    routing = dict(experts=model.experts, top_k=model.top_k) if model.experts else {}
     masters = grid.precision == "bf16"
     # the form of the model is `parallelize`'s alone, which lets go of it
     engine = parallelize(
@@ -119,6 +126,7 @@ def train(comm, model: Transformer, grid: Grid, steps: int = 2) -> list[Times]:
             attention="sdpa" if grid.attention == "fused" else "explicit",
             device="meta",
             dtype=torch.float32 if masters else torch.bfloat16,
+            **routing,
         ),
         mesh,
         partial(adamw, lr=1e-3, foreach=True),

@@ -20,3 +20,13 @@ def decide(x: Tensor, on_meta: bool | int | float) -> bool | int | float:
             f"one number decides, not {x.numel()}: reduce {tuple(x.shape)} to 1 element first"
         )
     return on_meta if x.is_meta else x.item()
+
+
+def decide_all(x: Tensor, on_meta: list) -> list:
+    """The numbers of `x`, (k,), as Python's; `on_meta`, k of them, where it has no values. One synchronization for all.
+
+    Raises ValueError where `on_meta` has another number of them.
+    """
+    if x.shape != (len(on_meta),):
+        raise ValueError(f"{len(on_meta)} numbers stand for {tuple(x.shape)} on the meta device")
+    return on_meta if x.is_meta else x.tolist()

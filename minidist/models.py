@@ -3,6 +3,7 @@
     mlp                    linear layers with ReLU between them
     gpt, TransformerLayer  a GPT-2, and one of its layers alone; by options what came later
     rotated                queries and keys turned by their positions
+    Experts, Router        many MLPs in place of one, of which each token passes a few
     resnet                 a convolutional network with batch norm
     sequence               a GPT as nn.Sequential of its parts, to be cut into stages
     seeded_, materialize_  initial values that do not depend on how a model is split, of a whole and of its parts
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -22,10 +24,12 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from minidist import arguments
 from minidist.arguments import choice, flags, floating, number, whole
-from minidist.split import Cut, bounds, cuts
+from minidist.decide import decide_all
+from minidist.split import Cut, bounds, cuts, uneven
 
 # ------------------------------------------------------------
 # Initial values that do not depend on how a model is split.
@@ -167,7 +171,12 @@ class _Bare(nn.Module):
 
 
 class Linear(_Bare, nn.Linear):
-    """nn.Linear; on the device "meta" nothing is drawn."""
+    """nn.Linear; on the device "meta" nothing is drawn.  product: what multiplies; `train.fp8` puts another in its place."""
+
+    product: Callable[..., Tensor] = staticmethod(F.linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x, self.weight, self.bias)
 
 
 class Embedding(_Bare, nn.Embedding):
@@ -176,6 +185,10 @@ class Embedding(_Bare, nn.Embedding):
 
 class LayerNorm(_Bare, nn.LayerNorm):
     """nn.LayerNorm; on the device "meta" nothing is filled."""
+
+
+class RMSNorm(_Bare, nn.RMSNorm):
+    """nn.RMSNorm; on the device "meta" nothing is filled."""
 
 
 class Conv2d(_Bare, nn.Conv2d):
@@ -190,7 +203,7 @@ class BatchNorm2d(_Bare, nn.BatchNorm2d):
 # Rotary positions: queries and keys are turned by an angle that grows with their position.
 #
 # Of a head of size D, numbers 2i and 2i+1 are a point of the plane. At position t it is turned by t·θᵢ with
-# θᵢ = 10,000^(−2i/D):
+# θᵢ = θ^(−2i/D), where θ is 10,000:
 #
 #     (a, b) → (a·cos tθᵢ − b·sin tθᵢ, a·sin tθᵢ + b·cos tθᵢ)        as complex numbers: z → z·exp(i·tθᵢ)
 #
@@ -198,12 +211,16 @@ class BatchNorm2d(_Bare, nn.BatchNorm2d):
 # 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", section 3.2.
 
 
-def rotated(x: Tensor) -> Tensor:
-    """Queries or keys (…, T, D), of positions 0 … T−1, each turned by its position; angles in float32 at least."""
+def rotated(x: Tensor, theta: float = 10_000.0, places: Tensor | None = None) -> Tensor:
+    """Queries or keys (…, T, D), each turned by its position, one of `places` (T), 0 … T−1 unless given.
+
+    Angles are in float32 at least.
+    """
     T, size = x.shape[-2:]
+    places = torch.arange(T, device=x.device) if places is None else places
     exact = torch.promote_types(x.dtype, torch.float32)
-    speeds = 10_000.0 ** (-torch.arange(0, size, 2, dtype=exact, device=x.device) / size)  # (D/2)
-    angles = torch.arange(T, dtype=exact, device=x.device)[:, None] * speeds  # (T, D/2)
+    speeds = theta ** (-torch.arange(0, size, 2, dtype=exact, device=x.device) / size)  # (D/2)
+    angles = places.to(exact)[:, None] * speeds  # (T, D/2)
     cos, sin = angles.cos(), angles.sin()
     a, b = x.unflatten(-1, (size // 2, 2)).unbind(-1)  # each (…, T, D/2)
     return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2).to(x.dtype)
@@ -240,7 +257,8 @@ def mlp(
 #
 # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3. Parameters:
 # L(12H² + 13H) + (V + T)H + 2H with the projection tied to the token embedding. What came later are options: fewer heads
-# of keys and values, rotary positions in place of added ones, an MLP with a gate.
+# of keys and values, rotary positions in place of added ones, an MLP with a gate, norms that do not shift. All of them
+# together are a LLaMA (Touvron et al. 2023, section 2.2).
 
 
 class Dropout(nn.Module):
@@ -265,8 +283,11 @@ class Attention(nn.Module):
     """Causal attention with `heads` heads. attention: "sdpa", one fused operator, or "explicit", every step seen.
 
     kv_heads: keys and values have fewer heads, each for heads/kv_heads queries (Ainslie et al. 2023, "GQA").
-    rotary: queries and keys are turned by their positions (see `rotated`).
+    rotary: queries and keys are turned by their positions; theta: how fast (see `rotated`).  bias: of qkv and proj.
+    places: how many tokens there are -> their positions; a rank may have others than the first.
     """
+
+    places: Callable = staticmethod(torch.arange)
 
     def __init__(
         self,
@@ -276,6 +297,8 @@ class Attention(nn.Module):
         attention: str = "sdpa",
         kv_heads: int | None = None,
         rotary: bool = False,
+        theta: float = 10_000.0,
+        bias: bool = True,
         **like,
     ):
         super().__init__()
@@ -283,7 +306,7 @@ class Attention(nn.Module):
         heads = whole(heads, "attention has at least 1 head", 1)
         groups = heads if kv_heads is None else kv_heads
         groups = whole(groups, "attention has at least 1 head of keys and values", 1)
-        flags(rotary=rotary)
+        flags(rotary=rotary, bias=bias)
         if hidden % heads:
             raise ValueError(f"{heads} heads do not split hidden = {hidden}: it is not a multiple")
         if heads % groups:
@@ -301,8 +324,9 @@ class Attention(nn.Module):
         self.groups = groups
         self.kind = attention
         self.rotary = rotary
-        self.qkv = Linear(hidden, groups * self.rows, **like)
-        self.proj = Linear(hidden, hidden, **like)
+        self.theta = number(theta, "theta, of rotary positions, is at least 1", 1)
+        self.qkv = Linear(hidden, groups * self.rows, bias, **like)
+        self.proj = Linear(hidden, hidden, bias, **like)
         self.weights_dropout = Dropout(dropout)
         self.dropout = Dropout(dropout)
 
@@ -317,13 +341,15 @@ class Attention(nn.Module):
         rows = rows.permute(0, 2, 3, 1, 4)  # (B, groups, queries + 2, T, H/a)
         q, k, v = rows.split((self.queries, 1, 1), 2)
         if self.rotary:
-            q, k = rotated(q), rotated(k)
-        # 3 × (B, a, T, H/a)
-        q, k, v = (x.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for x in (q, k, v))
+            places = self.places(q.shape[-2], device=x.device)
+            q, k = rotated(q, self.theta, places), rotated(k, self.theta, places)
+        q, k, v = (x.flatten(1, 2) for x in (q, k, v))  # (B, a, T, H/a), twice (B, groups, T, H/a)
         y = self.weights_dropout.drawing(self.attend, q, k, v)
         return self.dropout(self.proj(y.transpose(1, 2).flatten(2)))  # (B, T, H)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, a, T, H/a)
+        # each head of keys and values, once for each head of queries that it serves
+        k, v = (x[:, :, None].expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for x in (k, v))
         return (self.explicit if self.kind == "explicit" else self.fused)(q, k, v)
 
     def explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -356,7 +382,7 @@ class SwiGLU(nn.Module):
 class MLP(nn.Module):
     """Two linear layers with F features between them and GELU ("none": exact, or "tanh"); gated: SwiGLU instead.
 
-    ffn: F, 4H if not given. With a gate 8H/3 makes as many parameters as 4H without.
+    ffn: F, 4H if not given. With a gate 8H/3 makes as many parameters as 4H without.  bias: of both.
     """
 
     def __init__(
@@ -366,25 +392,200 @@ class MLP(nn.Module):
         gelu: str = "tanh",
         ffn: int | None = None,
         gated: bool = False,
+        bias: bool = True,
         **like,
     ):
         super().__init__()
-        flags(gated=gated)
+        flags(gated=gated, bias=bias)
         choice(gelu, "gelu", ("tanh", "none"))
         self.ffn = 4 * hidden if ffn is None else whole(ffn, "an MLP has at least 1 feature", 1)
-        self.fc = Linear(hidden, (1 + gated) * self.ffn, **like)
+        self.fc = Linear(hidden, (1 + gated) * self.ffn, bias, **like)
         self.act = SwiGLU() if gated else nn.GELU(gelu)
-        self.proj = Linear(self.ffn, hidden, **like)
+        self.proj = Linear(self.ffn, hidden, bias, **like)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         return self.dropout(self.proj(self.act(self.fc(x))))  # fc: (B, T, F), gated (B, T, 2F)
 
 
-class TransformerLayer(nn.Module):
-    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters unless the last four arguments change it.
+# ------------------------------------------------------------
+# Experts: E MLPs in place of one, of which each token passes k. Parameters grow with E, the work of a token with k alone.
+#
+#     p = softmax(W·x)                   of a token, (E), in float32 at least: the router
+#     chosen                             the k experts with the largest p; of equal ones the first
+#     y = Σ gate_e·expert_e(x)           over those chosen; gate_e = p_e for k = 1, else p_e/Σ p over the k
+#
+# For k = 1 a gate divided by itself would be 1, and the loss would teach the router nothing. Sources: Shazeer et al. 2017,
+# "Outrageously Large Neural Networks", section 2 (there with noise); Fedus et al. 2021, "Switch Transformers", section 2.1,
+# for k = 1; Lepikhin et al. 2020, "GShard", section 2.2, for experts in every second layer.
+#
+# Capacity. An expert takes at most C = ⌈c·k·T/E⌉ tokens of a sample, in the order of the tokens; a choice that comes later
+# is dropped: its summand is missing, the other gates stay as they are, and a token without any goes on by the residual
+# alone. C counts by sample (GShard's "group"), not over a rank's samples, nor over all ranks: so what is dropped does not
+# depend on how a batch is cut into micro-batches and ranks, and no message is needed to know it. It costs more drops than
+# a count over many samples, whose peaks even out. In the order of tokens, all k choices of one before the next token, no
+# token hangs on a later one (GShard seats all first choices first, whose later ones take places of earlier second ones).
+#
+# Two losses keep the router in order. They add a gradient, times `loss_scale`; the model's output is what it is without.
+#
+#     balance    E·Σ_e f_e·P_e of a sample, mean over samples; 1 where all is even. f_e: the part of its k·T choices that
+#                are e, before drops, a constant; P_e = mean p_e. Its gradient: d/dp_e = E·f_e/T. Fedus, section 2.2
+#     z          mean over tokens of (log Σ exp of the logits)²: keeps logits small. Zoph et al. 2022, "ST-MoE", section 3
+#
+# As means over samples both are the same whoever holds which samples: a weighted average over ranks is exact.
 
-    kv_heads, ffn, gated, rotary: as for `Attention` and `MLP`.
+
+ROUTING = ("top_k", "capacity", "balance", "z")
+"""The options of a Router."""
+
+
+class AddedLoss(torch.autograd.Function):
+    """`x` as it is; backward gives `loss` the gradient `layer.loss_scale`, as if it were added to what is trained on."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, loss: Tensor, layer: nn.Module) -> Tensor:
+        ctx.layer, ctx.one = layer, torch.ones_like(loss)
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        return grad, ctx.one * ctx.layer.loss_scale, None
+
+
+class Router(Linear):
+    """Which k of E experts each token of (B, T, H) goes to.
+
+    Returns choices (B, T, k), numbers of experts, E for one that was dropped; gates (B, T, k); and the added loss.
+    capacity: the factor c; None: nothing is dropped.  balance, z: factors of the two losses.
+    Raises ValueError for a k that is not in 1 … E, and for factors below 0.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        experts: int,
+        top_k: int = 2,
+        capacity: float | None = None,
+        balance: float = 0.01,
+        z: float = 0.001,
+        **like,
+    ):
+        experts = whole(experts, "a layer has at least 1 expert", 1)
+        self.top_k = whole(top_k, "a token goes to at least 1 expert", 1)
+        if top_k > experts:
+            raise ValueError(f"a token cannot go to {top_k} of {experts} experts")
+        if capacity is not None and not number(capacity, "a capacity factor is above 0", 0):
+            raise ValueError(f"a capacity factor is above 0, not {capacity}")
+        self.capacity = capacity
+        self.balance = number(balance, "the factor of the balance loss is at least 0", 0)
+        self.z = number(z, "the factor of the z-loss is at least 0", 0)
+        super().__init__(hidden, experts, bias=False, **like)
+
+    def forward(  # type: ignore[override]  # nn.Linear returns one tensor
+        self, x: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:  # (B, T, H)
+        exact = torch.promote_types(x.dtype, torch.float32)
+        # in 16 bits, to which an autocast would lower it, near experts become equal: Fedus et al. 2021, section 2.4
+        with torch._C.DisableTorchFunction():
+            logits = F.linear(x.to(exact), self.weight.to(exact))  # (B, T, E)
+        p = logits.softmax(-1)
+        # torch.topk does not say which of equal ones it takes
+        p_sorted, order = p.sort(dim=-1, descending=True, stable=True)
+        gates, choices = p_sorted[..., : self.top_k], order[..., : self.top_k]  # (B, T, k)
+        if self.top_k > 1:
+            gates = gates / gates.sum(-1, keepdim=True)
+        experts = torch.arange(self.out_features, device=x.device)
+        chosen = choices[..., None] == experts  # (B, T, k, E)
+        frequency = chosen.to(exact).mean((1, 2))  # (B, E)
+        balance = self.out_features * (frequency * p.mean(1)).sum(-1).mean()
+        z = logits.logsumexp(-1).square().mean()
+        if self.capacity is not None:
+            choices = choices.where(self.seated(chosen), self.out_features)
+        return choices, gates, self.balance * balance + self.z * z
+
+    def seats(self, tokens: int) -> int:
+        """C, of each expert in a sample of so many tokens."""
+        assert self.capacity is not None
+        return math.ceil(self.capacity * self.top_k * tokens / self.out_features)
+
+    def seated(self, chosen: Tensor) -> Tensor:
+        """Which choices find a seat, (B, T, k). chosen: (B, T, k, E), True at the expert of each."""
+        before = chosen.flatten(1, 2).cumsum(1).view_as(chosen) - chosen.long()
+        return (before * chosen).sum(-1) < self.seats(chosen.shape[1])
+
+
+class Experts(nn.Module):
+    """(B, T, H) to (B, T, H): the sum of each token's experts, by their gates.
+
+    router; experts: the MLPs by number, "0", "1", …, of which a rank may hold some (`parallel.experts`).
+    loss_scale: what the loss of these samples is multiplied by before backward, 1 unless somebody says so: the router's
+    two losses are, too.  counts: tokens that went to each expert in the last forward;  loss: the added loss of it.
+    """
+
+    def __init__(self, router: Router, experts: Mapping[str, nn.Module]):
+        super().__init__()
+        self.router = router
+        self.experts = nn.ModuleDict(experts)
+        self.loss_scale: float | Tensor = 1.0
+        self.counts: list[int] = []
+        self.loss: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
+        choices, gates, loss = self.router(x)
+        k, E = self.router.top_k, self.router.out_features
+        flat = choices.flatten()  # (B·T·k): the choices, token by token
+        self.counts = decide_all(
+            (flat == torch.arange(E, device=x.device)[:, None]).sum(1), on_meta=self._even(x)
+        )
+        # by expert, then by token; those that were dropped come last, and are left out
+        order = flat.argsort(stable=True)[: sum(self.counts)]
+        rows = x.flatten(0, 1)[order // k]  # (R, H)
+        results = self.compute(rows, self.counts)  # (R, H)
+        summands = results.new_zeros(flat.numel(), x.shape[-1]).index_copy(0, order, results)
+        summands = summands.unflatten(0, choices.shape)  # (B, T, k, H)
+        self.loss = loss.detach()
+        return AddedLoss.apply((summands * gates.to(summands.dtype)[..., None]).sum(2), loss, self)
+
+    @property
+    def idle(self) -> int:
+        """Parameters of experts that a token does not pass, all ranks together."""
+        one = sum(p.numel() for p in next(iter(self.experts.values())).parameters())
+        return (self.router.out_features - self.router.top_k) * one
+
+    def compute(self, rows: Tensor, counts: list[int]) -> Tensor:
+        """What the experts make of their rows: (R, H) to (R, H), counts[e] rows for expert e, one expert after the other."""
+        parts = zip(self.experts.values(), rows.split(counts), strict=True)
+        return torch.cat([expert(part) for expert, part in parts])
+
+    def _even(self, x: Tensor) -> list[int]:
+        """Counts where there are no values: as even as can be."""
+        B, T, _ = x.shape
+        router = self.router
+        total = B * T * router.top_k
+        if router.capacity is not None:
+            total = min(total, B * router.seats(T) * router.out_features)
+        return uneven(total, router.out_features)
+
+
+NORMS: dict[str, Any] = {"layer": LayerNorm, "rms": RMSNorm}
+
+
+def normalization(hidden: int, norm: str, eps: float, **like) -> LayerNorm | RMSNorm:
+    """The norm of a layer's input, (…, H) to (…, H): "layer" of variance and mean, "rms" of the mean square alone.
+
+    "rms" has a scale and no shift: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization". eps: added below the
+    root.
+    """
+    kind = NORMS[choice(norm, "norm", NORMS)]
+    return kind(hidden, number(eps, "eps, below the root of a norm, is at least 0", 0), **like)
+
+
+class TransformerLayer(nn.Module):
+    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters unless an argument from kv_heads on changes it.
+
+    kv_heads, ffn, gated, rotary, theta, bias: as for `Attention` and `MLP`.  norm, eps: as for `normalization`.
+    experts: so many MLPs in place of one, with the options of `Router`, top_k, capacity, balance, z.
     dtype, device: as for any module of torch, e.g. GPT-3's layer `TransformerLayer(12288, 96, device="meta")`.
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
     """
@@ -402,13 +603,25 @@ class TransformerLayer(nn.Module):
         ffn: int | None = None,
         gated: bool = False,
         rotary: bool = False,
+        theta: float = 10_000.0,
+        bias: bool = True,
+        norm: str = "layer",
+        eps: float = 1e-5,
+        experts: int | None = None,
+        **routing,
     ):
         super().__init__()
         like: dict[str, Any] = dict(dtype=dtype, device=device)
-        self.norm_1 = LayerNorm(hidden, **like)
-        self.attention = Attention(hidden, heads, dropout, attention, kv_heads, rotary, **like)
-        self.norm_2 = LayerNorm(hidden, **like)
-        self.mlp = MLP(hidden, dropout, gelu, ffn, gated, **like)
+        self.norm_1 = normalization(hidden, norm, eps, **like)
+        self.attention = Attention(
+            hidden, heads, dropout, attention, kv_heads, rotary, theta, bias, **like
+        )
+        self.norm_2 = normalization(hidden, norm, eps, **like)
+        make_mlp = partial(MLP, hidden, dropout, gelu, ffn, gated, bias, **like)
+        self.mlp: nn.Module = make_mlp()
+        if experts is not None:
+            router = Router(hidden, experts, **routing, **like)
+            self.mlp = Experts(router, {str(e): make_mlp() for e in range(experts)})
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         x = x + self.attention(self.norm_1(x))
@@ -417,6 +630,8 @@ class TransformerLayer(nn.Module):
 
 class GPT(nn.Module):
     """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values, and says the options."""
+
+    places: Callable = staticmethod(torch.arange)  # as in `Attention`
 
     def __init__(
         self,
@@ -430,6 +645,9 @@ class GPT(nn.Module):
         dtype: torch.dtype | None = None,
         device: str | None = None,
         rotary: bool = False,
+        norm: str = "layer",
+        eps: float = 1e-5,
+        experts: int | None = None,
         **options,
     ):
         super().__init__()
@@ -446,11 +664,28 @@ class GPT(nn.Module):
         self.tokens = Embedding(vocab, hidden, **like)
         self.positions = None if rotary else Embedding(self.context, hidden, **like)
         self.dropout = Dropout(dropout)
+        if experts is not None and layers < 2:
+            raise ValueError(f"every second layer has experts, and a GPT of {layers} has none")
+        routing = {key: options.pop(key) for key in ROUTING if key in options}
+        if routing and experts is None:
+            raise ValueError(
+                f"{', '.join(routing)}: of a router, and there is none without experts"
+            )
         self.layers = nn.ModuleList(
-            TransformerLayer(hidden, heads, dropout, rotary=rotary, **options, **like)
-            for _ in range(layers)
+            TransformerLayer(
+                hidden,
+                heads,
+                dropout,
+                rotary=rotary,
+                norm=norm,
+                eps=eps,
+                **options,
+                **(dict(experts=experts) | routing if i % 2 and experts is not None else {}),
+                **like,
+            )
+            for i in range(layers)
         )
-        self.norm = LayerNorm(hidden, **like)
+        self.norm = normalization(hidden, norm, eps, **like)
         self.head = None if tied else Linear(hidden, vocab, bias=False, **like)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (B, T)
@@ -466,7 +701,7 @@ class GPT(nn.Module):
             raise ValueError(f"{T} tokens do not fit into a context of {self.context}")
         x = self.tokens(tokens)
         if self.positions is not None:
-            x = x + self.positions(torch.arange(T, device=tokens.device))
+            x = x + self.positions(self.places(T, device=tokens.device))
         return self.dropout(x)
 
     def project(self, x: Tensor) -> Tensor:
@@ -490,7 +725,9 @@ def gpt(
     The options are: dropout, a share from 0 to 1. tied: the projection to the vocabulary is the token embedding (True).
     attention: "sdpa" or "explicit". gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer.
     ffn: features of the MLP, 4H if not given. gated: it is SwiGLU. rotary: positions turn queries and keys, and are not
-    added to the embedding. dtype: of the parameters.
+    added to the embedding; theta: how fast. bias: linear layers have one. norm: "layer" or "rms". eps: of norms. experts: so
+    many MLPs in every second layer, with the options of a Router: top_k, the experts of a token, 2; capacity, the factor of
+    what one takes; balance, z, of its losses. dtype: of the parameters.
     GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; the model, for more than
     `context` tokens.
@@ -518,6 +755,8 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 class SequenceEmbedding(nn.Module):
     """The first part: token numbers (B, T) to (B, T, H). ValueError for more than `context` tokens."""
+
+    places: Callable = staticmethod(torch.arange)  # as in `Attention`
 
     def __init__(self, model: GPT):
         super().__init__()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,11 @@ from .checkpoint.reshard import Piece, Saved
 from .collectives import all_reduce_, broadcast_
 from .comm.base import Comm
 from .comm.mesh import Mesh
+from .decide import decide
 from .models import (
     GPT,
     Attention,
+    Experts,
     Head,
     SequenceEmbedding,
     TransformerLayer,
@@ -39,7 +41,16 @@ from .models import (
     sequence,
 )
 from .parallel.compress import Compression
+from .parallel.context import (
+    WAYS,
+    all_tokens,
+    check_chunks,
+    context_parallel_,
+    order_of,
+    own_tokens,
+)
 from .parallel.data import DataParallel
+from .parallel.experts import ExpertDataParallel, repeated, share_experts_
 from .parallel.pipeline import Pipeline, by_parameters, forward, micro_batches, partition, shares
 from .parallel.reducer import share
 from .parallel.schedules import (
@@ -60,6 +71,7 @@ from .parallel.vocab import TensorEmbedding, TensorHead, VocabEmbedding, vocab_c
 from .parallel.zero import FullySharded, ShardedOptimizer
 from .split import uneven
 from .train.amp import HALVES, LEVELS, LossScaler, Masters, autocast
+from .train.fp8 import GRAINS, eight_bits_
 from .train.norm import clip_grad_norm_, counted
 from .train.optim import bias_or_norm
 from .train.remat import checkpoint
@@ -72,6 +84,8 @@ from .train.selective import ATTENTION, selective
 #     arranged      a schedule, and the pipeline that it is for
 #     stage_chunks  the parts of the model that this stage holds; serial_name: what its parameters are called in the model
 #     forms         how a layer's activations are kept: all, without attention's scores, the layer's input alone
+#     narrow_       which products are in 8 bits
+#     Sharing       who has other tokens, who holds the same, over whom ZeRO divides
 #     averaged      who averages the gradients, and the optimizer
 #
 # Parameters are in two groups, the same two on every mesh, so that an optimizer's state fits wherever it is loaded.
@@ -137,11 +151,25 @@ def checked_maker(optimizer: Make) -> Make:
 
 
 def refuse(
-    model: GPT, shape: Shape, recompute: str, amp: str, half: torch.dtype, zero: int, compression
+    model: GPT,
+    shape: Shape,
+    recompute: str,
+    amp: str,
+    half: torch.dtype,
+    zero: int,
+    compression,
+    dp: int = 1,
+    replicas: int = 1,
 ) -> None:
     """ValueError for an option that there is not, and for two that contradict each other."""
     if whole(zero, "ZeRO has the stages 0 to 3") not in range(4):
         raise ValueError(f"ZeRO has the stages 0 to 3, not {zero}")
+    if whole(replicas, "of ZeRO's shards there is at least 1 replica", 1) > 1 and zero != 3:
+        raise ValueError(
+            f"replicas={replicas} are of ZeRO 3's shards (hybrid sharding), and this is ZeRO {zero}"
+        )
+    if dp % replicas:
+        raise ValueError(f"{replicas} replicas of the shards do not divide {dp} data ranks")
     choice(recompute, "recompute", RECOMPUTE)
     choice(amp, "amp", LEVELS)
     if half not in HALVES:
@@ -178,6 +206,20 @@ def refuse(
         )
 
 
+def refuse_context(model: GPT, cp: int, way: str, recompute: str) -> None:
+    """ValueError for a way of context parallelism that there is not, and for what does not go with `cp` ranks of it."""
+    choice(way, "context_parallel", WAYS)
+    if cp > 1 and model.dropout.p:
+        raise ValueError(
+            f"context parallelism drops no weights of attention: take dropout=0, not {model.dropout.p} with cp={cp}"
+        )
+    if cp > 1 and recompute == "selective":
+        raise ValueError(
+            f"recompute='selective' computes attention's scores again, and with cp={cp} they are never kept: "
+            "take recompute='full', or 'none'"
+        )
+
+
 def stage_chunks(
     parts: Sequence[nn.Module], cuts: Sequence[tuple[int, int]], shape: Shape, stage: int
 ) -> nn.ModuleList:
@@ -211,6 +253,53 @@ def serial_name(name: str, in_model: Mapping[str, str]) -> str:
     return in_model[part]
 
 
+class Sharing(NamedTuple):
+    """Who shares what with this rank. Others have other tokens; of them those on ep have other experts, too.
+
+    tokens     all that have other tokens, of other samples or, on cp, of the same ones    dp × ep × cp
+    data       those of them that hold the same parameters                                 dp × cp
+    shards     those over which ZeRO divides states, and replicas, which have the same part: data, and none,
+               but for hybrid sharding
+    norm       hold the model once, so that their gradients make a norm
+
+    data 0 1 2 3 with 2 replicas      shards 0 1 │ 2 3, neighbours in a node      replicas 0 2 │ 1 3, between nodes
+    """
+
+    tokens: Comm
+    data: Comm
+    shards: Comm
+    replicas: Comm | None
+    norm: Comm
+
+    @classmethod
+    def of(cls, mesh: Mesh, zero: int, replicas: int) -> Sharing:
+        """On a mesh, at this stage of ZeRO; on all ranks, no message."""
+        data = along(mesh, "dp", "cp")
+        apart = along(mesh, "dp", "ep", "cp"), data
+        if replicas == 1:
+            return cls(*apart, data, None, mesh.comm if zero else along(mesh, "pp", "ep", "tp"))
+        n = data.size // replicas
+        # of each rank of the mesh, its place among those that hold the same
+        groups = mesh.grid.colors(*(axis for axis in ("dp", "cp") if axis in mesh.grid.sizes))
+        places = [groups[:rank].count(group) for rank, group in enumerate(groups)]
+        return cls(
+            *apart,
+            data.split([d // n for d in range(data.size)]),
+            data.split([d % n for d in range(data.size)]),
+            mesh.comm.split([place // n for place in places]),
+        )
+
+
+def along(mesh: Mesh, *axes: str) -> Comm:
+    """This rank and those along the axes, of these, that the mesh has."""
+    return mesh.group(*(axis for axis in axes if axis in mesh.grid.sizes))
+
+
+def batch_ranks(mesh: Mesh) -> Comm:
+    """The ranks among which a batch is divided: along dp, and along ep where the mesh has it."""
+    return along(mesh, "dp", "ep")
+
+
 def forms(module: nn.Module, recompute: str) -> None:
     """Each layer of `module` keeps for backward what `recompute` leaves it; see `RECOMPUTE`."""
     form = {"full": checkpoint, "selective": selective(ATTENTION)}.get(recompute)
@@ -219,6 +308,13 @@ def forms(module: nn.Module, recompute: str) -> None:
     for layer in module.modules():
         if isinstance(layer, TransformerLayer):
             layer.forward = partial(form, layer.forward)  # type: ignore[method-assign]  # its own
+
+
+def narrow_(module: nn.Module, grain: str, tokens: Comm) -> None:
+    """The products of each layer of `module` in 8 bits, those of embedding and head as they were."""
+    for layer in module.modules():
+        if isinstance(layer, TransformerLayer):
+            eight_bits_(layer, grain, tokens)
 
 
 def parameter_groups(
@@ -236,24 +332,64 @@ def averaged(
     module: nn.ModuleList,
     groups: list[dict],
     tied: Mapping[str, Tensor],
-    comm: Comm,
+    sharing: Sharing,
     zero: int,
     masters: bool,
     make: Make,
     compression,
-) -> tuple[Optimizer, nn.Module | Optimizer]:
-    """The optimizer, and who averages gradients over `comm`: a DataParallel, the optimizer, or `module` itself."""
+) -> tuple[Optimizer, Any]:
+    """The optimizer, and who averages gradients: a DataParallel (with ep two), the optimizer, or `module` itself."""
     if zero in (1, 2):
         wide = torch.float32 if masters else None
-        optimizer = ShardedOptimizer(groups, make, comm, zero, wide, tied=list(tied.values()))
+        optimizer = ShardedOptimizer(
+            groups, make, sharing.data, zero, wide, tied=list(tied.values())
+        )
         return optimizer, optimizer
-    data = DataParallel(module, comm, compression=compression) if zero == 0 else module
+    data: Any = module
+    if sharing.tokens.size > sharing.data.size:
+        data = ExpertDataParallel(module, sharing.tokens, sharing.data)
+    elif zero == 0:
+        data = DataParallel(module, sharing.data, compression=compression)
     return Masters(groups, make) if masters and zero == 0 else make(groups), data
 
 
 def seed_(mesh, seed: int) -> None:
-    """Random numbers: the same on all tensor ranks, others for each stage and each data rank."""
-    seed_group_(mesh.tp, ((seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + mesh.dp.rank) % 2**63)
+    """Random numbers: the same on all tensor ranks, others for each stage and each part of the batch.
+
+    Ranks of one context have the same: with more than one nothing is dropped, so none are drawn.
+    """
+    part = batch_ranks(mesh).rank
+    seed_group_(mesh.tp, ((seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + part) % 2**63)
+
+
+def check_experts(
+    model: GPT,
+    ep: int,
+    cp: int,
+    zero: int,
+    sequence_parallel: bool,
+    compression,
+    fp8: str | None = None,
+) -> None:
+    """ValueError for what experts do not go with. ep: ranks that share them out; cp: that share a sample's tokens."""
+    layers = [part for part in model.modules() if isinstance(part, Experts)]
+    if ep > 1 and not layers:
+        raise ValueError(f"ep={ep} shares out experts, and this model has none")
+    if layers and (sequence_parallel or cp > 1):
+        raise ValueError(
+            "sequence_parallel and context ranks divide the tokens of a sample, and a router counts whole "
+            f"samples: with experts take sequence_parallel=False and cp=1, not {sequence_parallel} and {cp}"
+        )
+    if layers and fp8 is not None:
+        raise ValueError(
+            f"fp8={fp8!r} agrees on scales among ranks with other tokens, and each expert has other ones: "
+            "with experts take fp8=None"
+        )
+    if ep > 1 and (zero or compression is not None):
+        raise ValueError(
+            f"ep={ep} averages whole gradients of experts and of the rest apart: take zero=0 and no compression, "
+            f"not zero={zero}, compression={compression!r}; or ep=1"
+        )
 
 
 # ------------------------------------------------------------
@@ -276,10 +412,13 @@ class Stages(Pipeline):
     """A pipeline whose parts compute within `around`, a context, and whose loss is scaled by `scaler`.
 
     quiet(action): a context for a backward.  after(): called when gradients of weights are there that came apart from
-    the inputs'.
+    the inputs'.  factor: of all losses of this rank.  parts: the share of each micro-batch in the batch, on every stage:
+    what a layer of experts adds to the loss counts as the loss does.
     """
 
     loss_fn: Callable  # on every stage
+    factor: float = 1.0
+    parts: Sequence[float] = ()
 
     def __init__(self, *args, scaler: LossScaler, around: AbstractContextManager, **kwargs):
         super().__init__(*args, **kwargs)
@@ -299,13 +438,24 @@ class Stages(Pipeline):
         with self.quiet(action):
             super().backward(action)
 
+    def _back(self, action: Action, half: Callable) -> None:
+        for part in self.chunks[action.chunk].modules():
+            if isinstance(part, Experts):
+                part.loss_scale = self.parts[action.micro] * self.scale
+        super()._back(action, half)
+
     def weight(self, action: Action) -> None:
         with self.quiet(action):
             super().weight(action)
         self.after()
 
+    @property
+    def scale(self) -> float:
+        """What a loss is multiplied by, beside its share of the batch."""
+        return self.scaler.get_scale() * self.factor
+
     def share(self, micro: int) -> float:
-        return super().share(micro) * self.scaler.get_scale()
+        return super().share(micro) * self.scale
 
     def actions(self, M: int) -> tuple[list[Action], bool]:
         """This stage's list, and whether backwards come in two halves, on any stage."""
@@ -318,7 +468,7 @@ class Stages(Pipeline):
 class Engine:
     """`parallelize` makes one. All ranks call the same methods, with their data rank's part of the batch.
 
-        loss = engine.step(x, y, max_norm=1.0)          # x, y: (b, T) token numbers, the same on its pp and tp ranks
+        loss = engine.step(x, y, max_norm=1.0)          # x, y: (b, T) token numbers, the same on its pp, cp and tp ranks
         loss = engine.evaluate(x, y)                    # the same without a backward
         logits = engine.logits(x)                       # (b, T, V) on every rank
 
@@ -327,7 +477,7 @@ class Engine:
 
     module: this rank's chunks.  optimizer: with two `param_groups`, for schedulers; the second has no weight decay.
     pieces(), load(saved): for `checkpoint`, on this mesh or another.  scaler, compression: whose state is saved
-    beside them.  rename(name): what a parameter of `module` is called in the whole model.
+    beside them.  rename(name): what a parameter of `module` is called in the whole model.  sharing: see `Sharing`.
     """
 
     def __init__(
@@ -341,6 +491,9 @@ class Engine:
         vocab: int,
         micro_batches: int,
         rename: Callable[[str], str],
+        sharing: Sharing,
+        cp: Comm,
+        order: str,
     ):
         self.module = module
         self.mesh = mesh
@@ -352,8 +505,10 @@ class Engine:
         self.rename = rename
         self.scaler, self.compression = pipeline.scaler, getattr(data, "compression", None)
         self._data: list[Any] = [data] if zero < 3 else list(module)  # who averages
-        # which ranks' gradients make a norm
-        self._replica = mesh.group("pp", "tp") if zero == 0 else mesh.comm
+        # who has other tokens of this rank's samples, and in which order
+        self.sharing = sharing
+        self._cp = cp
+        self._order = order
         self._overlaps = self._arrange(data)
 
     def _arrange(self, data) -> bool:
@@ -391,14 +546,26 @@ class Engine:
 
     def backward(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
         """Gradients of the mean loss of the batch of all data ranks. Returns that loss."""
-        for data in self._data:
-            data.weight = weight
-        losses = self.pipeline.step(self.micro_batches, x, y)
+        self.pipeline.parts = shares(micro_batches(x, self.micro_batches, "inputs"))
+        everyone = self.sharing.tokens
+        if everyone.size == self.sharing.data.size:
+            for data in self._data:
+                data.weight = weight
+        else:
+            # before backward: an expert's gradient is of all ranks' tokens
+            part = torch.as_tensor(share(everyone, weight), dtype=torch.float64)
+            self.pipeline.factor = everyone.size * decide(part, on_meta=1 / everyone.size)
+        losses = self.pipeline.step(self.micro_batches, self._own(x), self._own(y))
         if self.zero < 2 and not self._overlaps:
             self._data[0].average()
         return self._everywhere(
             torch.stack(losses) if losses else None, self.pipeline.shares, weight
         )
+
+    def _own(self, x: Tensor) -> Tensor:
+        """The tokens of this context rank: (b, T) → (b, T/cp). ValueError where ranks would have different numbers."""
+        check_chunks(x.shape[1], self._cp.size, self._order)
+        return own_tokens(x, self._cp, self._order)
 
     def _everywhere(
         self, losses: Tensor | None, shares: list[float], weight: float | None
@@ -408,19 +575,23 @@ class Engine:
         if losses is not None:
             if weight != 0:
                 mean = (losses.double() * losses.new_tensor(shares, dtype=torch.float64)).sum()
-            all_reduce_(self.mesh.dp, mean.mul_(share(self.mesh.dp, weight)))
+            everyone = self.sharing.tokens
+            all_reduce_(everyone, mean.mul_(share(everyone, weight)))
         return broadcast_(self.mesh.pp, mean, self.pipeline.end)
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale all gradients so that their norm over the whole model is at most `max_norm`. Returns what it was."""
-        repeated, tp = self.pipeline.ties.repeated, self.mesh.tp
+        tp = self.mesh.tp
+        elsewhere = {*self.pipeline.ties.repeated}
+        if self.sharing.tokens.size > self.sharing.data.size:
+            elsewhere.update(repeated(self.module, self.mesh.group("ep")))
         self.scaler.unscale_(self.optimizer)
         if isinstance(self.optimizer, ShardedOptimizer):
-            once = counted(self.module, tp, repeated)
-            return self.optimizer.clip_grad_norm_(max_norm, comm=self._replica, counted=once)
+            once = counted(self.module, tp, elsewhere)
+            return self.optimizer.clip_grad_norm_(max_norm, comm=self.sharing.norm, counted=once)
         if isinstance(self.optimizer, Masters):
             self.optimizer.gradients()
-        return clip_grad_norm_(self.module, max_norm, self._replica, tp, repeated)
+        return clip_grad_norm_(self.module, max_norm, self.sharing.norm, tp, elsewhere)
 
     def update(self, **kwargs) -> None:
         """`optimizer.step(**kwargs)`, unless fp16 has overflowed somewhere; drop the gradients."""
@@ -432,8 +603,9 @@ class Engine:
     def evaluate(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
         """The mean loss of a batch, as `backward` returns it, without dropout; nothing is kept."""
         count, losses = min(self.micro_batches, len(x)), []
-        targets = micro_batches(y, count, "targets")
-        for (part,), (target,) in zip(micro_batches(x, count, "inputs"), targets, strict=True):
+        targets = micro_batches(self._own(y), count, "targets")
+        inputs = micro_batches(self._own(x), count, "inputs")
+        for (part,), (target,) in zip(inputs, targets, strict=True):
             out = self._forward(part)
             if out is not None:
                 losses.append(self.pipeline.loss_fn(out, target))
@@ -442,9 +614,10 @@ class Engine:
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
         """Of all tokens of the vocabulary, (b, T, V), in float32 at least, on every rank; without dropout."""
-        out, pp = self._forward(x), self.mesh.pp
+        out, pp = self._forward(self._own(x)), self.mesh.pp
         if out is not None:
             out = gather_from(out, self.mesh.tp, -1, uneven(self.vocab, self.mesh.tp.size))
+            out = all_tokens(out, self._cp, x.shape[1], self._order)
         dtype = torch.promote_types(next(self.module.parameters()).dtype, torch.float32)
         whole = torch.empty(*x.shape, self.vocab, dtype=dtype, device=pp.device)
         return broadcast_(
@@ -488,9 +661,12 @@ def parallelize(
     recompute: str = "none",
     amp: str = "O0",
     half: torch.dtype = torch.bfloat16,
+    fp8: str | None = None,
     zero: int = 0,
+    replicas: int = 1,
     compression=None,
     seed: int = 0,
+    context_parallel: str = "zigzag",
 ) -> Engine:
     """`model` on the ranks of `mesh`, ready to train: the same losses and parameters as on one rank.
 
@@ -500,7 +676,12 @@ def parallelize(
     "gpipe", …: see `SCHEDULES`.  chunks: of each stage, which interleaved and zb_v want.
     cost: of the parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
-    amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
+    A mesh with the axis ep divides a batch among dp × ep ranks, and the experts of a model that has some over ep; that
+    goes with ZeRO 0. On the axis cp ranks share the tokens of a sample.  context_parallel: how their attention sees those
+    of the others, see `parallel.context.WAYS`.
+    amp, half: a level of `train.amp`, and its 16-bit dtype.  fp8: "tensor", "row" or "block", the layers' products are
+    in 8 bits with such scales (`train.fp8`).  zero: ZeRO's stage, over dp and cp.  replicas: hybrid sharding: ZeRO 3 over
+    neighbours alone, dp·cp/replicas of them, such as those of a node.  compression: see
     `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
     """
     if not isinstance(mesh, Mesh):
@@ -508,16 +689,29 @@ def parallelize(
             f"parallelize takes a Mesh, such as Mesh(comm, dp=2), not {type(mesh).__name__}"
         )
     known(model, optimizer, cost, sequence_parallel, seed)
+    if fp8 is not None:
+        choice(fp8, "fp8", GRAINS)
     schedule, shape = arranged(schedule, mesh.pp.size, micro_batches, chunks)
-    refuse(model, shape, recompute, amp, half, zero, compression)
+    cp, ep = along(mesh, "cp"), along(mesh, "ep")
+    sharded = mesh.dp.size * cp.size
+    refuse(model, shape, recompute, amp, half, zero, compression, sharded, replicas)
+    check_experts(model, ep.size, cp.size, zero, sequence_parallel, compression, fp8)
+    refuse_context(model, cp.size, context_parallel, recompute)
     whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
     rename = partial(serial_name, in_model=names(model))
     # of the serial model, so the same on all ranks
     parts = sequence(model)
     cuts = partition(cost(parts), shape.S * shape.v)
-    # 1 tensor, 2 vocabulary, 3 pipeline: what this rank holds is split, and gets its values; no other part does
+    # 1 tensor, 2 vocabulary, experts, context, 3 pipeline: what this rank holds is split, and gets its values; no other
+    # part does
     module = stage_chunks([*parts], cuts, shape, mesh.pp.rank)
     split_parts_(module, model, mesh.tp, sequence_parallel)
+    if ep.size > 1:
+        share_experts_(module, ep)
+    order = "contiguous"
+    if cp.size > 1:
+        order = order_of(context_parallel)
+        context_parallel_(module, cp, context_parallel)
     level = LEVELS[amp]
     # ZeRO 3 keeps the masters of 16-bit parameters in its shards
     dtype = half if level.half and not (zero == 3 and level.masters) else None
@@ -531,18 +725,22 @@ def parallelize(
     around = autocast(half) if level.lists else nullcontext()
     scaler = LossScaler(enabled=level.scaled and half == torch.float16, comm=mesh.comm)
     # 6 ZeRO or data parallel, 7 compression
+    sharing = Sharing.of(mesh, zero, replicas)
+    if fp8 is not None:
+        narrow_(module, fp8, sharing.tokens)
     if zero == 3:
         # a tied embedding is a block, so it is cut alike on both its stages
         blocks, compute = (TransformerLayer, VocabEmbedding), half if level.masters else None
         module = nn.ModuleList(
-            FullySharded(chunk, mesh.dp, compute, blocks=blocks) for chunk in module
+            FullySharded(chunk, sharing.shards, compute, blocks=blocks, replicas=sharing.replicas)
+            for chunk in module
         )
     tied = {}
     if tied_ends and mesh.pp.size > 1:
         held = {rename(name): p for name, p in module.named_parameters()}
         tied = {name: p for name, p in held.items() if name == TOKENS}
     groups, make = parameter_groups(module, rename, shapes), checked_maker(optimizer)
-    stepper, data = averaged(module, groups, tied, mesh.dp, zero, level.masters, make, compression)
+    stepper, data = averaged(module, groups, tied, sharing, zero, level.masters, make, compression)
     seed_(mesh, seed)
     pipeline = Stages(
         list(module),
@@ -555,4 +753,17 @@ def parallelize(
         scaler=scaler,
         around=around,
     )
-    return Engine(module, mesh, pipeline, stepper, zero, data, vocab, micro_batches, rename)
+    return Engine(
+        module,
+        mesh,
+        pipeline,
+        stepper,
+        zero,
+        data,
+        vocab,
+        micro_batches,
+        rename,
+        sharing,
+        cp,
+        order,
+    )

@@ -8,7 +8,7 @@ from torch.optim import AdamW
 from minidist.comm import World, launch
 from minidist.comm.mesh import Mesh
 from minidist.models import gpt, next_token_loss
-from minidist.parallelize import parallelize
+from minidist.parallelize import batch_ranks, parallelize
 from tests.largest import largest
 
 RUNS = {
@@ -58,8 +58,9 @@ def serial(shape, steps=STEPS, clip=CLIP):
 
 
 def mine(mesh, x):
-    """This data rank's part of a batch, the first ones larger."""
-    return x.tensor_split(mesh.dp.size)[mesh.dp.rank]
+    """This rank's part of a batch among data and expert ranks, the first ones larger."""
+    ranks = batch_ranks(mesh)
+    return x.tensor_split(ranks.size)[ranks.rank]
 
 
 def train(comm, grid, shape, options, steps=STEPS, clip=CLIP):
@@ -69,7 +70,7 @@ def train(comm, grid, shape, options, steps=STEPS, clip=CLIP):
     losses = []
     for step in range(steps):
         x, y = (mine(mesh, both).to(comm.device) for both in data(step))
-        weight = None if BATCH % mesh.dp.size == 0 else len(x)
+        weight = None if BATCH % batch_ranks(mesh).size == 0 else len(x)
         losses.append(engine.step(x, y, max_norm=clip, weight=weight).item())
     return losses, held(engine)
 

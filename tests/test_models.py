@@ -190,6 +190,17 @@ def test_grouped_queries_are_repeated_keys(rotary):
     assert (block(x) - block.proj(out)).abs().max() < 1e-13
 
 
+def test_the_root_of_the_mean_square_by_hand():
+    model = gpt(**GPT_SHAPE, norm="rms", eps=0.25, dtype=torch.float64)
+    norms = [m for m in model.modules() if isinstance(m, models.RMSNorm)]
+    assert len(norms) == 5 and not any(name.endswith("norm.bias") for name in model.state_dict())
+    x, scale = torch.tensor([3.0, 4.0], dtype=torch.float64), torch.tensor([2.0, 10.0])
+    norm = models.normalization(2, "rms", 0.25, dtype=torch.float64)
+    norm.weight.data.copy_(scale)
+    # √(25/2 + 1/4) = √12.75
+    assert norm(x).tolist() == pytest.approx([6 / 12.75**0.5, 40 / 12.75**0.5], rel=1e-12)
+
+
 @pytest.mark.parametrize("ffn", [None, 11])
 def test_swiglu_by_hand(ffn):
     block = TransformerLayer(8, 2, gated=True, ffn=ffn, dtype=torch.float64).mlp
@@ -206,11 +217,15 @@ def test_swiglu_by_hand(ffn):
         (dict(kv_heads=2, gated=True, ffn=20, rotary=True, tied=False), dict(positions=False)),
         (dict(ffn=20), {}),
         (dict(gated=True, rotary=True), dict(positions=False)),
+        (
+            dict(kv_heads=2, gated=True, ffn=20, rotary=True, bias=False, norm="rms"),
+            dict(positions=False),
+        ),
     ],
 )
 def test_parameters_with_options(options, model):
     """As the calculator counts them, which does not know this model."""
-    known = {key: value for key, value in options.items() if key != "rotary"}
+    known = {key: value for key, value in options.items() if key not in ("rotary", "norm")}
     counted = parameters(Transformer(**GPT_SHAPE, **known, **model))
     assert (
         sum(p.numel() for p in gpt(**GPT_SHAPE, **options, device="meta").parameters()) == counted
@@ -249,6 +264,12 @@ def test_bad_input():
         gpt(**GPT_SHAPE)(torch.zeros(1, 17, dtype=torch.long))
     with pytest.raises(ValueError, match="'sdpa' or 'explicit', not 'flash'"):
         GPT(**GPT_SHAPE, attention="flash")
+    with pytest.raises(ValueError, match="norm is one of 'layer', 'rms', not 'batch'"):
+        gpt(**GPT_SHAPE, norm="batch")
+    with pytest.raises(ValueError, match=r"eps.*at least 0, not -1"):
+        gpt(**GPT_SHAPE, eps=-1)
+    with pytest.raises(ValueError, match=r"theta.*at least 1, not 0"):
+        gpt(**GPT_SHAPE, rotary=True, theta=0)
 
 
 # ------------------------------------------------------------
@@ -449,6 +470,19 @@ def test_a_gpt_without_added_positions():
     one = model.layers[:1]  # one layer without positions: the last token sees a set
     out = [one[0](model.embed(tokens))[:, -1] for tokens in (x, swapped)]
     assert (out[0] - out[1]).abs().max() < 1e-12
+
+
+def test_another_speed():
+    x = torch.randn(9, 8, dtype=torch.float64)
+    a, b = rotated(x, 100.0)[5, 2:4], x[5, 2:4]
+    angle = 5 * 100.0 ** (-2 / 8)
+    cos, sin = math.cos(angle), math.sin(angle)
+    assert a.tolist() == pytest.approx(
+        [cos * b[0].item() - sin * b[1].item(), sin * b[0].item() + cos * b[1].item()], rel=1e-12
+    )
+    shape = ROTARY_SHAPE | dict(rotary=True)
+    tokens = torch.randint(0, 50, (2, 9))
+    assert (gpt(**shape)(tokens) - gpt(**shape, theta=100.0)(tokens)).abs().max() > 1e-4
 
 
 def test_odd_heads():

@@ -22,6 +22,7 @@ from minidist.parallelize import (
     stage_chunks,
 )
 from minidist.split import cuts
+from minidist.study.predict import zero_traffic
 from tests import parallelized
 from tests.largest import largest
 from tests.parallelized import (
@@ -41,8 +42,9 @@ from tests.parallelized import (
 
 EXPLICIT = SHAPE | dict(attention="explicit")
 UNTIED = MODERN | dict(tied=False)
+LLAMA = UNTIED | dict(bias=False, norm="rms", eps=1e-3, theta=100.0)
 
-# dp, pp, tp; the model; the options
+# dp, pp, tp, and cp if there is one; the model; the options
 CASES = {
     "one rank": ((1, 1, 1), SHAPE, dict(micro_batches=5)),
     "one rank, zero 3": ((1, 1, 1), MODERN, dict(zero=3, recompute="full")),
@@ -76,6 +78,42 @@ CASES = {
         dict(micro_batches=2, sequence_parallel=True, recompute="full"),
     ),
     "dp 7, zero 3": ((7, 1, 1), SHAPE, dict(zero=3)),
+    "cp 3": ((1, 1, 1, 3), SHAPE, {}),
+    "cp 2, heads": ((1, 1, 1, 2), MODERN, dict(context_parallel="heads")),
+    "dp 2, cp 3, uneven batches, zero 1": (
+        (5, 1, 1, 3),
+        MODERN,
+        dict(zero=1, context_parallel="contiguous"),
+    ),
+    "tp 2, cp 3": ((1, 1, 2, 3), SHAPE, dict(recompute="full")),
+    "dp 2, pp 2, cp 3, zero 2": (
+        (2, 2, 1, 3),
+        UNTIED,
+        dict(zero=2, micro_batches=2, context_parallel="heads"),
+    ),
+    "pp 2, tp 2, cp 2, zero 3": (
+        (1, 2, 2, 2),
+        MODERN | dict(context=12),
+        dict(zero=3, micro_batches=3, context_parallel="contiguous", recompute="full"),
+    ),
+    "dp 8, uneven, 2 replicas": ((8, 1, 1), SHAPE, dict(zero=3, replicas=2)),
+    "dp 4, 2 replicas, tp 2": ((4, 1, 2), UNTIED, dict(zero=3, replicas=2, sequence_parallel=True)),
+    "dp 4, pp 2, 2 replicas": (
+        (4, 2, 1),
+        SHAPE,
+        dict(zero=3, replicas=2, micro_batches=2, recompute="full"),
+    ),
+    "a LLaMA": (
+        (2, 2, 2),
+        LLAMA,
+        dict(micro_batches=2, zero=3, recompute="full", sequence_parallel=True),
+    ),
+    "dp 3, replicas alone": ((3, 1, 1), SHAPE, dict(zero=3, replicas=3)),
+    "dp 2, tp 2, cp 2, 2 replicas": (
+        (2, 1, 2, 2),
+        MODERN,
+        dict(zero=3, replicas=2, context_parallel="contiguous"),
+    ),
     "zero 0": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=0, schedule=gpipe)),
     "zero 1": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=1, recompute="full")),
     "zero 2": ((2, 2, 2), SHAPE, dict(micro_batches=3, zero=2, recompute="full")),
@@ -97,7 +135,9 @@ STEPS = 2  # the second has the first's states; a third is no other
 OUTSIDE = [
     ("processes", "dp 2, pp 2, zero 3, interleaved"),
     ("processes", "pp 2, tp 2"),
+    ("processes", "dp 4, pp 2, 2 replicas"),
     ("gloo", "pp 2, tp 2"),
+    ("processes", "tp 2, cp 3"),
 ]
 
 
@@ -107,8 +147,8 @@ def oracle(shape):
 
 
 def compare(run, name):
-    (dp, pp, tp), shape, options = CASES[name]
-    grid = dict(dp=dp, pp=pp, tp=tp)
+    sizes, shape, options = CASES[name]
+    grid = dict(zip(("dp", "pp", "tp", "cp"), sizes, strict=False))
     results = parallelized.RUNS[run](ranks(grid), train, grid, shape, options, STEPS)
     losses, params = oracle(tuple(shape.items()))
     loss, parameter = parallelized.gaps(results, losses, params)
@@ -124,6 +164,45 @@ def test_the_serial_run(name):
 @pytest.mark.parametrize(("run", "name"), OUTSIDE)
 def test_in_processes(run, name):
     compare(run, name)
+
+
+# ------------------------------------------------------------
+# Hybrid sharding: what lies between nodes is a shard's gradients, and nothing else.
+
+
+def backwards(comm, dp, replicas, count):
+    """One backward in so many micro-batches; how many elements this rank holds."""
+    mesh = Mesh(comm, dp=dp)
+    ours = engine(mesh, zero=3, replicas=replicas, micro_batches=count)
+    ours.backward(*(mine(mesh, both) for both in data(0)))
+    return sum(p.numel() for p in ours.module.parameters())
+
+
+@pytest.mark.parametrize(("s", "r"), [(2, 2), (3, 2), (2, 3), (1, 2)])
+def test_bytes_between_nodes(s, r, figure):
+    """Of a micro-batch more, which sends its gradients once more: in sum, as shards are not even."""
+    sent = []
+    for count in (1, 2):
+        run = World(s * r)
+        held_elements = run.run(backwards, s * r, r, count)
+        within = across = 0
+        for src in range(s * r):
+            for dst in range(s * r):
+                if src != dst:
+                    nbytes = run.trace.bytes_sent(link=(src, dst))
+                    within += nbytes * (src // s == dst // s)
+                    across += nbytes * (src // s != dst // s)
+        sent.append((within, across))
+    params = sum(p.numel() for p in gpt(**SHAPE, device="meta").parameters())
+    (within, across), n = [b - a for a, b in zip(*sent, strict=True)], s * r
+    expected = 8 * n * zero_traffic(3, params, s), 8 * n * zero_traffic(3, params, s, replicas=r)
+    figure(
+        f"{s} shards × {r} replicas: {across} bytes between nodes, {within} within, of all ranks"
+    )
+    assert (within, within + across) == expected
+    for first in range(0, n, s):  # each node has the model once
+        assert sum(held_elements[first : first + s]) == params
+        assert largest(held_elements) < params / s + 20
 
 
 # ------------------------------------------------------------
@@ -156,6 +235,7 @@ def look(comm, grid, shape, options):
     [
         (dict(pp=2, tp=3), dict(micro_batches=5)),
         (dict(dp=2, pp=2), dict(micro_batches=3, zero=3)),
+        (dict(pp=2, tp=2, cp=3), dict(micro_batches=2, zero=1)),
         (dict(dp=2, pp=2), dict(micro_batches=4, schedule=interleaved, chunks=2, zero=1)),
     ],
 )
@@ -212,7 +292,13 @@ def part_of(comm, first, then, folder):
 
 
 CUBE = dict(dp=2, pp=2, tp=2), dict(micro_batches=2, zero=2)
-ELSEWHERE = [({}, {}), (dict(pp=4), dict(micro_batches=3)), (dict(dp=2, tp=2), dict(zero=3))]
+ELSEWHERE = [
+    ({}, {}),
+    (dict(pp=4), dict(micro_batches=3)),
+    (dict(dp=2, tp=2), dict(zero=3)),
+    (dict(dp=2, cp=3), dict(zero=3)),
+    (dict(dp=4), dict(zero=3, replicas=2)),
+]
 
 
 def test_saved_on_a_cube_and_resumed_elsewhere(tmp_path):
@@ -476,6 +562,9 @@ def test_compression():
             dict(recompute="selective"),
             r"attention='explicit' again; this model's is 'sdpa'",
         ),
+        (dict(dp=2), SHAPE, dict(zero=1, replicas=2), r"replicas=2 are of ZeRO 3's.*is ZeRO 1"),
+        (dict(dp=3), SHAPE, dict(zero=3, replicas=2), r"2 replicas .* do not divide 3 data ranks"),
+        ({}, SHAPE, dict(zero=3, replicas=0), r"at least 1 replica, not 0"),
         (dict(dp=2), SHAPE, dict(compression=Dense(), zero=1), r"as ZeRO 0 has them, not ZeRO 1"),
         (dict(pp=2), SHAPE, dict(compression=Dense()), r"on 2 of 2 stages: each would compress"),
         (
@@ -493,6 +582,15 @@ def test_compression():
         (dict(pp=5), SHAPE, {}, r"4 layers do not make 5 stages"),
         (dict(pp=2), SHAPE, dict(micro_batches=13), r"a batch of 12 samples does not make 13"),
         (dict(tp=4), SHAPE, dict(sequence_parallel=True), r"6 .* do not split over 4 ranks"),
+        (dict(cp=2), SHAPE, {}, r"6 tokens do not make 4 equal chunks, which 2 ranks"),
+        (dict(cp=3), SHAPE | dict(dropout=0.1), {}, r"take dropout=0, not 0\.1 with cp=3"),
+        (dict(cp=3), EXPLICIT, dict(recompute="selective"), r"with cp=3 they are never kept"),
+        (
+            {},
+            SHAPE,
+            dict(context_parallel="ring"),
+            "one of 'zigzag', 'contiguous', 'heads', not 'ring'",
+        ),
     ],
 )
 def test_what_does_not_go_together(grid, shape, options, words):

@@ -101,7 +101,7 @@ MODEL_PARALLEL = {
     ),
     "4 published bubbles": (
         "published bubble rates, which have four digits, simulated",
-        "tests/study/test_compare.py",
+        "tests/study/test_literature.py",
     ),
     "5 PipeDream": (
         "with stashing every gradient is that of the weights its forward used; without, it is not",
@@ -500,9 +500,63 @@ PREDICT = {
     "6 published schedules": (
         "bubbles of interleaved schedules and of ZB-V; DGC's count; LARS at a gradient of zero",
         "tests/study/predict/test_pipelines.py",
-        "tests/study/test_compare.py",
+        "tests/study/test_literature.py",
         "tests/parallel/test_compress.py",
         "tests/train/test_optim.py",
+    ),
+}
+
+PRACTICE = {
+    "1 experts": (
+        "equal to serial by n and world; bytes of a layer and of a step; who has too much, on the timeline",
+        "tests/parallel/test_experts.py",
+    ),
+    "2 long contexts": (
+        "equal to serial by n, dtype and world; bytes, memory, the exchange beside the block",
+        "tests/parallel/test_context.py",
+    ),
+    "3 eight bits, and TF32": (
+        "equal to serial by n and world; bytes; what is lost without scales, and by a stale one",
+        "tests/train/test_fp8.py",
+        "tests/train/test_fp8_learning.py",
+        "tests/train/test_fp8_trainer.py",
+        "tests/train/test_tf32.py",
+    ),
+    "4 a GPT on a grid": (
+        "data × expert, context, tensor × context, replicas: losses are the serial run's in a World and in processes",
+        "tests/test_parallelize.py",
+        "tests/examples/test_train_gpt.py",
+    ),
+    "5 is my run right": (
+        "planted answers whose cause is named, and right ones for which none is invented; tolerances beside differences",
+        "tests/study/test_compare.py",
+    ),
+    "6 Hugging Face's layout": (
+        "logits beside transformers', both ways; what a rank reads; any grid",
+        "tests/checkpoint/test_huggingface.py",
+    ),
+    "7 where a cluster hangs": (
+        "recorded dumps told in words; findings in planted environments",
+        "tests/comm/test_flight.py",
+        "tests/comm/test_doctor.py",
+    ),
+    "8 tools": (
+        "two traces with the same phases; what torch.compile fuses of a layer, and the ratio to eager",
+        "tests/examples/test_profiled.py",
+        "tests/benchmarks/test_compiled.py",
+    ),
+    "9 map of frameworks": (
+        "every technique of the README, every name with where it stands",
+        "tests/repository/test_frameworks.py",
+    ),
+    "10 assignments": lessons("10_eight_bits", "20_experts", "21_long_contexts"),
+    "11 planted faults": (
+        "by technique, and that each is found",
+        "tests/mutants/test_faults.py",
+    ),
+    "12 size": (
+        "files and tokens of the library, of its techniques and of graders, before the first move and now",
+        "tests/repository/test_size.py::test_it_has_not_grown",
     ),
 }
 
@@ -519,4 +573,5 @@ PROOFS = {
     "unify": UNIFY,
     "grading": GRADING,
     "predict": PREDICT,
+    "practice": PRACTICE,
 }

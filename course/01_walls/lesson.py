@@ -61,7 +61,7 @@ from minidist.study import allocator, predict
 from minidist.study.charts import memory_timeline
 from minidist.study.predict import GB, MiB
 from minidist.study.meter import measure
-from minidist.study.compare import published
+from minidist.study.literature import published
 from minidist.tasks import digits
 
 

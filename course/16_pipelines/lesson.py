@@ -459,7 +459,7 @@ study.stages(
 # the paper measured. (1F1B-I is interleaved. ZB-1p and ZB-2p are searched, with memory for S and 2S micro-batches.)
 
 # %%
-from minidist.study.compare import simulated
+from minidist.study.literature import simulated
 
 published = [
     row

@@ -6,6 +6,7 @@ world           ranks in this process, on a virtual clock (clock, wires; costs, 
 cluster         the machine that a World models
 shm             ranks as processes, over shared memory (message, supervisor, server)
 torchdist       ranks of torch.distributed, as under torchrun (nccl: what NCCL asks for besides)
+flight          where such ranks hang, and in which call; doctor: what of a machine makes them
 processgroup    a Comm as a process group of PyTorch's own
 launch          starts processes from a notebook
 mesh            ranks as a grid, a Comm for each axis

@@ -22,7 +22,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import torch
-from torch import bfloat16, float16, float32, float64
+from torch import bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64
 
 from ..arguments import number, whole
 from .base import Link
@@ -130,13 +130,15 @@ class Device:
         """Seconds of `count` products in one operation, (m, k) by (k, n) each, without its launch."""
         assert dtype is not None, "a product has operands"
         size = dtype.itemsize
-        moving = self.moving(size * count * (m * k + k * n + m * n))
+        # results have 16 bits at least
+        moving = self.moving(count * (size * (m * k + k * n) + max(2, size) * m * n))
         if not self.tiles:
             return max(self.computing(2 * m * n * k * count, dtype), moving)
         peak = self.peak(dtype)
         if n * size % 16 or k * size % 16:
             peak = min(peak, self.peak(torch.float32))
-        start = RAMP / max(self.flops.values())
+        # of 16 bits: what 8 gain is not in it
+        start = RAMP / max(peak for kind, peak in self.flops.items() if kind.itemsize > 1)
         rounds = [
             ceil(count * ceil(m / a) * ceil(n / b) * parts / self.tiles)
             * (k / parts / peak + start)
@@ -316,14 +318,20 @@ def gpu(
     attention: float,
     portable: float = 1.0,
     softmax: float = 48,
+    eight_bits: bool = False,
 ) -> Device:
-    """TFLOP/s of fp16 and bf16, of fp32 and of fp64; GB of HBM; TB/s; processors; and what is reached, as a `Device` has it."""
+    """TFLOP/s of fp16 and bf16, of fp32 and of fp64; GB of HBM; TB/s; processors; and what is reached, as a `Device` has it.
+
+    eight_bits: it has E4M3 and E5M2, at twice the rate of fp16.
+    """
     flops = {
         bfloat16: tensor * TERA,
         float16: tensor * TERA,
         float32: single * TERA,
         float64: double * TERA,
     }
+    if eight_bits:
+        flops |= dict.fromkeys((float8_e4m3fn, float8_e5m2), 2 * tensor * TERA)
     return Device(
         name,
         flops,
@@ -361,12 +369,14 @@ V100 = Device(
 #     attention    0.81: fitted on that H100's. It serves the A100, too, where it gives 0.67 of the peak for long sequences
 #                  and heads of 128: FlashAttention-2 reaches 50 to 73 % (Dao 2023, abstract). Assumption: the others alike
 #     portable     A100, H100: fitted (study.fit). Assumption: the others as the H100
+#     eight bits   twice the 16-bit rate: 1,979 TFLOP/s of an H100 (data sheet, dense; the MFU of 27.7 % that LLM Foundry has at
+#                  548 TFLOP/s, llmfoundry_mpt.csv, is of that). Assumption: the same part of it is reached
 #     softmax      48: fitted on that H100's. An A100 has half of it: 128 FLOPs of products in the time of an exponential,
 #                  where an H100 has about 256 (16 exponentials a clock and processor in both)
 A100 = gpu("A100 SXM", 312.0, 19.5, 9.7, 80.0, 2.0, 108, 0.82, 0.81, 0.81, 0.45, 24)
-H100 = gpu("H100 SXM", 989.0, 67.0, 34.0, 80.0, 3.35, 132, 0.64, 0.81, 0.81, 0.30)
-H200 = gpu("H200 SXM", 989.0, 67.0, 34.0, 141.0, 4.8, 132, 0.64, 0.81, 0.81, 0.30)
-B200 = gpu("B200 SXM", 2250.0, 80.0, 40.0, 180.0, 8.0, 148, 0.62, 0.81, 0.81, 0.30)
+H100 = gpu("H100 SXM", 989.0, 67.0, 34.0, 80.0, 3.35, 132, 0.64, 0.81, 0.81, 0.30, eight_bits=True)
+H200 = gpu("H200 SXM", 989.0, 67.0, 34.0, 141.0, 4.8, 132, 0.64, 0.81, 0.81, 0.30, eight_bits=True)
+B200 = gpu("B200 SXM", 2250.0, 80.0, 40.0, 180.0, 8.0, 148, 0.62, 0.81, 0.81, 0.30, eight_bits=True)
 
 
 def cpus(

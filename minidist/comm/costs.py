@@ -118,6 +118,7 @@ LACKING: dict[str, Callable[..., int]] = {
     "addbmm": lambda x, a, b: bmm_flop(a.shape, b.shape),
     "_addmm_activation": lambda x, a, b: mm_flop(a.shape, b.shape),
     "_int_mm": lambda a, b: mm_flop(a.shape, b.shape),
+    "_scaled_mm_v2": lambda a, b, *_: mm_flop(a.shape, b.shape),
     "mkldnn_rnn_layer": _rnn,
     "mkldnn_rnn_layer_backward": lambda *args: 2 * _rnn(*args),
     "_native_multi_head_attention": _multi_head,
@@ -138,6 +139,7 @@ PRODUCTS: dict[str, Callable[..., Product]] = {
     "mm": lambda a, b, *_: _one(a, b),
     "addmm": lambda x, a, b, *_: _one(a, b),
     "_addmm_activation": lambda x, a, b, *_: _one(a, b),
+    "_scaled_mm_v2": lambda a, b, *_: _one(a, b),
     "bmm": lambda a, b, *_: _many(a, b),
     "baddbmm": lambda x, a, b, *_: _many(a, b),
 }

@@ -27,7 +27,7 @@ AXES = ("pp", "dp", "tp")
 class Grid:
     """dp × pp × tp ranks, data, pipeline and tensor parallel, and other axes by name, such as cp=2 for context.
 
-    order: all axes from the outside in, each once; "pp dp tp" unless there are others, whose place it says.
+    order: all axes from the outside in, each once; "pp dp tp" unless given, and others between dp and tp.
     sizes: {axis: its size} in that order; `grid.dp` is one of them. Knows where every rank is, without any Comm. Raises
     ValueError for an axis below 1, for a name that a mesh has for something else, and for an order of other axes.
     """
@@ -44,6 +44,8 @@ class Grid:
         for axis in others:
             if axis in ("comm", "grid", "sizes", "group") or hasattr(Grid, axis):
                 raise ValueError(f"{axis} is no name for an axis: a mesh calls something else so")
+        if order is AXES:
+            order = [*AXES[:-1], *others, AXES[-1]]
         order = order.split() if isinstance(order, str) else list(order)
         if sorted(order) != sorted(sizes):
             raise ValueError(
@@ -170,7 +172,7 @@ class Mesh:
 
         mesh = Mesh(comm, dp=2, pp=2, tp=2)      # on all ranks; no message
         mesh.tp.rank, mesh.group("pp", "tp")     # where I am; the ranks of one replica of the model
-        Mesh(comm, dp=2, cp=4, order="pp dp cp tp").cp      # any axis has a Comm by its name
+        Mesh(comm, dp=2, cp=4).cp                # any axis has a Comm by its name
 
     The axes are those of a `Grid`. An axis of one rank is a Comm of one: the serial case.
     comm, grid: all ranks; where each of them is.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import partial, wraps
 from types import BuiltinMethodType, CellType, FunctionType, MethodType
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d as c10d
 
-from .base import Comm, Work
+from .base import Comm, RankMissing, Work
 
 # ------------------------------------------------------------
 # Process groups whose members alone make them, under names that each member computes by itself.
@@ -94,10 +94,26 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
+def _named(collective: Callable) -> Callable:
+    """With gloo's timeout turned into RankMissing, and the other ranks' places in it."""
+
+    @wraps(collective)
+    def call(self: Native, *args) -> None:
+        try:
+            collective(self, *args)
+        except RuntimeError as error:
+            if "imed out" not in str(error):
+                raise
+            raise self._missing(collective.__name__) from None
+
+    return call
+
+
 class Native:
     """The collectives of a TorchComm's group. "mean" is a sum here; the caller divides.
 
     What has been posted starts before each: over NCCL both are in one stream, in the same order on every rank.
+    Over gloo they raise RankMissing when a rank does not come in time.
     """
 
     def __init__(self, comm):
@@ -113,14 +129,24 @@ class Native:
             self._own = named_group(comm.group, comm.ranks, f"{comm.channel}/native", comm.timeout)
         return self._own
 
+    def _missing(self, name: str) -> RankMissing:
+        comm = self._comm
+        rank, watch = comm.members[comm.rank], comm.run.watch
+        words = (
+            f"rank {rank} waited {comm.timeout:g} s for PyTorch's own {name} of {comm.size} ranks"
+        )
+        return RankMissing("\n".join([words, *(watch.where(comm.members) if watch else [])]))
+
     def _start_posted(self) -> None:
         self._comm.check_usable()
         self._comm.start_all()
 
+    @_named
     def broadcast(self, flat: Tensor, root: int) -> None:
         self._start_posted()
         dist.broadcast(flat, group_src=root, group=self._group)
 
+    @_named
     def reduce(self, flat: Tensor, root: int, op: str) -> None:
         self._start_posted()
         own = flat.clone()  # the library may overwrite the tensors of the other ranks
@@ -128,10 +154,12 @@ class Native:
         if self._comm.rank != root:
             flat.copy_(own)
 
+    @_named
     def all_reduce(self, flat: Tensor, op: str) -> None:
         self._start_posted()
         dist.all_reduce(flat, op=_OPS[op], group=self._group)
 
+    @_named
     def reduce_scatter(self, chunks: list[Tensor], out: Tensor, op: str) -> None:
         self._start_posted()
         flat = _joined(chunks)
@@ -139,6 +167,7 @@ class Native:
         _reduce_scatter(padded, flat, op=_OPS[op], group=self._group)
         out.copy_(padded[: out.numel()])
 
+    @_named
     def all_gather(self, chunks: list[Tensor]) -> None:
         self._start_posted()
         flat = _joined(chunks)
@@ -164,6 +193,7 @@ class Native:
         """A chunk for each rank, of which only the root's is not empty."""
         return [chunk if r == root else chunk[:0] for r in range(self._comm.size)]
 
+    @_named
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         self._start_posted()
         out, into = torch.cat(outputs), torch.cat(inputs)
@@ -173,6 +203,7 @@ class Native:
         for chunk, values in zip(outputs, out.split([o.numel() for o in outputs]), strict=True):
             chunk.copy_(values)
 
+    @_named
     def barrier(self, token: Tensor) -> None:
         self._start_posted()
         dist.barrier(group=self._group)

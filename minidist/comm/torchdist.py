@@ -62,6 +62,7 @@ from .base import (
     order,
 )
 from .cluster import ends
+from .flight import Watch
 from .message import HEADER, mismatched, packed, says, settled
 from .nccl import Native, StreamLane, named_group, warm
 from .program import DEFAULT_TIMEOUT, check_seed, check_timeout, seed_all, seed_of
@@ -541,10 +542,13 @@ def missing(comm: TorchComm, op: Send | Recv) -> RankMissing:
     """What to raise when an operation has not been met within the timeout."""
     verb, to, peer = ("send", "to", op.dst) if isinstance(op, Send) else ("receive", "from", op.src)
     whom = "any rank" if peer == ANY else f"rank {comm.ranks[peer]}"
-    return RankMissing(
+    words = (
         f"rank {comm.ranks[comm.rank]} waited {comm.timeout:g} s for {verb} of {describe(op.x)} "
         f"{to} {whom}{comm.made_elsewhere(peer)}"
     )
+    asked = comm.members if peer == ANY else [comm.members[peer]]
+    watch = comm.run.watch
+    return RankMissing("\n".join([words, *(watch.where(asked) if watch else [])]))
 
 
 def packed_header(said: tuple) -> torch.Tensor:
@@ -669,6 +673,7 @@ class _Run:
     posting: dict[TorchComm, None] = field(default_factory=dict)  # those with what has not started
     leaving: list = field(default_factory=list)  # sends that failed: they must stay alive
     tracing: threading.Lock = field(default_factory=threading.Lock)
+    watch: Watch | None = None  # it knows where the other ranks are
 
 
 class TorchComm(Comm):
@@ -679,6 +684,8 @@ class TorchComm(Comm):
     All ranks of the group make it, and several in the same order. Over gloo it raises PeerLost when the other side is
     dead, and RankMissing when it does not come in time. Over NCCL the host does not wait for values: nobody is told of
     a death but by torchrun, which ends the other ranks, or by NCCL's watchdog, which ends the process after `timeout`.
+    Under torchrun `from_env` gives it a `Watch` (flight.py): RankMissing then says where the other ranks are, and over NCCL
+    a call that takes longer is told on standard error before the watchdog ends the process.
     """
 
     members: tuple[int, ...]
@@ -962,6 +969,9 @@ def from_env(
     if seed is not None:
         seed_all(seed_of(seed, dist.get_rank()))
     comm = TorchComm(checked=checked, timeout=timeout, trace=trace)
+    store = _get_process_group_store(comm.group)
+    comm.run.watch = Watch(store, comm.rank, comm.size, timeout, tells=comm.nccl)
+    atexit.register(comm.run.watch.stop)
     if comm.nccl:
         atexit.register(_start_the_rest, [comm])
     return comm

@@ -9,6 +9,8 @@ FullySharded           ZeRO 3: parameters, too, gathered just in time (zero)
 OffloadedOptimizer     the step on the CPU, beside the next step of the device (offload)
 tensor_parallel_, ColumnLinear, RowLinear    layers split over ranks (tensor)
 VocabEmbedding, ColumnEmbedding, vocab_cross_entropy    an embedding, and a loss split over the vocabulary (vocab)
+expert_parallel_, ExpertDataParallel    experts shared out over ranks, their gradients averaged apart (experts)
+ring_attention, heads_attention, context_parallel_    one sample's tokens split over ranks (context)
 Pipeline, partition    stages that pass micro-batches, by any schedule (pipeline, schedules)
 PipeDream, PipeDream2BW    pipelines that never flush: weights are stashed (pipedream)
 ParameterServer        workers push gradients and pull parameters (server)
@@ -20,7 +22,9 @@ Gradient accumulation is in `accumulate`.
 
 from .batchnorm import SyncBatchNorm
 from .compress import DGC, Half, PowerSGD, Sign
+from .context import context_parallel_, heads_attention, ring_attention
 from .data import DataParallel, Sampler, average_gradients
+from .experts import ExpertDataParallel, expert_parallel_
 from .local_sgd import AdaComm, LocalSGD
 from .offload import OffloadedOptimizer
 from .pipedream import PipeDream, PipeDream2BW
@@ -36,6 +40,7 @@ __all__ = [
     "ColumnEmbedding",
     "ColumnLinear",
     "DataParallel",
+    "ExpertDataParallel",
     "FullySharded",
     "Half",
     "LocalSGD",
@@ -52,7 +57,11 @@ __all__ = [
     "SyncBatchNorm",
     "VocabEmbedding",
     "average_gradients",
+    "context_parallel_",
+    "expert_parallel_",
+    "heads_attention",
     "partition",
+    "ring_attention",
     "tensor_parallel_",
     "vocab_cross_entropy",
 ]

@@ -33,6 +33,7 @@ from ..models import (
     Dropout,
     LayerNorm,
     Linear,
+    RMSNorm,
     TransformerLayer,
     materialize_,
 )
@@ -360,7 +361,7 @@ class ColumnLinear(Linear):
     sequence: the input is split along its second last dimension, (…, T/n, inputs); n must divide T. regather: then
         keep that part for backward, and gather it once more there, instead of keeping the whole.
     seed, name: the whole weight starts as `initial(seed, name + ".weight", …)`, whatever n is; the bias alike.
-    dtype: as for nn.Linear. device: None is the Comm's. `weight` (outputs/n, inputs), `bias` (outputs/n): this rank's.
+    dtype, bias: as for nn.Linear. device: None is the Comm's. `weight` (outputs/n, inputs), `bias` (outputs/n): this rank's.
     Raises ValueError for sizes that do not add up to `outputs`, and for regather without sequence.
     """
 
@@ -376,15 +377,16 @@ class ColumnLinear(Linear):
         name: str = "",
         dtype: torch.dtype | None = None,
         device: str | torch.device | None = None,
+        bias: bool = True,
     ):
         if regather and not sequence:
             raise ValueError(
                 f"regather=True gathers the sequence in backward, so it needs sequence=True, not {sequence}"
             )
         cut = Cut(0, checked_sizes(sizes or uneven(outputs, comm.size), outputs, comm.size))
-        super().__init__(inputs, cut.sizes[comm.rank], dtype=dtype, device="meta")
+        super().__init__(inputs, cut.sizes[comm.rank], bias, dtype=dtype, device="meta")
         self.comm = comm
-        self.cuts = {"weight": cut, "bias": cut}
+        self.cuts = {"weight": cut} | ({"bias": cut} if bias else {})
         self.sequence = sequence
         self.regather = regather
         materialize_part_(self, comm, seed, name, device)
@@ -393,7 +395,7 @@ class ColumnLinear(Linear):
         if self.regather:
             return linear_on_gathered(x, self.weight, self.bias, self.comm)
         x = gather_sequence(x, self.comm) if self.sequence else copy_to(x, self.comm)
-        return F.linear(x, self.weight, self.bias)  # (…, outputs/n)
+        return self.product(x, self.weight, self.bias)  # (…, outputs/n)
 
 
 class RowLinear(Linear):
@@ -416,21 +418,22 @@ class RowLinear(Linear):
         name: str = "",
         dtype: torch.dtype | None = None,
         device: str | torch.device | None = None,
+        bias: bool = True,
     ):
         cut = Cut(1, checked_sizes(sizes or uneven(inputs, comm.size), inputs, comm.size))
-        super().__init__(cut.sizes[comm.rank], outputs, dtype=dtype, device="meta")
+        super().__init__(cut.sizes[comm.rank], outputs, bias, dtype=dtype, device="meta")
         self.comm = comm
         self.cuts = {"weight": cut}
         self.sequence = sequence
         materialize_part_(self, comm, seed, name, device)
 
     def forward(self, x: Tensor) -> Tensor:
-        y, bias = F.linear(x, self.weight), self.bias  # a summand of (…, outputs)
+        y, bias = self.product(x, self.weight), self.bias  # a summand of (…, outputs)
+        y = reduce_scatter_sequence(y, self.comm) if self.sequence else reduce_from(y, self.comm)
+        if bias is None:
+            return y
         if self.sequence:
-            y = reduce_scatter_sequence(y, self.comm)
             bias = copy_to(bias, self.comm)  # it is added to some tokens only: so is its gradient
-        else:
-            y = reduce_from(y, self.comm)
         return y + bias.to(y.dtype)  # autocast may have lowered y
 
 
@@ -480,6 +483,17 @@ class SequenceNorm(LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = copy_to([self.weight, self.bias], self.comm)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+
+
+class SequenceRMSNorm(RMSNorm):
+    """RMS norm on a part of the sequence, (…, T/n, H): the gradient of weight is that of all tokens."""
+
+    def __init__(self, hidden: int | Sequence[int], comm: Comm, **like):
+        super().__init__(hidden, **dict(device=comm.device) | like)
+        self.comm = comm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, copy_to(self.weight, self.comm), self.eps)
 
 
 # ------------------------------------------------------------
@@ -539,9 +553,11 @@ def split_(
     """Replace the linear layers, dropouts and norms of a transformer's blocks by split ones, still without values."""
     for part in list(module.modules()):
         if isinstance(part, TransformerLayer) and sequence:
-            like = dict(dtype=part.norm_1.weight.dtype, device="meta")
-            part.norm_1 = SequenceNorm(part.norm_1.normalized_shape, comm, **like)
-            part.norm_2 = SequenceNorm(part.norm_2.normalized_shape, comm, **like)
+            kind = SequenceRMSNorm if isinstance(part.norm_1, RMSNorm) else SequenceNorm
+            shape, eps = part.norm_1.normalized_shape, part.norm_1.eps
+            like = dict(eps=eps, dtype=part.norm_1.weight.dtype, device="meta")
+            part.norm_1 = kind(shape, comm, **like)
+            part.norm_2 = kind(shape, comm, **like)
         elif isinstance(part, Attention):
             heads = uneven(part.groups, comm.size)
             _split_block_(part, "qkv", heads, comm, sequence, regather)
@@ -567,7 +583,9 @@ def _split_block_(
     if isinstance(block.proj, RowLinear):
         raise ValueError(f"this {type(block).__name__} is split already")
     columns, rows = getattr(block, first), block.proj
-    like: dict[str, Any] = dict(sequence=sequence, dtype=rows.weight.dtype, device="meta")
+    like: dict[str, Any] = dict(
+        sequence=sequence, dtype=rows.weight.dtype, device="meta", bias=rows.bias is not None
+    )
     outputs, inputs = columns.out_features // sum(units), rows.in_features // sum(units)  # a unit's
     column = ColumnLinear(
         columns.in_features,

@@ -21,7 +21,6 @@ starts the server of `launch` in the background: what takes seconds is over when
 from minidist.comm.launch import prepare
 from minidist.study import allocator, predict
 from minidist.study.charts import bars, curves, memory_timeline, stacked, table
-from minidist.study.compare import published
 from minidist.study.diagrams import (
     axis_bytes,
     boxes,
@@ -33,6 +32,7 @@ from minidist.study.diagrams import (
     traffic,
     tree,
 )
+from minidist.study.literature import published
 from minidist.study.meter import Profile, bound, measure, roof, roofline
 from minidist.study.picture import Picture
 from minidist.study.source import source

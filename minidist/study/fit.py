@@ -79,8 +79,9 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def all_runs() -> dict[str, list[Run]]:
-    """The runs of every table."""
-    return {name: list(runs()) for name, runs in TABLES.items()}
+    """The runs of every table that a constant is fitted on: those in 8 bits are held against all of them."""
+    fitted = {table for constant in CONSTANTS.values() for table in constant.tables}
+    return {name: list(runs()) for name, runs in TABLES.items() if name in fitted}
 
 
 def written(runs: Runs) -> dict[str, float]:

@@ -16,6 +16,9 @@ from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
+import torch
+
+from minidist.arguments import whole
 from minidist.comm.cluster import Cluster
 from minidist.study.catalog import MODELS, cluster_of, model_of
 from minidist.study.charts import Table, stacked, table
@@ -45,10 +48,13 @@ from minidist.study.step import (
 #
 #     tensor      within a node: its all-reduces are four a layer
 #     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
+#     context     as many as one allows, of which each has two chunks of a sequence's tokens, by a ring
 #     data        what is left of the ranks; it divides the batch
+#     expert      of a model with experts: data ranks, with ZeRO 0, that share them out evenly
 #     ZeRO        0 to 3; 2 and 3 reduce, and gather, for every micro-batch
 #     replicas    1, or hybrid sharding: ZeRO's shards within a node, and a copy of all of them in every other
 #     recompute   none, full; selective, too, where attention is explicit
+#     bits        16; 8, too, where asked for: what it does to a loss no planner knows
 #
 # The sequence is split wherever tensor is above 1.
 
@@ -57,13 +63,15 @@ PRECISION = "bf16, fp32 gradients"
 
 
 class Search(NamedTuple):
-    """What grids are looked for."""
+    """What grids are looked for. context_ranks: the most that share the tokens of a sequence."""
 
     model: Transformer
     cluster: Cluster
     batch: int
     attention: str = "fused"
     offload: bool = False
+    context_ranks: int = 1
+    fp8: bool = False
 
     @property
     def node(self) -> int:
@@ -95,6 +103,14 @@ def tensors(search: Search, chosen: Chosen) -> list[int]:
     return [t for t in divisors(search.node) if whole % t == 0]
 
 
+def context_sizes(search: Search, chosen: Chosen) -> list[int]:
+    """Those of which each rank has two chunks of the tokens; one alone where attention is explicit, and with experts."""
+    rings = search.attention == "fused" and not search.model.experts
+    most = search.context_ranks if rings else 1
+    sizes = [c for c in divisors(data_ranks(search, chosen)) if c <= most]
+    return [c for c in sizes if c == 1 or search.model.context % (2 * c) == 0]
+
+
 def pipelines(search: Search, chosen: Chosen) -> list[int]:
     left = data_ranks(search, chosen)
     stages = [p for p in divisors(left) if p <= search.model.layers]
@@ -109,16 +125,23 @@ def interleaves(search: Search, chosen: Chosen) -> list[int]:
     return chunks(search.model, chosen["pipeline"], micro_batch_count(search, chosen))
 
 
+def expert_ranks(search: Search, chosen: Chosen) -> list[int]:
+    """Data ranks that share out the experts, which they divide evenly."""
+    experts = search.model.experts or 1
+    return [e for e in divisors(data_ranks(search, chosen)) if experts % e == 0]
+
+
 def zero_stages(search: Search, chosen: Chosen) -> Iterable[int]:
-    return range(1 if data_ranks(search, chosen) == 1 else 4)
+    alone = data_ranks(search, chosen) * chosen["context_ranks"] == 1
+    return range(1 if alone or chosen["expert"] > 1 else 4)
 
 
 def replica_counts(search: Search, chosen: Chosen) -> list[int]:
     """One, or as many as there are where the shards of each fill what tensor parallelism leaves of a node."""
-    data = data_ranks(search, chosen)
+    holders = data_ranks(search, chosen) * chosen["context_ranks"]
     shards = search.node // chosen["tensor"]
-    hybrid = chosen["zero"] and 1 < shards < data and data % shards == 0
-    return [1, data // shards] if hybrid else [1]
+    hybrid = chosen["zero"] and 1 < shards < holders and holders % shards == 0
+    return [1, holders // shards] if hybrid else [1]
 
 
 def recomputations(search: Search, chosen: Chosen) -> list[str]:
@@ -126,14 +149,21 @@ def recomputations(search: Search, chosen: Chosen) -> list[str]:
     return [how for how in RECOMPUTE if search.attention == "explicit" or how != "selective"]
 
 
+def product_bits(search: Search, chosen: Chosen) -> list[int]:
+    return [16, 8] if search.fp8 and not search.model.experts else [16]
+
+
 AXES = (
     Axis("tensor", "tensor {}", tensors, splits=True),
+    Axis("context_ranks", "context {}", context_sizes, splits=True),
     Axis("pipeline", "pipeline {}", pipelines, splits=True),
     Axis("micro_batch", "micro-batches of {}", micro_batch_sizes),
     Axis("interleave", "{} chunks", interleaves),
+    Axis("expert", "experts over {}", expert_ranks),
     Axis("zero", "ZeRO {}", zero_stages),
     Axis("replicas", "sharded {}", replica_counts, compared="sharding"),
     Axis("recompute", "recompute {}", recomputations),
+    Axis("bits", "products in {} bits", product_bits),
 )
 """Another way to spread or to shorten a step joins here, and in what `per_rank` and `Planner.step` say of it."""
 
@@ -159,7 +189,7 @@ def grids(search: Search) -> Iterator[Grid]:
             **chosen,
             data=data_ranks(search, chosen),
             micro_batches=micro_batch_count(search, chosen),
-            sequence=tensor > 1 and search.model.context % tensor == 0,
+            sequence=tensor > 1 and search.model.context % (tensor * chosen["context_ranks"]) == 0,
             dropout=False,
             precision=PRECISION,
             attention=search.attention,
@@ -259,12 +289,15 @@ def plan(
     context: int | None = None,
     offload: bool = False,
     attention: str = "fused",
+    context_ranks: int = 1,
+    fp8: bool = False,
 ) -> Plan:
     """The fastest grid for a step of `batch` sequences, trained as today: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
     model, cluster: as they are, or by name (`MODELS`, `cluster_of`). context: tokens of a sequence, the model's own if
     not given. offload: the optimizer's states lie in the memory of the hosts, which step. attention: "fused", or
-    "explicit", with scores in memory.
+    "explicit", with scores in memory. context_ranks: at most so many share the tokens of a sequence, by ring attention.
+    fp8: the layers' products may be in 8 bits.
     Raises ValueError for a name that is unknown, for a batch that no grid divides, for less than 1 token, and where
     nothing fits: it says by how much the leanest grid is too large.
     """
@@ -280,7 +313,10 @@ def plan(
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
     machine = Machine(cluster.device)
     planner = Planner(model, cluster, FUSED, machine)
-    search = Search(model, cluster, batch, attention, offload)
+    whole(context_ranks, "a sequence has at least 1 context rank", 1)
+    if fp8:
+        cluster.device.peak(torch.float8_e4m3fn)
+    search = Search(model, cluster, batch, attention, offload, context_ranks, fp8)
     estimates = [planner.estimate(grid) for grid in grids(search)]
     if not estimates:
         raise ValueError(
@@ -337,13 +373,17 @@ def short(seconds: float) -> str:
 def named(grid: Grid) -> str:
     """`data 64, tensor 8, pipeline 2 × 4 chunks, ZeRO 1, recompute selective, 96 micro-batches of 2`
 
-    With hybrid sharding `ZeRO 3 in 8 replicas`.
+    With hybrid sharding `ZeRO 3 in 8 replicas`, and `data 64 (experts over 8)` where they are shared out.
     """
+    e = f" (experts over {grid.expert})" * (grid.expert > 1)
     v = f" × {grid.interleave} chunks" * (grid.interleave > 1)
     r = f" in {grid.replicas} replicas" * (grid.replicas > 1)
+    c = f"context {grid.context_ranks}, " * (grid.context_ranks > 1)
     return (
-        f"data {grid.data}, tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}{r}, "
+        f"data {grid.data}{e}, {c}tensor {grid.tensor}, pipeline {grid.pipeline}{v}, ZeRO {grid.zero}{r}, "
         f"recompute {grid.recompute}, {grid.micro_batches} micro-batches of {grid.micro_batch}"
+        + ", products in 8 bits"
+        * (grid.bits == 8)
     )
 
 
@@ -380,14 +420,14 @@ def errors_alike(plan: Plan) -> tuple[Errors, Errors] | None:
     published a run on its chip.
 
     What shards gradients or parameters, and splits neither layers nor stages, is compared with FSDP's runs; anything
-    else with Megatron's.
+    else with Megatron's; products in 8 bits with the two runs of FSDP that have them.
     """
     chips = [chip for chip in ALIKE if plan.machine.device.name.startswith(chip)]
     if not chips:
         return None
     grid = plan.best.grid
     whole = grid.tensor == grid.pipeline == 1 and grid.zero >= 2
-    names = ALIKE[chips[0]][whole]
+    names = ALIKE[chips[0]][whole] if grid.bits == 16 else ("llmfoundry_fp8",)
     runs = [run for name in names for run in TABLES[name]()]
     return Errors(" and ".join(names), runs), errors("bloom")
 
@@ -512,10 +552,12 @@ def picture(plan: Plan) -> Picture:
 
 
 def brief(grid: Grid) -> str:
-    """`64·8·2×4 z1 selective b2`: data · tensor · pipeline × chunks, ZeRO, recomputation, micro-batch."""
+    """`64·8·2×4 z1 selective b2`: data · tensor · pipeline × chunks, ZeRO, recomputation, micro-batch; e8: expert ranks."""
+    e = f"e{grid.expert}" * (grid.expert > 1)
     v = f"×{grid.interleave}" * (grid.interleave > 1)
     r = f"/{grid.replicas}" * (grid.replicas > 1)
-    return f"{grid.data}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero}{r} {grid.recompute} b{grid.micro_batch}"
+    c = f"·c{grid.context_ranks}" * (grid.context_ranks > 1)
+    return f"{grid.data}{e}{c}·{grid.tensor}·{grid.pipeline}{v} z{grid.zero}{r} {grid.recompute} b{grid.micro_batch}"
 
 
 # ------------------------------------------------------------
@@ -535,6 +577,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--hidden": "H",
         "--heads": "of queries",
         "--kv-heads": "of keys and values",
+        "--experts": "MLPs in every second layer",
+        "--top-k": "experts of a token",
         "--ffn": "width of the MLP, 4H if not given",
         "--vocab": "words",
         "--seq": "tokens of a sequence",
@@ -546,7 +590,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     option("--cluster", default="h100:128x8", help="device:nodes×devices, or a .toml file")
     option("--batch", type=int, default=1536, help="sequences of a step")
     option("--attention", default="fused", help="fused, or explicit: scores are in memory")
+    option("--context-ranks", type=int, default=1, help="at most so many share a sequence")
     option("--offload", action="store_true", help="the optimizer's states lie with the hosts")
+    option("--fp8", action="store_true", help="the layers' products may be in 8 bits")
     option("--tokens", type=float, default=300e9, help="of the whole run")
     option("--rate", type=float, help="money a GPU-hour")
     option("--json", action="store_true", help="print values for a program")
@@ -557,6 +603,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "hidden": asked.hidden,
         "heads": asked.heads,
         "kv_heads": asked.kv_heads,
+        "experts": asked.experts,
+        "top_k": asked.top_k,
         "ffn": asked.ffn,
         "vocab": asked.vocab,
         "context": asked.seq,
@@ -567,7 +615,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         model = model_of(asked.model or ("gpt3-175b" if alone else None), **sizes)
         found = plan(
-            model, asked.cluster, asked.batch, offload=asked.offload, attention=asked.attention
+            model,
+            asked.cluster,
+            asked.batch,
+            offload=asked.offload,
+            attention=asked.attention,
+            context_ranks=asked.context_ranks,
+            fp8=asked.fp8,
         )
         if asked.picture:
             picture(found).save(asked.picture)

@@ -98,8 +98,8 @@ class Transformer:
 
     ffn: width of the MLP, 4H if not given. gated: it has a third matrix (SwiGLU). bias: linear layers have
     biases and norms too; False with RMSNorm. positions: learned, T·H parameters. kv_heads: heads of keys and
-    values where they are fewer. Raises ValueError for less than 1 of anything, and where `heads` does not divide
-    `hidden`, or `kv_heads` not `heads`.
+    values where they are fewer. experts: MLPs in place of one in every second layer, of which a token passes top_k.
+    Raises ValueError for less than 1 of anything, and where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
     """
 
     layers: int
@@ -113,9 +113,12 @@ class Transformer:
     bias: bool = True
     positions: bool = True
     kv_heads: int | None = None
+    experts: int | None = None
+    top_k: int = 2
 
     def __post_init__(self):
-        for name in ("layers", "hidden", "heads", "vocab", "context", "ffn", "kv_heads"):
+        sizes = ("layers", "hidden", "heads", "vocab", "context", "ffn", "kv_heads")
+        for name in (*sizes, "experts", "top_k"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(
                     f"a transformer has at least 1 of each, and {name} = {getattr(self, name)}"
@@ -164,8 +167,38 @@ def layer_parameters(model: Transformer, tensor: int = 1) -> int:
     return split // tensor + 2 * model.hidden * (1 + 2 * model.bias)
 
 
-def rank_parameters(model: Transformer, tensor: int = 1, stages: int = 1, stage: int = 0) -> int:
+def mlp_matrices(model: Transformer) -> int:
+    """Weights of one MLP."""
+    return model.hidden * model.width * (2 + model.gated)
+
+
+def mlp_parameters(model: Transformer, tensor: int = 1) -> int:
+    """Parameters of one MLP on one of `tensor` ranks."""
+    split = mlp_matrices(model) + model.bias * model.width * (1 + model.gated)
+    return split // tensor + model.bias * model.hidden
+
+
+def expert_layers(model: Transformer, stages: int = 1, stage: int = 0) -> int:
+    """Layers of a stage that have experts: every second one of the model, of which the first has none."""
+    layers = stage_layers(model.layers, stages)
+    first = sum(layers[:stage])
+    return ((first + layers[stage]) // 2 - first // 2) * (model.experts is not None)
+
+
+def expert_parameters(
+    model: Transformer, tensor: int = 1, stages: int = 1, stage: int = 0, expert: int = 1
+) -> int:
+    """Parameters of experts on a rank, the first of `expert` that share them out: those with the most."""
+    own = uneven(model.experts or 0, expert)[0]
+    return expert_layers(model, stages, stage) * own * mlp_parameters(model, tensor)
+
+
+def rank_parameters(
+    model: Transformer, tensor: int = 1, stages: int = 1, stage: int = 0, expert: int = 1
+) -> int:
     """Parameters of a rank on `stage` of a pipeline. The first tensor-parallel rank, with the most, is meant.
+
+    expert: ranks that share out a layer's experts; routers are whole on each.
 
     Layers are split by `stage_layers`. The first stage has the embeddings, the last the norm and the projection
     to the vocabulary; a projection that is the token embedding is held once more there if they are two stages.
@@ -180,6 +213,11 @@ def rank_parameters(model: Transformer, tensor: int = 1, stages: int = 1, stage:
         raise ValueError(f"there is no stage {stage} among {stages}")
     vocab = uneven(model.vocab, tensor)[0] * model.hidden
     count = stage_layers(model.layers, stages)[stage] * layer_parameters(model, tensor)
+    if model.experts:
+        router = model.hidden * model.experts
+        more = router - mlp_parameters(model, tensor)
+        count += expert_layers(model, stages, stage) * more
+        count += expert_parameters(model, tensor, stages, stage, expert)
     if stage == 0:
         count += vocab + model.positions * model.context * model.hidden
     if stage == stages - 1:
@@ -228,10 +266,19 @@ def layer_flops(model: Transformer, batch: int) -> int:
     return 2 * batch * model.context * layer_matrices(model) + attention_flops(model, batch)
 
 
+def expert_flops(model: Transformer, batch: int) -> int:
+    """What all layers of experts do beside that, forward: top_k MLPs for one, and the routers. 0 in a dense model."""
+    if model.experts is None:
+        return 0
+    weights = (model.top_k - 1) * mlp_matrices(model) + model.hidden * model.experts
+    return expert_layers(model) * 2 * batch * model.context * weights
+
+
 def forward_flops(model: Transformer, batch: int) -> int:
     """FLOPs of a forward pass over `batch` sequences."""
     vocabulary = 2 * batch * model.context * model.hidden * model.vocab
-    return model.layers * layer_flops(model, batch) + vocabulary
+    layers = model.layers * layer_flops(model, batch) + expert_flops(model, batch)
+    return layers + vocabulary
 
 
 def flops(model: Transformer, batch: int, recompute: str = "none") -> int:
@@ -244,10 +291,10 @@ def flops(model: Transformer, batch: int, recompute: str = "none") -> int:
         raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
     again = 0
     if recompute == "selective":
-        again = attention_flops(model, batch)
+        again = model.layers * attention_flops(model, batch)
     if recompute == "full":
-        again = layer_flops(model, batch)
-    return 3 * forward_flops(model, batch) + model.layers * again
+        again = model.layers * layer_flops(model, batch) + expert_flops(model, batch)
+    return 3 * forward_flops(model, batch) + again
 
 
 # ------------------------------------------------------------
@@ -406,12 +453,14 @@ def activations(
     recompute: str = "none",
     dropout: bool = True,
     attention: str = "explicit",
+    bits: int = 16,
 ) -> int:
     """Bytes that one rank keeps of one layer for one micro-batch of `batch` sequences, after the paper.
 
     sequence: what tensor-parallel ranks hold whole is split over the tokens too. dropout=False, a gated model and
     attention="fused" extend the formula: a LLaMA layer keeps sbh(16 + 8·ffn/h) + 2as²b, and 4asb in place of 2as²b
-    where attention is fused.
+    where attention is fused. bits=8: the inputs of its four products are kept in 8 bits (`train.fp8`), 27sbh in place of
+    34; fused attention keeps its output in 16 beside that.
     Raises ValueError where `tensor` does not divide the heads, or the tokens with `sequence`, and for selective
     recomputation of fused attention.
     """
@@ -428,6 +477,9 @@ def activations(
         split += 4 * rows * model.heads
     elif recompute == "none":
         split += scores(model, batch, dropout)
+    if bits == 8:
+        whole -= 2 * rows * model.hidden
+        split -= rows * (model.width + (model.hidden if attention == "explicit" else -model.hidden))
     return divided(whole, along, "bytes") + divided(split, tensor, "bytes")
 
 
@@ -520,9 +572,12 @@ class Grid:
     sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
     fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam. attention: "explicit",
     with scores in memory, or "fused", without. offload: the optimizer's states lie in the memory of the host. replicas:
-    hybrid sharding, ZeRO's shards are data/replicas, and each is there so often.
-    Raises ValueError for a stage of ZeRO or a word that is none, for selective recomputation of fused attention, and for
-    replicas that do not divide the ranks.
+    hybrid sharding, ZeRO's shards are holders/replicas, and each is there so often. expert: of the data ranks so many share
+    out the experts. context_ranks: they share the tokens of a sequence by ring attention, zigzag; with the data-parallel
+    ranks they are the `holders` of a copy of the model. bits: of the layers' products, 16 or 8.
+    Raises ValueError for a stage of ZeRO or a word that is none, for selective recomputation of fused attention, for
+    replicas, or expert ranks, that do not divide the ranks, for expert ranks with ZeRO or with context ranks, and for
+    explicit attention in a ring, which keeps no scores.
     """
 
     data: int = 1
@@ -540,24 +595,45 @@ class Grid:
     attention: str = "explicit"
     offload: bool = False
     replicas: int = 1
+    expert: int = 1
+    context_ranks: int = 1
+    bits: int = 16
 
     def __post_init__(self):
+        apart = self.zero == 0 and self.context_ranks == 1
+        if self.expert < 1 or self.data % self.expert or (self.expert > 1 and not apart):
+            raise ValueError(
+                f"{self.expert} ranks that share out experts are no part of {self.data} data-parallel ranks "
+                f"with ZeRO {self.zero} and {self.context_ranks} context ranks"
+            )
         check_zero(self.zero)
         check_recompute(self.recompute, self.attention)
-        if self.replicas < 1 or self.data % self.replicas or (self.replicas > 1 and not self.zero):
+        if self.bits not in (8, 16):
+            raise ValueError(f"products are in 8 or 16 bits, not in {self.bits}")
+        holders = self.holders
+        if self.replicas < 1 or holders % self.replicas or (self.replicas > 1 and not self.zero):
             raise ValueError(
-                f"{self.replicas} replicas of ZeRO's shards are no part of {self.data} data-parallel ranks "
+                f"{self.replicas} replicas of ZeRO's shards are no part of {holders} data-parallel ranks "
                 f"with ZeRO {self.zero}"
+            )
+        if self.context_ranks > 1 and self.attention != "fused":
+            raise ValueError(
+                f"{self.context_ranks} context ranks keep no scores: their attention is fused, not {self.attention}"
             )
 
     @property
     def ranks(self) -> int:
-        return self.data * self.tensor * self.pipeline
+        return self.holders * self.tensor * self.pipeline
+
+    @property
+    def holders(self) -> int:
+        """Ranks that have the same part of the model, and average its gradients."""
+        return self.data * self.context_ranks
 
     @property
     def shards(self) -> int:
         """Over how many ranks ZeRO divides."""
-        return self.data // self.replicas
+        return self.holders // self.replicas
 
     @property
     def sharding(self) -> str:
@@ -595,19 +671,21 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         # the first stage, the second, with all its layers and most in flight, or the last
         stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
-    params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
+    params = rank_parameters(model, grid.tensor, grid.pipeline, stage, grid.expert)
     held = states(params, "adam", grid.precision, grid.zero, grid.shards)
+    whole, model = model, of_own_tokens(model, grid)
     layer = _layer_kept(model, grid, grid.recompute)
     backward = PerRank(
         held.parameters,
         held.gradients,
         0 if grid.offload else held.optimizer_states,
-        activations_of_layers=_layers_held(model, grid, stage) * layer,
+        activations_of_layers=_layers_held(model, grid, stage) * layer
+        + _experts_held(model, grid, stage),
         layer_being_recomputed=_recomputed(model, grid),
         gradients_of_activations=_activation_gradients(model, grid),
         mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,
         output_and_logits=0,
-        buffers=_buffers(model, grid, stage, params, backward=True),
+        buffers=_buffers(whole, grid, stage, params, backward=True),
     )
     if stage < grid.pipeline - 1:
         return backward
@@ -617,9 +695,17 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         layer_being_recomputed=0,
         gradients_of_activations=0,
         output_and_logits=output_activations(model, grid.micro_batch, grid.tensor, grid.along),
-        buffers=_buffers(model, grid, stage, params, backward=False),
+        buffers=_buffers(whole, grid, stage, params, backward=False),
     )
     return max(turn, backward, key=lambda moment: moment.total)
+
+
+def of_own_tokens(model: Transformer, grid: Grid) -> Transformer:
+    """`model` with a context of the tokens that one context rank has. ValueError where they are no even chunks."""
+    if grid.context_ranks == 1:
+        return model
+    divided(model.context, 2 * grid.context_ranks, "tokens")
+    return replace(model, context=model.context // grid.context_ranks)
 
 
 def on_host(model: Transformer, grid: Grid) -> int:
@@ -631,7 +717,7 @@ def on_host(model: Transformer, grid: Grid) -> int:
     if not grid.offload:
         return 0
     ends = {0, grid.pipeline - 1, min(1, grid.pipeline - 1)}
-    params = max(rank_parameters(model, grid.tensor, grid.pipeline, s) for s in ends)
+    params = max(rank_parameters(model, grid.tensor, grid.pipeline, s, grid.expert) for s in ends)
     owned = uneven(params, grid.shards if grid.zero else 1)[0]
     return offload_kept(owned)["host"] + 4 * owned
 
@@ -659,7 +745,7 @@ def _activation_gradients(model: Transformer, grid: Grid) -> int:
 def _layer_kept(model: Transformer, grid: Grid, recompute: str) -> int:
     """Bytes of one layer and micro-batch."""
     sizes = grid.micro_batch, grid.tensor, grid.sequence
-    return activations(model, *sizes, recompute, grid.dropout, grid.attention)
+    return activations(model, *sizes, recompute, grid.dropout, grid.attention, grid.bits)
 
 
 def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
@@ -668,6 +754,28 @@ def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
     if grid.interleave == 1:
         return chunks * stage_layers(model.layers, grid.pipeline)[stage]
     return chunks * even(model.layers, grid.pipeline * grid.interleave, "layers")[0]
+
+
+def _experts_kept(model: Transformer, grid: Grid) -> int:
+    """Bytes that a layer of experts keeps beside a plain one, where all experts are asked for alike.
+
+    The router's input in fp32; each token's rows as they came to its experts, and its summands; inside, top_k MLPs for one.
+    """
+    rows = grid.micro_batch * model.context
+    inside = (8 if model.gated else 4) * rows * model.width
+    copies = (4 + model.top_k * (2 + 2)) * rows * model.hidden
+    return copies + (model.top_k - 1) * divided(inside, grid.tensor, "bytes")
+
+
+def _experts_held(model: Transformer, grid: Grid, stage: int) -> int:
+    """Over all micro-batches in flight, with what exists again while a layer is computed again."""
+    layers = expert_layers(model, grid.pipeline, stage)
+    if not layers:
+        return 0
+    if grid.recompute == "full":
+        return _experts_kept(model, grid)
+    own = stage_layers(model.layers, grid.pipeline)[stage]
+    return math.ceil(_layers_held(model, grid, stage) * layers / own) * _experts_kept(model, grid)
 
 
 def _recomputed(model: Transformer, grid: Grid) -> int:
@@ -1251,6 +1359,156 @@ def tensor_layer_bytes(
     return (n - 1) * 4 * whole, (n - 1) * (2 * block + sequence * 2 * 4 * vector)
 
 
+# Expert parallelism: bytes that each rank sends for one layer of experts, from how many rows go where.
+#
+# A rank's rows for experts elsewhere are its away rows, those that come to its experts from elsewhere its visitors. Dispatch
+# sends what is away, combine the visitors' results; backward sends the gradients of both the same ways round. Before it
+# all each rank tells the others how many rows come for each of their experts, 8 bytes a number. Where all is even, R rows a
+# rank, both are R·(n−1)/n. Recomputation in backward repeats forward's.
+
+
+def expert_layer_bytes(
+    counts: Sequence[Sequence[int]], hidden: int, itemsize: int
+) -> list[tuple[int, int]]:
+    """(forward, backward) of each rank. counts[r][e]: rows of rank r for expert e; experts lie as `uneven` deals them out."""
+    n = len(counts)
+    experts = len(counts[0])
+    sent = []
+    first = 0
+    for rank, own in enumerate(uneven(experts, n)):
+        here = [sum(row[first : first + own]) for row in counts]
+        first += own
+        away = sum(counts[rank]) - here[rank]
+        visitors = sum(here) - here[rank]
+        rows = (away + visitors) * hidden * itemsize
+        sent.append((rows + 8 * (experts - own), rows))
+    return sent
+
+
+def expert_gradient_bytes(
+    experts: int, rest: int, data: int, ranks: int, itemsize: int, tensors: tuple[int, int] = (0, 0)
+) -> int:
+    """Bytes that data · ranks ranks together send to average gradients, by rings: experts' over `data`, the rest's over all.
+
+    experts, rest: numbers in all experts, and in all else.  ranks: that share out the experts.  tensors: of the two; a
+    bucket has a flag for each.
+    """
+    shared = 2 * (data - 1) * (experts + tensors[0])
+    return itemsize * (shared + 2 * (data * ranks - 1) * (rest + tensors[1]))
+
+
+# ------------------------------------------------------------
+# Context parallelism: what attention on n ranks sends, how many pairs of a query and a key each rank computes, and what it
+# keeps for backward.
+#
+# A ring sends the keys and values of all tokens n − 1 times over all ranks, and in backward their gradients as often,
+# in 32 bits at least. The naive way gathers them, and scatters the gradients: as often, in their own dtype. With
+# all-to-alls on heads each number leaves its rank once, but for those that stay: of T tokens of g groups of heads the
+# sum of t_r·g_r, an n-th where all is even.
+
+
+def context_bytes(
+    n: int,
+    way: str,
+    batch: int,
+    tokens: int,
+    heads: int,
+    groups: int,
+    size: int,
+    itemsize: int,
+) -> tuple[int, int]:
+    """(forward, backward): bytes that the attention of a layer sends over all ranks together.
+
+    way: "gathered", "ring" or "heads".  tokens: of the whole sample.  groups: heads of keys and values.  size: of a head.
+    """
+    number = batch * size * itemsize
+    keys = 2 * groups * tokens * number
+    if way == "heads":
+        of_rank = [[k // n + (r < k % n) for r in range(n)] for k in (tokens, groups)]
+        stay = sum(t * g for t, g in zip(*of_rank, strict=True))
+        once = (2 * (heads // groups) + 2) * (tokens * groups - stay) * number
+        return once, once
+    if way == "gathered":
+        return (n - 1) * keys, (n - 1) * keys
+    if way != "ring":
+        raise ValueError(f"way is 'gathered', 'ring' or 'heads', not {way!r}")
+    return (n - 1) * keys, (n - 1) * (keys + keys * max(4, itemsize) // itemsize)
+
+
+def context_pairs(n: int, order: str, tokens: int) -> list[int]:
+    """Pairs of a query and a key that each of n ranks of a causal ring computes: blocks on the diagonal are whole.
+
+    ValueError where n, or in the zigzag order 2n, does not divide the tokens.
+    """
+    chunks = 2 * n if order == "zigzag" else n
+    if tokens % chunks:
+        raise ValueError(f"{tokens} tokens are not a multiple of {chunks} chunks")
+    block = (tokens // chunks) ** 2
+    if order == "zigzag":
+        return [(2 * n + 1) * block] * n
+    return [(rank + 1) * block for rank in range(n)]
+
+
+def context_memory(
+    n: int, batch: int, tokens: int, heads: int, groups: int, size: int, itemsize: int
+) -> int:
+    """Bytes that ring attention keeps on a rank for backward: queries, keys, values, the result and log Σ exp.
+
+    ValueError where n does not divide the tokens.
+    """
+    if tokens % n:
+        raise ValueError(f"{tokens} tokens are not a multiple of {n} ranks")
+    exact = max(4, itemsize)
+    return batch * tokens // n * ((2 * heads + 2 * groups) * size * itemsize + heads * exact)
+
+
+def ring_seconds(n: int, block: float, exchange: float) -> float:
+    """Of a ring whose every block takes `block` seconds to compute, and `exchange` to pass on meanwhile."""
+    return block + (n - 1) * max(block, exchange)
+
+
+# Eight bits: bytes that ranks send to agree on the scales of a linear layer's matrices, over all ranks, by rings.
+#
+# An all-reduce of k fp32 numbers among n ranks sends 2(n−1)·4k bytes over all of them. d data-parallel ranks have T
+# tokens between them, t tensor-parallel ranks the layer's outputs (column) or inputs (row). Scaled by tensor each of x, W
+# and dy has one number, agreed along each dimension that is split:
+#
+#     along T, in t groups        x 1       dy 1                          whatever the layer
+#     along in or out, d groups   W 1       column: dy 1    row: x 1
+#
+# and by row each product has a number for each row of its matrices, agreed along what it contracts over:
+#
+#     along T, t groups           dW: in of x, out of dy, as many of them as a rank has
+#     along in or out, d groups   column, dx: T/d of dy, in of W      row, y: T/d of x, out of W
+
+
+def amax_bytes(
+    inputs: int,
+    outputs: int,
+    tokens: int,
+    data: int = 1,
+    tensor: int = 1,
+    split: str = "column",
+    grain: str = "tensor",
+) -> int:
+    """Of one linear layer and micro-batch, forward and backward. tokens: of all data-parallel ranks.
+
+    split: "column" or "row", how `tensor` ranks share the layer. grain: "tensor", "row", or "block", whose scales nobody
+    else needs. ValueError for another word, and where `tensor` does not divide what is split.
+    """
+    known(split, {"column": 0, "row": 0}, "split")
+    known(grain, {"tensor": 0, "row": 0, "block": 0}, "grain")
+    if grain == "block":
+        return 0
+    along_tokens, along_features = 2 * tensor, 2 * data
+    if grain == "row":
+        whole, cut = (inputs, outputs) if split == "column" else (outputs, inputs)
+        divided(cut, tensor, "features")
+        along_tokens = tensor * whole + cut
+        along_features = tokens + data * whole
+    return 2 * 4 * ((data - 1) * along_tokens + (tensor - 1) * along_features)
+
+
 # ------------------------------------------------------------
 # A step of a grid: bytes that all its ranks together send along each axis, by rings, with the package's own layers.
 #
@@ -1273,7 +1531,7 @@ def tensor_layer_bytes(
 def step_bytes(model: Transformer, grid: Grid) -> dict[str, int]:
     """{"tensor", "pipeline", "data"}: bytes of a step in 16 bits over all ranks of the grid, at ZeRO's stage 0 or 1.
 
-    Raises ValueError for another stage, for a sequence that is split, for a model that `models.gpt` does not make unless told
+    Raises ValueError for another stage, for a sequence that is split over tensor or context ranks, for a model that `models.gpt` does not make unless told
     otherwise, for a vocabulary that does not split evenly, and where the grid does not divide the model.
     """
     t = grid.tensor
@@ -1283,7 +1541,7 @@ def step_bytes(model: Transformer, grid: Grid) -> dict[str, int]:
     plain = Transformer(
         model.layers, model.hidden, model.heads, model.vocab, model.context, model.tied
     )
-    if grid.zero > 1 or grid.sequence or model != plain:
+    if grid.zero > 1 or grid.sequence or grid.context_ranks > 1 or model != plain:
         raise ValueError(
             "the bytes of a step are known of a plain GPT at ZeRO 0 or 1, with whole sequences, "
             f"not of {model} on {grid}"

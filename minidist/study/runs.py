@@ -18,7 +18,7 @@ import torch
 from minidist.comm.cluster import Cluster
 from minidist.study.catalog import dgx_a100_40gb, jean_zay
 from minidist.study.charts import Table, table
-from minidist.study.compare import published
+from minidist.study.literature import published
 from minidist.study.predict import (
     GB,
     Grid,
@@ -210,12 +210,16 @@ FSDP_CLUSTERS = {
 }
 
 
-def llmfoundry(gpu: str) -> Iterator[Run]:
-    """The rows of a GPU ("a100", "h100") in 16 bits: for fp8 no device here has a peak."""
+def llmfoundry(gpu: str, bits: int = 16) -> Iterator[Run]:
+    """The rows of a GPU ("a100", "h100") whose products are in 16 bits, or in 8 (by Transformer Engine)."""
     for row in published("llmfoundry_mpt"):
-        if row["quantity"] == "throughput" and row["precision"] != "amp_fp8":
+        if row["quantity"] == "throughput" and product_bits(row) == bits:
             if row["gpu"].startswith(gpu):
                 yield llmfoundry_run(row, row["value"])
+
+
+def product_bits(row: dict) -> int:
+    return 8 if row["precision"] == "amp_fp8" else 16
 
 
 def llmfoundry_run(row: dict, tokens: float) -> Run:
@@ -233,6 +237,7 @@ def llmfoundry_run(row: dict, tokens: float) -> Run:
         dropout=False,
         precision="bf16",
         attention="fused",
+        bits=product_bits(row),
     )
     cluster = FSDP_CLUSTERS[row["gpu"]](row["gpus"] // 8)
     seconds = b * M * row["seq"] / tokens
@@ -273,6 +278,7 @@ TABLES: dict[str, Callable[[], Iterator[Run]]] = {
     "megatron_h100": megatron_h100,
     "llmfoundry_a100": partial(llmfoundry, "a100"),
     "llmfoundry_h100": partial(llmfoundry, "h100"),
+    "llmfoundry_fp8": partial(llmfoundry, "h100", 8),
 }
 
 

@@ -9,7 +9,7 @@ Planner    memory and seconds of one grid after the other
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import ceil
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ from minidist.study.predict import (
     Grid,
     PerRank,
     Transformer,
+    expert_layers,
+    expert_parameters,
     in_flight,
     offload_update_seconds,
     on_host,
@@ -186,6 +188,10 @@ class Machine:
         """Seconds of one operator that makes `count` products, (m, k) by (k, n) each."""
         return self.launch + self.device.product(m, n, k, count, self.dtype)
 
+    def narrow_product(self, m: int, n: int, k: int) -> float:
+        """The same of one product in 8 bits. ValueError for a device that has none."""
+        return self.launch + self.device.product(m, n, k, 1, torch.float8_e4m3fn)
+
     def attention(self, heads: int, tokens: int, d: int, backward: bool = False) -> float:
         """Seconds of one operator: causal fused attention of `heads` heads, of all sequences, of d numbers each."""
         return self.launch + self.device.fused_attention(
@@ -233,7 +239,9 @@ class Network:
         """Seconds of a collective of `nbytes` in all among n ranks, `stride` apart; 0 for one rank."""
         if n == 1 or not nbytes:
             return 0.0
-        return predict(self.net(n, stride), verb, nbytes, self.algorithm, self.gamma)
+        # each sends to each at once: no other way is faster
+        algorithm = "naive" if verb == "all_to_all" else self.algorithm
+        return predict(self.net(n, stride), verb, nbytes, algorithm, self.gamma)
 
     def inside(self, verb: str, n: int, nbytes: float) -> float:
         """Seconds that the bytes a rank sends of a collective would take on the links within a node."""
@@ -279,7 +287,10 @@ class Network:
 
 
 class Step(NamedTuple):
-    """Seconds of a step. recomputation: forwards done again. tensor, pipeline, data: messages that nothing hides."""
+    """Seconds of a step. recomputation: forwards done again. tensor, pipeline, data: messages that nothing hides.
+
+    Those of experts and of context parallelism, which are within a layer too, count with tensor's.
+    """
 
     compute: float
     recomputation: float
@@ -347,7 +358,8 @@ HOLES = 0.06
 
 def reserved(grid: Grid, tensors: int) -> int:
     """Bytes of a rank beside its `tensors` bytes."""
-    groups = (grid.data > 1) + (grid.tensor > 1) + 2 * (grid.pipeline > 1)
+    groups = (grid.holders > 1) + (grid.tensor > 1) + 2 * (grid.pipeline > 1)
+    groups += grid.context_ranks > 1
     return round(LIBRARIES + groups * COMMUNICATOR + HOLES * tensors)
 
 
@@ -387,7 +399,10 @@ class Estimate:
 
 
 class Planner:
-    """A model on a cluster, trained by `kernels` on `machine`: memory and seconds of one grid after the other."""
+    """A model on a cluster, trained by `kernels` on `machine`: memory and seconds of one grid after the other.
+
+    context_ranks: of the grids that it weighs itself; for others it has a Planner of their own.
+    """
 
     def __init__(
         self,
@@ -396,17 +411,23 @@ class Planner:
         kernels: Kernels,
         machine: Machine,
         algorithm: str = "hierarchical",
+        context_ranks: int = 1,
     ):
         self.model = model
+        self.context_ranks = context_ranks
+        self.tokens = model.context // context_ranks  # of a sequence, on one rank
         self.cluster = cluster
         self.kernels = kernels
         self.machine = machine
         self.network = Network(cluster, algorithm, kernels.combine * machine.device.moving(1))
         self._layer = cache(self._one_layer)
         self._ends = cache(self._both_ends)
+        self._others = cache(partial(Planner, model, cluster, kernels, machine, algorithm))
 
     def estimate(self, grid: Grid) -> Estimate:
         """Memory and time of one grid. ValueError where it does not divide the model."""
+        if grid.context_ranks != self.context_ranks:
+            return self._others(grid.context_ranks).estimate(grid)
         ahead = 0
         if grid.pipeline > 1:
             ahead = in_flight(grid.pipeline, grid.micro_batches, interleave=grid.interleave)
@@ -421,12 +442,16 @@ class Planner:
 
     def step(self, grid: Grid) -> Step:
         """Seconds of a step of `grid.micro_batches` micro-batches a pipeline."""
+        if grid.context_ranks != self.context_ranks:
+            return self._others(grid.context_ranks).step(grid)
         S = grid.pipeline
         M = grid.micro_batches
         stages = self._stages(grid)
         slowest = max(stages, key=lambda stage: stage.total)
         others = sum(stage.total for stage in stages) - slowest.total
-        params = max(rank_parameters(self.model, grid.tensor, S, s) for s in {0, S - 1})
+        params = max(
+            rank_parameters(self.model, grid.tensor, S, s, grid.expert) for s in {0, S - 1}
+        )
         forward = (slowest.total - slowest.again) / 3
         return Step(
             compute=M * slowest.compute,
@@ -440,19 +465,23 @@ class Planner:
 
     def _activation_bytes(self, batch: int) -> int:
         """Of what one layer hands to the next."""
-        return self.machine.dtype.itemsize * batch * self.model.context * self.model.hidden
+        return self.machine.dtype.itemsize * batch * self.tokens * self.model.hidden
 
-    def _one_layer(self, batch: int, tensor: int, along: int, attention: str) -> Layer:
+    def _one_layer(
+        self, batch: int, tensor: int, along: int, attention: str, bits: int = 16
+    ) -> Layer:
         """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
         model = self.model
         machine = self.machine
         kernels = self.kernels
-        tokens = batch * model.context
+        tokens = batch * self.tokens
         shapes = self._shapes(tensor)
         forward = sum(machine.product(tokens, n, k) for n, k in shapes)
         backward = sum(
             machine.product(tokens, k, n) + machine.product(n, k, tokens) for n, k in shapes
         )
+        if bits == 8:
+            forward, backward = self._narrow(tokens, shapes)
         products, their_backward = self._attention(batch, tensor, attention)
         x = self._activation_bytes(batch)
         scores = machine.dtype.itemsize * batch * model.heads // tensor * model.context**2
@@ -463,13 +492,29 @@ class Planner:
             return machine.passes(nbytes, passes.launches)
 
         forward += products + beside(kernels.forward)
-        last = machine.product(tokens, *shapes[-1])
+        product = machine.narrow_product if bits == 8 else machine.product
+        last = product(tokens, *shapes[-1])
         again = {
             "none": 0.0,
             "selective": products + machine.passes(kernels.forward.scores * scores, 2),
             "full": forward - kernels.early_stop * last,
         }
         return Layer(forward, backward + their_backward + beside(kernels.backward), again)
+
+    def _narrow(self, tokens: int, shapes: list[tuple[int, int]]) -> tuple[float, float]:
+        """Products in 8 bits, forward and backward, with the rounding of what they multiply.
+
+        x and dy are read twice, for their amax and to be rounded, and written twice, as they are and transposed: 6 bytes a
+        number; the weight is read twice and written, and in backward once more: 5 and 3. Two operators for each.
+        """
+        machine = self.machine
+        forward = backward = 0.0
+        for n, k in shapes:
+            forward += machine.narrow_product(tokens, n, k)
+            forward += machine.passes(6 * tokens * k + 5 * n * k, 4)
+            backward += machine.narrow_product(tokens, k, n) + machine.narrow_product(n, k, tokens)
+            backward += machine.passes(6 * tokens * n + 3 * n * k, 3)
+        return forward, backward
 
     def _shapes(self, tensor: int) -> list[tuple[int, int]]:
         """(columns, rows) of a layer's matrices, in order."""
@@ -485,14 +530,35 @@ class Planner:
     def _attention(self, batch: int, tensor: int, attention: str) -> tuple[float, float]:
         """The products of queries with keys, and of weights with values: forward, backward."""
         machine = self.machine
-        t = self.model.context
+        t = self.tokens
         d = self.model.hidden // self.model.heads
         heads = batch * self.model.heads // tensor
         if attention == "explicit":
             scores = machine.product(t, t, d, heads)
             output = machine.product(t, d, t, heads)
             return scores + output, scores + 3 * output
-        return machine.attention(heads, t, d), machine.attention(heads, t, d, backward=True)
+        # of a ring's T²/2c pairs each rank has as many as c causal blocks of its own tokens
+        c = self.context_ranks
+        return c * machine.attention(heads, t, d), c * machine.attention(heads, t, d, backward=True)
+
+    def _ring(self, grid: Grid) -> tuple[float, float]:
+        """What a layer waits for blocks of keys and values, in forward, and in backward with what is recomputed.
+
+        A block is on its way while one is computed. Backward, its gradients travel behind it, in 32 bits.
+        """
+        c = self.context_ranks
+        if c == 1:
+            return 0.0, 0.0
+        nbytes = 2 * self._activation_bytes(grid.micro_batch) // self.model.hidden
+        nbytes *= self.model.kv // grid.tensor
+        gradients = nbytes // self.machine.dtype.itemsize * 4
+        ring = Network(self.cluster, "ring", 0.0)
+        computed = self._attention(grid.micro_batch, grid.tensor, grid.attention)
+        there, back = (
+            max(0.0, ring.verb("all_gather", c, grid.tensor, c * moved) - (c - 1) / c * block)
+            for moved, block in zip((nbytes, nbytes + gradients), computed)
+        )
+        return there, back + (grid.recompute == "full") * there
 
     def _both_ends(self, batch: int, tensor: int, along: int) -> tuple[float, float]:
         """The embedding, and the head: the last norm, the projection to V/t words, and the loss.
@@ -500,7 +566,7 @@ class Planner:
         The embedding is two look-ups, their masks and their sum; its backward writes a gradient of all words.
         """
         machine, hidden = self.machine, self.model.hidden
-        tokens = batch * self.model.context
+        tokens = batch * self.tokens
         words = uneven(self.model.vocab, tensor)[0]
         size = machine.dtype.itemsize
         x = self._activation_bytes(batch) / along
@@ -515,24 +581,59 @@ class Planner:
     def _stages(self, grid: Grid) -> list[Stage]:
         model = self.model
         sizes = grid.micro_batch, grid.tensor, grid.along
-        layer = self._layer(*sizes, grid.attention)
+        layer = self._layer(*sizes, grid.attention, grid.bits)
         embedding, head = self._ends(*sizes)
         there, back = self._tensor(grid)
+        waits = sum(self._ring(grid))
         stages = []
         for s, layers in enumerate(stage_layers(model.layers, grid.pipeline)):
             first = s == 0
             last = s == grid.pipeline - 1
             compute = layers * (layer.forward + layer.backward) + first * embedding + last * head
             # a micro-batch's gradients are added to those of the others: read, read and write; the first has none
-            params = rank_parameters(model, grid.tensor, grid.pipeline, s)
+            params = rank_parameters(model, grid.tensor, grid.pipeline, s, grid.expert)
             nbytes = params * (PRECISIONS[grid.precision].parameter + 2 * gradient_bytes(grid))
-            nbytes /= grid.data if grid.zero >= 2 else 1
+            nbytes /= grid.holders if grid.zero >= 2 else 1
             adding = self.machine.passes(nbytes, 12 * model.layers // grid.pipeline)
             compute += (1 - 1 / grid.micro_batches) * adding
             # messages of the embedding's forward, and of the projection's input in backward
-            tensor = layers * (there + back) + (first + last) * there / 2
-            stages.append(Stage(compute, layers * layer.again[grid.recompute], tensor))
+            tensor = layers * (there + back + waits) + (first + last) * there / 2
+            again = layers * layer.again[grid.recompute]
+            with_experts = expert_layers(model, grid.pipeline, s)
+            if with_experts:
+                forward, backward, exchange = self._experts(grid)
+                full = grid.recompute == "full"
+                compute += with_experts * (forward + backward)
+                again += with_experts * full * forward
+                tensor += with_experts * (4 + 2 * full) * exchange
+                tensor += with_experts * (model.top_k - 1) * (there + back) / 2
+            stages.append(Stage(compute, again, tensor))
         return stages
+
+    def _experts(self, grid: Grid) -> tuple[float, float, float]:
+        """Seconds of a layer of experts beside a plain one, forward and backward, and of one all-to-all of its rows.
+
+        All experts are asked for alike: top_k rows a token, from all ranks that share them out.
+        """
+        model = self.model
+        machine = self.machine
+        assert model.experts is not None
+        tokens = grid.micro_batch * model.context
+        own = ceil(model.experts / grid.expert)
+        rows = ceil(tokens * model.top_k / own)
+        forward = backward = 0.0
+        for n, k in self._shapes(grid.tensor)[2:]:
+            for count, m in ((own, rows), (-1, tokens)):
+                forward += count * machine.product(m, n, k)
+                backward += count * (machine.product(m, k, n) + machine.product(n, k, m))
+        whole = self._activation_bytes(grid.micro_batch)
+        moved = model.top_k * whole
+        inside = (model.top_k - 1) * whole / grid.tensor  # GELU and biases, of top_k MLPs for one
+        # rows are sorted, put together for each expert, put back and summed: each time read and written
+        forward += machine.passes(10 * moved + self.kernels.forward.inner * inside, 40)
+        backward += machine.passes(12 * moved + self.kernels.backward.inner * inside, 40)
+        exchange = self.network.verb("all_to_all", grid.expert, grid.tensor, moved)
+        return forward, backward, exchange
 
     def _tensor(self, grid: Grid) -> tuple[float, float]:
         """A layer's messages, in forward, and in backward with what is recomputed.
@@ -554,7 +655,7 @@ class Planner:
         if not (self.kernels.tensor_overlap and grid.sequence):
             pair = sum(message.seconds for message in messages)
             return 2 * pair, (2 + again) * pair + extra
-        tokens = grid.micro_batch * self.model.context
+        tokens = grid.micro_batch * self.tokens
         products = [self.machine.product(tokens, n, k) for n, k in self._shapes(grid.tensor)]
         part = 1 - 1 / grid.tensor
         there = sum(
@@ -592,7 +693,7 @@ class Planner:
 
         A stage's ranks are neighbours, so some edges lie within a node where others lead out of it.
         """
-        width = grid.tensor * grid.data
+        width = grid.tensor * grid.holders
         whole = self._activation_bytes(grid.micro_batch)
         parts = grid.tensor if grid.sequence or self.kernels.scattered else 1
         gather = 0.0
@@ -608,7 +709,7 @@ class Planner:
         forward, backward: seconds of a micro-batch, on the slowest stage.
         """
         kernels = self.kernels
-        gradients = self._averaging(grid, params * gradient_bytes(grid))
+        gradients = self._averaging(grid, params)
         parameters = Messages(0.0, 0.0)
         if grid.zero:
             nbytes = params * PRECISIONS[grid.precision].parameter
@@ -631,17 +732,27 @@ class Planner:
         if self.model.tied and grid.pipeline > 1:
             # the first stage's token embedding and the last one's are one parameter: their gradients are summed
             nbytes = uneven(self.model.vocab, grid.tensor)[0] * self.model.hidden
-            stride = grid.tensor * grid.data * (grid.pipeline - 1)
+            stride = grid.tensor * grid.holders * (grid.pipeline - 1)
             seconds += self.network.verb("all_reduce", 2, stride, nbytes * gradient_bytes(grid))
         return seconds
 
-    def _averaging(self, grid: Grid, nbytes: float) -> Messages:
-        """Of gradients of `nbytes`, once: with ZeRO among the shards, then each shard over its replicas.
+    def _averaging(self, grid: Grid, params: int) -> Messages:
+        """Of the gradients of `params`, once: with ZeRO among the shards, then each shard over its replicas.
 
         Shards are neighbours: of t·shards ranks, as many as a node has or fewer, none sends its whole out of the node.
+        So are ranks that share out experts, whose gradients are averaged over those who hold the same.
         """
+        nbytes = params * gradient_bytes(grid)
+        if grid.expert > 1:
+            sizes = grid.tensor, grid.pipeline, grid.pipeline - 1, grid.expert
+            shared = expert_parameters(self.model, *sizes) * gradient_bytes(grid)
+            stride = grid.tensor * grid.expert
+            return together(
+                self._messages("all_reduce", grid.data, grid.tensor, nbytes - shared),
+                self._messages("all_reduce", grid.data // grid.expert, stride, shared),
+            )
         if not grid.zero or self.kernels.reduced_whole:
-            return self._messages("all_reduce", grid.data, grid.tensor, nbytes)
+            return self._messages("all_reduce", grid.holders, grid.tensor, nbytes)
         within = self._messages("reduce_scatter", grid.shards, grid.tensor, nbytes)
         stride = grid.tensor * grid.shards
         across = self._messages("all_reduce", grid.replicas, stride, nbytes / grid.shards)

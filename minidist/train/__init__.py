@@ -1,6 +1,7 @@
 """What one rank does for itself beyond the plain step.
 
 autocast, Masters, LossScaler, prepare    mixed precision: lists of operators, fp32 copies, a scaled loss, O0 to O3 (amp)
+eight_bits_           products of linear layers in E4M3 and E5M2, with scales by tensor, row or block (fp8)
 checkpoint, checkpoint_sequential    activations computed again instead of kept (remat)
 selective             only those of listed operators computed again (selective)
 ReversibleSequence    blocks whose inputs follow from their outputs (reversible)
@@ -14,6 +15,7 @@ Fused operators are in `fuse`, AdamW over one flat buffer in `flat_optim`.
 """
 
 from .amp import LossScaler, Masters, autocast, prepare
+from .fp8 import eight_bits_
 from .norm import clip_grad_norm_
 from .optim import LAMB, LARS, SGD, AdamW, NoiseScale, groups
 from .remat import checkpoint, checkpoint_sequential
@@ -36,6 +38,7 @@ __all__ = [
     "checkpoint_sequential",
     "clip_grad_norm_",
     "cosine",
+    "eight_bits_",
     "groups",
     "prepare",
     "scaled",

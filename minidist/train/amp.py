@@ -4,6 +4,7 @@ LossScaler            gradients that fp16 can hold, and steps that are skipped w
 Masters               parameters in half, stepped in fp32
 autocast              each operator in the dtype that its list says: WHITE, BLACK, GRAY
 prepare               the four levels O0 to O3 in one call
+tf32, tf32_products   what "fp32" is on a tensor core, bit for bit, and its switch; `fp32_products` says how it stands
 exponents, lost       what fp16 does to gradients and to updates, counted
 """
 
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache as remember
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from ..arguments import choice
 from ..collectives import all_reduce_
 from ..comm.base import Comm
 from ..decide import decide
@@ -604,6 +607,8 @@ def float32(x: float) -> float:
 #     O2      half, batch norm fp32   half                 fp32 masters              dynamic
 #     O3      half                    half                 the halves themselves     none
 #
+# "fp32" is TF32 in products on a GPU where that is switched on (`fp32_products` says so), whatever the level.
+#
 # O1 is the safe one, O2 saves more memory and casts less, O3 is the speed to compare the others with: it trains only
 # where neither gradients nor updates are too small. bf16 has the range of fp32, so no level scales its loss.
 #
@@ -707,6 +712,81 @@ def halve_(
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = cast(buffer, lambda x: x.to(dtype))
     return model
+
+
+# ------------------------------------------------------------
+# TF32: what "fp32" means on a tensor core. Tensors stay fp32 in memory; a product reads 10 bits of fraction of each.
+#
+#     fp32    sign, 8 bits of exponent, 23 of fraction     relative steps of 2⁻²³     H100: 67 TFLOP/s, without tensor cores
+#     TF32    sign, 8 bits of exponent, 10 of fraction     relative steps of 2⁻¹⁰     H100: 494.5 TFLOP/s, half of bf16's
+#
+# The range is fp32's, so nothing is scaled; the precision is fp16's. Products of two such numbers are exact in fp32, and
+# are summed up there. No bytes are saved: not in memory, not in messages. PyTorch has it on for convolutions and off for
+# products of matrices, unless told otherwise: `tf32_products`.
+#
+# Who rounds, and how, is the kernel's choice:
+#
+#     "away"    to the nearest, ties away from zero: `cvt.rna.tf32.f32`, from sm_80 on, what kernels use that round at all
+#     "even"    to the nearest, ties to even: `cvt.rn.tf32.f32`, from sm_90 on
+#     "zero"    the 13 low bits are ignored: what tensor cores do with fp32 as it lies in memory
+#
+# Sources: NVIDIA, PTX ISA, `cvt` (versions 7.0 and 7.8); PyTorch, "Numerical accuracy" ("only the first 10 bits of the
+# input mantissa are read") and "CUDA semantics", TF32; for rates hardware.csv.
+
+TF32_UNUSED = 13
+"""Bits of fp32's fraction that TF32 does not have."""
+
+TIES = ("away", "even", "zero")
+
+
+def tf32(x: Tensor, ties: str = "away") -> Tensor:
+    """fp32 numbers rounded to TF32, bit for bit, still in fp32. inf and nan stay.  ties: see above.
+
+    Beyond the largest number, 2¹²⁸ − 2¹¹⁷, rounding to the nearest gives inf. ValueError for another dtype or word.
+    """
+    choice(ties, "ties", TIES)
+    if x.dtype != torch.float32:
+        raise ValueError(f"TF32 is read from torch.float32, not from {x.dtype}")
+    unit = 1 << TF32_UNUSED
+    bits = x.view(torch.int32)
+    if ties == "away":
+        bits = bits + unit // 2
+    elif ties == "even":
+        bits = bits + (unit // 2 - 1) + (bits >> TF32_UNUSED & 1)
+    # sign and magnitude lie apart, so this goes towards zero on both sides
+    return torch.where(x.isfinite(), (bits & -unit).view(torch.float32), x)
+
+
+def tf32_matmul(a: Tensor, b: Tensor, ties: str = "away") -> Tensor:
+    """a @ b of fp32 matrices as a tensor core multiplies them, emulated: both rounded, products and sums in fp32."""
+    with autocast(enabled=False):
+        return tf32(a, ties) @ tf32(b, ties)
+
+
+def fp32_products() -> str:
+    """What products of fp32 matrices are on this process's GPUs, as they are switched now: "tf32", or "fp32".
+
+    PyTorch's old switch (`allow_tf32`) cannot be read where the new one (`fp32_precision`) was set; so this reads the new
+    one, which follows the old.
+    """
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "fp32"
+
+
+@contextmanager
+def tf32_products(on: bool = True) -> Iterator[None]:
+    """In here products of fp32 matrices on GPUs are TF32's, or are not. A setting of the whole process, not of a rank.
+
+    By the old switch, which sets the new one as well: after the new one alone PyTorch's `allow_tf32` and
+    `get_float32_matmul_precision` raise.
+    """
+    switch = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+    switch.allow_tf32 = on
+    try:
+        yield
+    finally:
+        switch.allow_tf32 = before == "tf32"
+        switch.fp32_precision = before
 
 
 # ------------------------------------------------------------

@@ -3,7 +3,17 @@
 import pytest
 import torch
 
-from benchmarks import all_reduce, data_parallel, fuse, pipeline, remat, start, tensor, zero
+from benchmarks import (
+    all_reduce,
+    context,
+    data_parallel,
+    fuse,
+    pipeline,
+    remat,
+    start,
+    tensor,
+    zero,
+)
 from tests.largest import smallest
 
 
@@ -51,6 +61,14 @@ def test_tensor(figure):
     ratios = tensor.measure([2, 4], 30, [*tensor.CASES])
     each(figure, ratios)
     assert smallest(ratios.values()) >= 1
+
+
+@pytest.mark.full
+def test_context(figure):
+    """Both rings run the same operators on the same blocks: nearly all of a step is theirs."""
+    ratios = tensor.measure([2, 4], 15, [*context.CASES], context.program, "context")
+    each(figure, ratios)
+    assert smallest(ratios.values()) >= 0.9
 
 
 @pytest.mark.full

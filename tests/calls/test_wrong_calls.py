@@ -391,6 +391,10 @@ MODEL = {
     "tied is True or False, not": [dict(tied=x) for x in ("no", None, 1)],
     "gated is True or False, not": [dict(gated=x) for x in ("no", 1)],
     "rotary is True or False, not": [dict(rotary=x) for x in ("no", 0)],
+    "bias is True or False, not": [dict(bias=x) for x in ("no", None)],
+    "norm is one of 'layer', 'rms', not": [dict(norm=x) for x in ("batch", None, True)],
+    "eps, below the root of a norm, is at least 0, not": [dict(eps=x) for x in (-1, None, "1e-5")],
+    "theta, of rotary positions, is at least 1, not": [dict(theta=x) for x in (0, None, "1e4")],
     "attention is 'sdpa' or 'explicit', not": [dict(attention=x) for x in ("flash", None)],
     "gelu is one of 'tanh', 'none', not": [dict(gelu=x) for x in ("erf", None)],
     "a seed is a whole number, not": [dict(seed=x) for x in (1.5, "a", None, True)],
@@ -493,6 +497,9 @@ def parallelized(n=2, **options):
             dict(half=half, amp=amp)
             for half in (FLOAT8, "bfloat16", None, torch.float32)
             for amp in ("O0", "O2")
+        ],
+        "of ZeRO's shards there is at least 1 replica, not": [
+            dict(replicas=x) for x in (0, -1, 1.0, True, None)
         ],
         "ZeRO has the stages 0 to 3, not": [dict(zero=x) for x in (4, -1, 1.0, True, "1", None)],
         "compression is a Compression, such as parallel.compress.PowerSGD(2), not": [

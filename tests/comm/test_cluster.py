@@ -13,7 +13,7 @@ import torch
 from minidist.comm import Cluster, Device, Level, Link, Recv, Send, World
 from minidist.comm import cluster as clusters
 from minidist.comm.cluster import A100, H100, ends, factor
-from minidist.study.compare import published
+from minidist.study.literature import published
 from tests.largest import largest
 
 ALPHA, BETA = 2.0, 0.25  # bytes are multiples of 4, so all times are exact

@@ -50,6 +50,7 @@ def test_axes_of_any_name(run_fast):
     expected = [bits(1, 5), bits(5, 7), bits(4, 5), bits(5), bits(0, 1, 4, 5)]
     assert run_fast(axes_of_any_name, 8)[5] == expected
     assert Grid(dp=2, cp=3, order="pp dp cp tp").rank(dp=1, cp=2) == 5
+    assert Grid(dp=2, cp=3, tp=2) == Grid(dp=2, cp=3, tp=2, order="pp dp cp tp")
 
 
 def program(comm, order):
@@ -109,7 +110,10 @@ def test_one_rank_and_no_message():
             r"the axis dp of a mesh has at least 1 rank, not 4\.0",
         ),
         (lambda comm: Mesh(comm, dp=8, order="dp tp"), r"its 3 axes once, .* not these 2: dp, tp"),
-        (lambda comm: Mesh(comm, dp=4, cp=2), r"its 4 axes once, dp, pp, tp, cp, not these 3"),
+        (
+            lambda comm: Mesh(comm, dp=4, cp=2, order="pp dp tp"),
+            r"its 4 axes once, dp, pp, tp, cp, not these 3",
+        ),
         (lambda comm: Mesh(comm, dp=8).group("dp", "cp"), r"the 3 axes are pp, dp, tp, not cp"),
         (lambda comm: Grid(2, 2, 2).place(8), r"rank 8 is not in a mesh of 8 ranks"),
         (lambda comm: Grid(2, 2, 2).rank(dp=2), r"dp has 2 ranks, 0 to 1, not 2"),

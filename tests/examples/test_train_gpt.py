@@ -17,6 +17,7 @@ from minidist.comm import World
 from tests.comm.torchrun import in_its_place
 from tests.examples.scripts import FOLDER, as_torchrun, distance, results, run_here
 from tests.repository.files import ROOT
+from tests.size import FULL
 
 SCRIPT = "train_gpt.py"
 SHORT = [
@@ -63,6 +64,7 @@ RUNS = {
         "--sequence-parallel",
     ],
     "uneven": ["--ranks", "3", "--zero", "3"],
+    "hybrid": ["--ranks", "6", "--zero", "3", "--replicas", "3"],
     "processes": [
         "--ranks",
         "4",
@@ -75,7 +77,46 @@ RUNS = {
         "--micro-batches",
         "2",
     ],
+    "context": ["--ranks", "4", "--cp", "4"],
+    "tensor and context": [
+        "--ranks",
+        "4",
+        "--tp",
+        "2",
+        "--cp",
+        "2",
+        "--runner",
+        "processes",
+        "--zero",
+        "3",
+    ],
 }
+if FULL:
+    RUNS |= {
+        "context, processes": ["--ranks", "4", "--cp", "4", "--runner", "processes"],
+        "tensor and context, world": [
+            "--ranks",
+            "4",
+            "--tp",
+            "2",
+            "--cp",
+            "2",
+            "--context-parallel",
+            "heads",
+        ],
+        "contiguous": [
+            "--ranks",
+            "8",
+            "--dp",
+            "2",
+            "--cp",
+            "4",
+            "--context-parallel",
+            "contiguous",
+            "--zero",
+            "1",
+        ],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +128,11 @@ def runs(tmp_path_factory):
     )
 
 
-def test_the_serial_losses(runs):
+def test_the_serial_losses(runs, figure):
     for name, run in runs.items():
+        figure(
+            f"{name}: losses differ from the serial run's by {distance(run, runs['serial']):.1e}"
+        )
         assert distance(run, runs["serial"]) < 1e-12, name
         assert abs(run["loss apart"] - runs["serial"]["loss apart"]) < 1e-12
         assert run["sample"] == runs["serial"]["sample"] and run["sample"].startswith("The ")
@@ -123,6 +167,32 @@ def test_it_goes_on_where_it_was_on_another_grid(tmp_path, capsys):
         assert says in capsys.readouterr().err
 
 
+def test_experts_over_ranks_and_their_checkpoints_over_others(tmp_path):
+    """Data 2 × expert 2 is the serial run; saved by 3 expert ranks, it goes on with 2 and 2 stages, and with none."""
+    eight = [*SHORT, "--experts", "8", "--capacity", "1.25"]
+    folders = {name: ["--folder", str(tmp_path / name), "--save-every", "3"] for name in "ab"}
+    runs = {
+        "serial": [*eight, "--ranks", "1"],
+        "world": [*eight, "--ranks", "4", "--ep", "2"],
+        "processes": [*eight, "--ranks", "2", "--ep", "2", "--runner", "processes"],
+        "three": [*eight, "--ranks", "3", "--ep", "3", *folders["a"]],
+    }
+    found = results(SCRIPT, runs, tmp_path)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in "ab":
+        shutil.rmtree(tmp_path / name / "000002-step-6")
+    runs = {
+        "stages": [*eight, "--ranks", "4", "--ep", "2", "--pp", "2", *folders["a"]],
+        "none": [*eight, "--ranks", "1", *folders["b"]],
+    }
+    again = results(SCRIPT, runs, tmp_path)
+    assert all("goes on at step 3" in run["printed"] for run in again.values())
+    for name, run in (found | again).items():
+        assert distance(run, found["serial"]) < 1e-12, name
+    losses = found["serial"]["losses"]
+    assert losses[-1] < losses[0] - 0.3
+
+
 def test_flags_that_changed(tmp_path):
     """They are what the run goes on with, and it says so; the same flags, and nothing is said."""
     folder = tmp_path / "run"
@@ -153,6 +223,52 @@ def test_flags_that_changed(tmp_path):
     assert {g["weight_decay"] for g in read_state(saved, "optimizer.options")["param_groups"]} == {
         0.0
     }
+
+
+LLAMA = [
+    "--mlp",
+    "swiglu",
+    "--positions",
+    "rotary",
+    "--norm",
+    "rms",
+    "--no-bias",
+    "--no-tied",
+    "--kv-heads",
+    "2",
+    "--ffn",
+    "20",
+]
+
+
+def test_weights_to_and_from_hugging_faces_layout(tmp_path, capsys):
+    """Exported from one grid, they are where another run begins, on any grid; flags of the shape are not needed."""
+    kept = ["--ranks", "2", "--tp", "2", "--folder", str(tmp_path / "run")]
+    export = ["--export", str(tmp_path / "llama")]
+    first = [*SHORT, *LLAMA, *kept, "--steps", "2", *export, "--vocab", "300"]
+    found = results(SCRIPT, {"first": first}, tmp_path)["first"]
+    begun = [*SHORT, "--weights", str(tmp_path / "llama"), "--ranks"]
+    runs = {
+        "at once": [*begun, "1", "--steps", "0"],
+        "serial": [*begun, "1", "--steps", "2"],
+        "grid": [*begun, "4", "--dp", "2", "--pp", "2", "--zero", "3", "--steps", "2"],
+    }
+    again = results(SCRIPT, runs, tmp_path)
+    assert abs(again["at once"]["loss apart"] - found["loss apart"]) < 1e-12
+    assert again["at once"]["sample"] == found["sample"]
+    assert distance(again["grid"], again["serial"]) < 1e-12
+    assert again["serial"]["losses"][0] < found["losses"][0] - 0.1
+    for words, says in (
+        ([*first], "llama is there already: it makes a new folder"),
+        ([*SHORT, *export], "--export writes what --folder has saved, and there is none"),
+        ([*SHORT, *kept, "--export", "x", "--mlp", "swiglu"], "no name in Hugging Face's layout"),
+        ([*begun, "1", "--context", "9"], "samples of 9 tokens do not fit into the context of"),
+        ([*begun, "1", "--vocab", "301"], "the text has 301 tokens, the model in"),
+        ([*SHORT, "--weights", str(tmp_path)], "config.json cannot be read"),
+    ):
+        with pytest.raises(SystemExit):
+            run_here(SCRIPT, words)
+        assert says in capsys.readouterr().err
 
 
 def test_one_run_at_a_time(tmp_path, monkeypatch):
@@ -374,6 +490,11 @@ def test_flags_out_of_range(flags, says, capsys):
         ),
         ("--pp 4 --layers 1", "3 layers do not make 4 stages"),
         ("--zero 1 --compression fp16", "not ZeRO 1"),
+        (
+            "--ranks 3 --cp 3",
+            "128 tokens do not make 6 equal chunks, which 3 ranks of one context take in the order 'zigzag'",
+        ),
+        ("--ranks 2 --cp 2 --dropout 0.1", "take dropout=0, not 0.1 with cp=2"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence_before_a_rank_starts(flags, says, capsys):

@@ -123,6 +123,12 @@ def steps(gpus: int, backend: str) -> list[Step]:
             wants=no_triton if rehearsed else lambda: "",
         ),
         Step(
+            "eight-bits",
+            "Products in 8 bits, and in TF32, are on the chip what their emulation gives.",
+            module("tests.gpu.eight_bits"),
+            300,
+        ),
+        Step(
             "world",
             "Ranks of a World share the GPU and train as one rank on a CPU; 16 bits come close.",
             runs("world", 1),

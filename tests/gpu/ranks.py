@@ -99,7 +99,9 @@ def all_came(counts):
 
 
 def train(comm, axes, shape, options):
-    return parallelized.train(comm, dict(zip(("dp", "pp", "tp"), axes)), shape, options, STEPS)
+    return parallelized.train(
+        comm, dict(zip(("dp", "pp", "tp", "cp"), axes)), shape, options, STEPS
+    )
 
 
 def as_serial(name, shape, finds):

@@ -10,7 +10,7 @@ import torch
 from minidist.comm import from_env
 from tests.comm.torchrun import in_its_place
 from tests.examples.scripts import as_torchrun
-from tests.gpu import ranks, runs, versions
+from tests.gpu import eight_bits, ranks, runs, versions
 
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 SEEN = pytest.mark.skipif(not GPUS, reason="no GPU is seen: where there is one, `make gpu`")
@@ -121,3 +121,9 @@ def test_versions(device):
     assert versions.works("gloo" if device == "cpu" else "nccl").startswith(f"{device} multiplies")
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
         versions.works("no backend")
+
+
+def test_eight_bits(capsys):
+    """On a CPU beside PyTorch's kernels for it; on a GPU beside the chip's."""
+    eight_bits.main()
+    assert capsys.readouterr().out.startswith("seen: ")

@@ -42,7 +42,7 @@ FAULTS = {
         Fault(
             "all data ranks drop the same",
             "parallelize.py",
-            "(seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + mesh.dp.rank)",
+            "(seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + part)",
             "(seed * 1_000_003 + mesh.pp.rank) * 1_000_003)",
             "test_parallelize.py::test_random_numbers_differ_by_stage_and_by_data_rank",
         ),
@@ -65,6 +65,52 @@ FAULTS = {
             "parallelize.py",
             "if compression is not None and zero:",
             "if compression is not None and zero > 1:",
+            "test_parallelize.py::test_what_does_not_go_together",
+        ),
+    ],
+    "hybrid sharding": [
+        Fault(
+            "shards lie in different nodes, and replicas in one",
+            "parallelize.py",
+            "data.split([d // n for d in range(data.size)]),\n"
+            "            data.split([d % n for d in range(data.size)]),",
+            "data.split([d % (data.size // n) for d in range(data.size)]),\n"
+            "            data.split([d // (data.size // n) for d in range(data.size)]),",
+            "test_parallelize.py::test_bytes_between_nodes",
+        ),
+        Fault(
+            "replicas train apart",
+            "parallelize.py",
+            "blocks=blocks, replicas=sharing.replicas)",
+            "blocks=blocks)",
+            "test_parallelize.py::test_the_serial_run",
+        ),
+        Fault(
+            "a norm counts every replica",
+            "parallelize.py",
+            "mesh.comm.split([place // n for place in places]),",
+            "mesh.comm,",
+            "test_parallelize.py::test_the_serial_run",
+        ),
+        Fault(
+            "a norm is of one shard alone",
+            "parallelize.py",
+            "mesh.comm.split([place // n for place in places]),",
+            'mesh.group("pp", "tp"),',
+            "test_parallelize.py::test_the_serial_run",
+        ),
+        Fault(
+            "replicas are all over the data ranks",
+            "parallelize.py",
+            "FullySharded(chunk, sharing.shards, compute",
+            "FullySharded(chunk, sharing.data, compute",
+            "test_parallelize.py::test_the_serial_run",
+        ),
+        Fault(
+            "replicas of what is whole are asked for, and nobody says so",
+            "parallelize.py",
+            "> 1 and zero != 3:",
+            "> 1 and zero > 3:",
             "test_parallelize.py::test_what_does_not_go_together",
         ),
     ],
@@ -107,8 +153,8 @@ FAULTS = {
         Fault(
             "a norm counts the tied embedding on both its stages",
             "parallelize.py",
-            "repeated, tp = self.pipeline.ties.repeated, self.mesh.tp",
-            "repeated, tp = [], self.mesh.tp",
+            "elsewhere = {*self.pipeline.ties.repeated}",
+            "elsewhere = set()",
             "test_parallelize.py::test_saved_on_a_cube_and_resumed_elsewhere",
         ),
         Fault(
@@ -170,10 +216,24 @@ FAULTS = {
             "test_models.py::test_the_formula",
         ),
         Fault(
+            "positions always turn by powers of 10,000",
+            "models.py",
+            "speeds = theta ** (-torch",
+            "speeds = 10_000.0 ** (-torch",
+            "test_models.py::test_another_speed",
+        ),
+        Fault(
+            "every norm shifts",
+            "models.py",
+            "self.norm = normalization(hidden, norm, eps, **like)",
+            'self.norm = normalization(hidden, "layer", eps, **like)',
+            "test_models.py::test_the_root_of_the_mean_square_by_hand",
+        ),
+        Fault(
             "angles of 16-bit queries are in 16 bits",
             "models.py",
-            "exact = torch.promote_types(x.dtype, torch.float32)",
-            "exact = x.dtype",
+            "exact = torch.promote_types(x.dtype, torch.float32)\n    speeds",
+            "exact = x.dtype\n    speeds",
             "test_models.py::test_dtypes",
         ),
         Fault(

@@ -51,8 +51,8 @@ FAULTS = {
         Fault(
             "every rank adds the bias of a row layer, before the sum",
             "parallel/tensor.py",
-            "y, bias = F.linear(x, self.weight), self.bias",
-            "y, bias = F.linear(x, self.weight, self.bias), 0 * self.bias",
+            "y, bias = self.product(x, self.weight), self.bias",
+            "y, bias = self.product(x, self.weight, self.bias), 0 * self.bias",
             "parallel/test_tensor.py::test_a_mistake_is_found",
         ),
         Fault(
@@ -109,12 +109,26 @@ FAULTS = {
         Fault(
             "both blocks share a norm",
             "parallel/tensor.py",
-            "part.norm_2 = SequenceNorm(part.norm_2.normalized_shape, comm, **like)",
+            "part.norm_2 = kind(shape, comm, **like)",
             "part.norm_2 = part.norm_1",
             "parallel/test_tensor.py::test_the_serial_layer[world-2]",
         ),
     ],
     "sequence parallel": [
+        Fault(
+            "a norm of mean squares learns from a part of the tokens",
+            "parallel/tensor.py",
+            "copy_to(self.weight, self.comm), self.eps)",
+            "self.weight, self.eps)",
+            "parallel/test_tensor.py::test_layers_without_biases_and_with_another_norm[sequence-rms]",
+        ),
+        Fault(
+            "norms of parts of the sequence have another eps",
+            "parallel/tensor.py",
+            "like = dict(eps=eps, dtype",
+            "like = dict(dtype",
+            "parallel/test_tensor.py::test_layers_without_biases_and_with_another_norm[sequence-layer]",
+        ),
         Fault(
             "backward of the gather takes this rank's part of its own gradient",
             "parallel/tensor.py",

@@ -112,12 +112,26 @@ def test_the_serial_layer(run, n):
         dict(gelu="none"),
         dict(rotary=True),
         dict(gated=True, ffn=13),
-        dict(ffn=2, rotary=True),
+        dict(ffn=2, rotary=True, theta=100.0),
     ],
 )
 def test_other_options(options):
     for mine in World(3).run(
         lambda comm: found(layers_layer(comm, "groups", **options), batch(), comm)
+    ):
+        assert difference(mine, oracle_layer("groups", **options)) < 1e-12
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+@pytest.mark.parametrize("split", LAYER_SPLITS)
+def test_layers_without_biases_and_with_another_norm(split, norm):
+    """As in a LLaMA; eps is large enough to be seen."""
+    options = dict(bias=False, norm=norm, eps=0.1, gated=True)
+    split = LAYER_SPLITS[split]
+    for mine in World(3).run(
+        lambda comm: found(
+            layers_layer(comm, "groups", **options, **split), batch(), comm, "sequence" in split
+        )
     ):
         assert difference(mine, oracle_layer("groups", **options)) < 1e-12
 

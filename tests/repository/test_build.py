@@ -86,6 +86,13 @@ def test_what_did_not_change_is_not_touched(built):
     assert run(built, "--check").returncode == 0
 
 
+def test_an_assignment_may_be_there_before_its_lesson(copy):
+    (copy / "course/07_sample/lesson.py").unlink()
+    assert run(copy, "--check").returncode == 1, "the lesson's notebook has no source"
+    (copy / NAMES[0]).unlink()
+    assert run(copy, "--check").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "stale"),
     [

@@ -17,16 +17,18 @@ from minidist.parallel.simulate import simulate
 from minidist.study.catalog import MODELS, cluster_of
 from minidist.study.plan import (
     Search,
+    brief,
     doubt,
     errors_alike,
     grids,
     main,
+    named,
     picture,
     plan,
     rivals_table,
     text,
 )
-from minidist.study.predict import Grid, Transformer, flops, parameters
+from minidist.study.predict import Grid, Transformer, flops, parameters, per_rank
 from minidist.study.step import CORE, EAGER, FSDP, FUSED, MEGATRON, Machine, Planner
 from tests.study.plan_case import hybrid, program
 
@@ -228,6 +230,8 @@ def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
         Grid(2, 1, 1, micro_batches=2, **LOW),
         Grid(2, 1, 1, micro_batches=2, **MASTERS),
         Grid(2, 2, 2, micro_batches=2, **LOW),
+        Grid(1, 1, 1, micro_batches=2, context_ranks=2, **LOW),
+        Grid(1, 2, 1, micro_batches=2, context_ranks=2, **LOW),
     ],
     ids=str,
 )
@@ -239,6 +243,58 @@ def test_a_world_takes_as_long(grid):
     assert planner(kernels, model=model, cluster=cluster).estimate(
         grid
     ).step.total == pytest.approx(took, rel=0.05)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "grid",
+    [
+        Grid(1, 1, 1, **LOW),
+        Grid(2, 1, 1, expert=2, **LOW),
+        Grid(4, 1, 2, micro_batches=2, expert=4, **LOW),
+    ],
+    ids=str,
+)
+def test_a_world_takes_as_long_with_experts(grid, figure):
+    cluster = replace(NODES, devices=-(-grid.ranks // 2))
+    model = replace(GPT, experts=8, top_k=2)
+    results = World(grid.ranks, cluster=cluster, device="meta").run(program, model, grid)
+    took = max(results)
+    kernels = replace(EAGER, overlap=grid.pipeline == 1)
+    held, memory = results.trace.memory[0].at_peak, per_rank(model, grid, 0)
+    assert (held["parameters"], held["optimizer states"]) == (
+        memory.parameters,
+        memory.optimizer_states,
+    )
+    # in a pipeline some micro-batches are done at the peak, when gradients are averaged
+    if grid.pipeline == 1:
+        assert held["activations"] == pytest.approx(memory.activations_of_layers, rel=0.1)
+    predicted = planner(kernels, model=model, cluster=cluster).estimate(grid).step.total
+    figure(
+        f"{grid.data} data ranks, experts over {grid.expert}: {predicted / took:.3f} of a World's"
+    )
+    assert predicted == pytest.approx(took, rel=0.1)
+
+
+def test_experts_are_shared_out_where_one_rank_has_no_room():
+    """Eight times the MLPs of every second layer: only shared out do they fit, and tables say over how many ranks."""
+    model = Transformer(16, 4096, 32, 8192, 1024, experts=32, top_k=1)
+    cluster = Cluster.dgx_h100(2)
+    found = list(grids(Search(model, cluster, 16)))
+    assert {g.expert for g in found} == {1, 2, 4, 8, 16} and all(
+        g.data % g.expert == 0 for g in found
+    )
+    assert {g.zero for g in found if g.expert > 1} == {0}
+    best = plan(model, cluster, 16)
+    e = best.best.grid.expert
+    assert (
+        e > 1
+        and f"(experts over {e})" in named(best.best.grid)
+        and f"e{e}·" in brief(best.best.grid)
+    )
+    assert any(rival.decision == "expert" and "too large" in rival.why for rival in best.rivals)
+    dense = grids(Search(replace(model, experts=None), cluster, 16))
+    assert {g.expert for g in dense} == {1}
 
 
 @pytest.mark.parametrize("M", [2, 4])
@@ -455,6 +511,49 @@ def test_the_search_misses_no_grid():
     assert {g.interleave for g in found} == {1, 2, 3, 6}
 
 
+def test_context_ranks_are_searched_when_asked():
+    model = replace(GPT, layers=12, heads=4)
+    cluster = replace(Cluster.dgx_h100(4), devices=2)
+    alone = set(grids(Search(model, cluster, 16)))
+    found = [*grids(Search(model, cluster, 16, context_ranks=4))]
+    assert len(set(found)) == len(found) and {g for g in found if g.context_ranks == 1} == alone
+    assert {g.context_ranks for g in found} == {1, 2, 4}
+    assert all(g.ranks == 8 and g.data * g.micro_batches * g.micro_batch == 16 for g in found)
+    # as many tokens as ranks' chunks, and attention that keeps no scores
+    odd = Search(replace(model, context=1022), cluster, 16, context_ranks=4)
+    assert {g.context_ranks for g in grids(odd)} == {1}
+    explicit = Search(model, cluster, 16, "explicit", context_ranks=4)
+    assert {g.context_ranks for g in grids(explicit)} == {1}
+    with pytest.raises(ValueError, match=r"2 context ranks keep no scores: .* not explicit"):
+        Grid(context_ranks=2)
+    with pytest.raises(ValueError, match="at least 1 context rank, not 0"):
+        plan(SMALL, cluster, 4, context_ranks=0)
+
+
+def test_long_contexts_are_planned(figure):
+    """128 Ki tokens: ranks that share them keep a part of each activation, so that nothing is computed again."""
+    most = [plan("llama-7b", "h100:8x8", 8, context=1 << 17, context_ranks=c) for c in (1, 8)]
+    assert "context" in named(most[1].best.grid) and "context" not in named(most[0].best.grid)
+    assert most[1].seconds < most[0].seconds
+    figure(
+        " against ".join(
+            f"{p.seconds:.2f} s with {p.best.grid.context_ranks} context ranks" for p in most
+        )
+    )
+
+
+def test_memory_of_context_ranks():
+    """As of a sequence that is shorter, with ZeRO's shards over all of them."""
+    whole = Grid(data=2, zero=2, context_ranks=4, **FAST)
+    model = replace(GPT, context=8192)
+    short = per_rank(replace(model, context=2048), Grid(data=8, zero=2, **FAST))
+    own = per_rank(model, whole)
+    positions = model.hidden * (8192 - 2048)
+    assert own.activations_of_layers == short.activations_of_layers
+    assert own.parameters - short.parameters == 2 * positions
+    assert whole.ranks == 8 and whole.shards == 8
+
+
 @pytest.mark.parametrize(("data", "zero", "replicas"), [(4, 3, 3), (4, 0, 2), (4, 2, 0)])
 def test_replicas_that_cannot_be(data, zero, replicas):
     with pytest.raises(ValueError, match=f"{replicas} replicas .* {data} data-parallel .* {zero}"):
@@ -464,3 +563,22 @@ def test_replicas_that_cannot_be(data, zero, replicas):
 def test_step_bad_input():
     with pytest.raises(ValueError, match="32 heads do not split over 3"):
         planner().estimate(Grid(tensor=3))
+
+
+def test_products_in_eight_bits(figure):
+    """Where asked for: faster, with 16 bits as the rival; but of small matrices rounding costs more than products gain.
+    Where no device has them, refused."""
+    model = "gpt3-6.7b"
+    wide, narrow = (plan(model, "h100:1x8", 64, fp8=fp8) for fp8 in (False, True))
+    assert plan("gpt2-124m", "h100:1x8", 64, fp8=True).best.grid.bits == 16
+    assert narrow.best.grid.bits == 8 and narrow.seconds < wide.seconds
+    assert {grid.bits for grid in (e.grid for e in wide.estimates)} == {16}
+    [rival] = [rival for rival in narrow.rivals if rival.decision == "bits"]
+    assert rival.value == 16 and rival.estimate.step.total == wide.seconds
+    assert errors_alike(narrow)[0].name == "llmfoundry_fp8"
+    assert "products in 8 bits:" in text(narrow, 1e9)
+    with pytest.raises(ValueError, match=r"A100 SXM has a peak for .* not for float8_e4m3fn"):
+        plan(model, "a100:1x8", 64, fp8=True)
+    figure(
+        f"{model}, 8 H100, 64 sequences: {narrow.seconds:.2f} s in 8 bits, {wide.seconds:.2f} s in 16"
+    )

@@ -6,7 +6,7 @@ from statistics import mean
 import pytest
 
 from minidist.comm.cluster import HBM
-from minidist.study.compare import published
+from minidist.study.literature import published
 from minidist.study.predict import parameters
 from minidist.study.runs import (
     TABLES,
@@ -32,6 +32,7 @@ SHAPE = dict(seq=2048, vocab=51200, tp=8)
         ("megatron_h100", 4, 0.05, 0.1),
         ("llmfoundry_a100", 34, 0.06, 0.24),
         ("llmfoundry_h100", 18, 0.06, 0.21),
+        ("llmfoundry_fp8", 2, 0.05, 0.08),
     ],
 )
 def test_errors(name, rows, average, most, figure):

@@ -27,7 +27,7 @@ from minicheck.lessons.walls import (
 )
 from minicheck.oracles import walls as oracle
 from minidist.models import mlp
-from minidist.study.compare import published
+from minidist.study.literature import published
 from tests.bank.bank import shows_bug, solved
 from tests.minicheck.examined import assert_odd_answers_are_told, refused, rng
 from tests.repository.files import ROOT

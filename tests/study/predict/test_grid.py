@@ -3,13 +3,19 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
+from minidist.comm import World
+from minidist.comm.mesh import Mesh
 from minidist.models import gpt
+from minidist.parallelize import parallelize
 from minidist.study.predict import (
     Grid,
     Transformer,
     activations,
     embedding_activations,
+    expert_layers,
+    flops,
     fused_gradients,
     output_activations,
     parameters,
@@ -211,3 +217,39 @@ def test_bad_input():
             Grid(**wrong)
     with pytest.raises(ValueError, match="no stage 3 among 3"):
         per_rank(MODEL, Grid(pipeline=3), 3)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("expert", [1, 2, 3])
+def test_parameters_of_a_rank_that_shares_out_experts(expert, stages):
+    """As `parallelize` deals them out, the first rank's: layers, routers, experts, on each stage."""
+    shape = SHAPE | dict(experts=5, ffn=24, gated=True)
+
+    def program(comm):
+        mesh = Mesh(comm, ep=expert, pp=stages, order="pp dp ep tp")
+        make = lambda groups: torch.optim.SGD(groups, lr=0.1)
+        cuts = lambda parts: [1e-9, *[1.0] * 6, 1e-9]
+        engine = parallelize(gpt(**shape, device="meta"), mesh, make, cost=cuts)
+        return sum(p.numel() for p in engine.module.parameters())
+
+    held = list(World(stages * expert, device="meta").run(program))[::expert]
+    model = Transformer(**shape)
+    assert held == [rank_parameters(model, 1, stages, s, expert) for s in range(stages)]
+    assert [expert_layers(model, stages, s) for s in range(stages)] == [[3], [1, 2]][stages - 1]
+
+
+def test_flops_of_a_token_grow_with_its_experts_alone():
+    dense = flops(MODEL, 1)
+    for experts in (4, 8):
+        model = replace(MODEL, experts=experts, top_k=2)
+        mlps = (
+            3 * 3 * 2 * 8 * 8 * 16**2
+        )  # layers, passes, FLOPs of a weight, tokens, weights of an MLP
+        routers = 3 * 3 * 2 * 8 * 16 * experts
+        assert flops(model, 1) == dense + mlps + routers
+
+
+@pytest.mark.parametrize(("data", "expert", "zero"), [(4, 3, 0), (2, 4, 0), (2, 0, 0), (4, 2, 1)])
+def test_expert_ranks_that_cannot_be(data, expert, zero):
+    with pytest.raises(ValueError, match=f"{expert} ranks that share out .* {data} .* ZeRO {zero}"):
+        Grid(data=data, expert=expert, zero=zero)

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minidist.models import TransformerLayer, gpt, next_token_loss
 from minidist.study.predict import Transformer, activations, output_activations, scores
+from minidist.train.fp8 import eight_bits_
 from tests.study.predict.kept import kept
 from tests.study.predict.saved import saved, saved_layer
 
@@ -215,3 +216,23 @@ def test_bad_input():
             saved(LAYER, 1, **wrong)
     with pytest.raises(ValueError, match="without gates"):
         saved_layer(Transformer(1, HIDDEN, 4, VOCAB, CONTEXT, gated=True), 1)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("attention", ["sdpa", "explicit"])
+def test_eight_bits_keep_half_of_what_products_read(attention, gated, figure):
+    """On "meta", as on a GPU, where one operator does attention. Beside it two scales of 4 bytes for each of 4 products."""
+    model = Transformer(1, 64, 4, VOCAB, CONTEXT, ffn=48, gated=gated)
+    found = {}
+    for bits in (16, 8):
+        layer = TransformerLayer(
+            64, 4, attention=attention, ffn=48, gated=gated, dtype=torch.bfloat16, device="meta"
+        )
+        if bits == 8:
+            eight_bits_(layer)
+        x = torch.empty(3, CONTEXT, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        found[bits] = kept(layer, lambda layer=layer, x=x: layer(x))
+    form = "fused" if attention == "sdpa" else attention
+    formula = [activations(model, 3, dropout=False, attention=form, bits=bits) for bits in (16, 8)]
+    assert found[16] - found[8] == formula[0] - formula[1] - 4 * 2 * 4
+    figure(f"{attention}, gated {gated}: {found[8]:,} bytes of a layer, {found[16]:,} in 16 bits")

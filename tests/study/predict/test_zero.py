@@ -10,7 +10,7 @@ from minidist.comm import Cluster, Device, Level, World
 from minidist.comm.cluster import H100
 from minidist.models import mlp
 from minidist.parallel import OffloadedOptimizer, ShardedOptimizer
-from minidist.study.compare import published
+from minidist.study.literature import published
 from minidist.study.predict import (
     offload_kept,
     offload_step_seconds,
