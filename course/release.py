@@ -55,10 +55,10 @@ SENTENCES = (
     ),
     (
         "`python -m benchmarks.simulate` trains on every rank of a grid at once, on meta tensors in a World, and asks the planner\n"
-        "for the same step. GPT-3's 175 B over 1,024 H100s (data 8, tensor 8, pipeline 16) take 1.712 s for 16 of a step's 192\n"
+        "for the same step. GPT-3's 175 B over 1,024 H100s (data 8, tensor 8, pipeline 16) take 1.711 s for 16 of a step's 192\n"
         "micro-batches, and the planner says 1.635; the 145.6 B of Narayanan et al. 2021 over 1,536 A100s take 5.70 s for 8 of 48,\n"
         "and the planner says 5.59. At that rate their whole step takes 23.3 s, where 24.8 were published. The first simulation\n"
-        "took 17 minutes of one core, the second 55.\n"
+        "took 19 minutes of one core, the second 55.\n"
         "\n",
         "",
     ),
