@@ -602,7 +602,10 @@ class Engine:
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
         """The mean loss of a batch, as `backward` returns it, without dropout; nothing is kept."""
-        count, losses = min(self.micro_batches, len(x)), []
+        # as often on all ranks: a forward may send messages, of ZeRO 3, of experts, or of scales in 8 bits
+        least = min(self.micro_batches, len(x))
+        agreed = all_reduce_(self.sharing.tokens, torch.tensor(least, device=x.device), "min")
+        count, losses = int(decide(agreed, on_meta=least)), []
         targets = micro_batches(self._own(y), count, "targets")
         inputs = micro_batches(self._own(x), count, "inputs")
         for (part,), (target,) in zip(inputs, targets, strict=True):

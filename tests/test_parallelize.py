@@ -245,6 +245,31 @@ def test_values_that_are_given_logits_and_losses(grid, options):
         assert largest(logits, abs(evaluated), abs(loss)) < 1e-12
 
 
+def looked_at(comm, grid, shape, options):
+    """The loss of a batch of which some ranks have fewer samples than micro-batches, before any step."""
+    mesh = Mesh(comm, **grid)
+    x, y = (mine(mesh, both) for both in data(0))
+    return engine(mesh, shape, micro_batches=3, **options).evaluate(x, y, len(x)).item()
+
+
+@pytest.mark.parametrize(
+    ("grid", "shape", "options"),
+    [
+        (dict(dp=5), MODERN, dict(zero=3)),
+        (dict(dp=5), LOW, dict(fp8="tensor")),
+        (dict(ep=5), SHAPE | dict(experts=5), {}),
+    ],
+    ids=("zero 3", "fp8", "experts"),
+)
+def test_ranks_with_few_samples_evaluate_as_often(grid, shape, options):
+    """Where a forward sends messages, all ranks must have as many of them."""
+    losses = World(5).run(looked_at, grid, shape, options)
+    x, y = data(0)
+    right = next_token_loss(gpt(**shape)(x), y).item()
+    assert losses.count(losses[0]) == 5
+    assert losses[0] == pytest.approx(right, rel=0.05 if "fp8" in options else 1e-12)
+
+
 def rest(comm):
     """Dropout is off where nothing is trained, and on where it is: the same on all ranks that hold the same."""
     mesh = Mesh(comm, dp=2, pp=1, tp=2)

@@ -116,6 +116,13 @@ FAULTS = {
     ],
     "engine": [
         Fault(
+            "each rank evaluates as often as its own samples allow",
+            "parallelize.py",
+            "count, losses = int(decide(agreed, on_meta=least)), []",
+            "count, losses = least, []",
+            "test_parallelize.py::test_ranks_with_few_samples_evaluate_as_often",
+        ),
+        Fault(
             "keywords of a step are lost",
             "parallelize.py",
             "self.update(**kwargs)",
