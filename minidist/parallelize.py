@@ -472,8 +472,9 @@ class Engine:
         loss = engine.evaluate(x, y)                    # the same without a backward
         logits = engine.logits(x)                       # (b, T, V) on every rank
 
-    `step` is `backward`, `clip`, `update`, and hands further keywords to the optimizer's step. A loss is the mean over all data ranks' samples, one number in float64, the
-    same on all ranks.  weight: samples behind this data rank's part, given on all of them where they differ.
+    `step` is `backward`, `clip`, `update`, and hands further keywords to the optimizer's step. A loss is the mean over
+    all data ranks' samples, one number in float64, the same on all ranks.  weight: samples behind this data rank's part,
+    given on all of them where they differ.
 
     module: this rank's chunks.  optimizer: with two `param_groups`, for schedulers; the second has no weight decay.
     pieces(), load(saved): for `checkpoint`, on this mesh or another.  scaler, compression: whose state is saved
