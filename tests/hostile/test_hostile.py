@@ -120,9 +120,15 @@ def test_the_trial_sees_what_has_changed(tmp_path):
             with socket.socket(family) as visitor:
                 visitor.connect(address)
                 assert json.loads(visitor.recv(1000))["loot"] == LOOT
-        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)", one.token])
+        code = "import time; print('here', flush=True); time.sleep(99)"
+        command = [sys.executable, "-c", code, one.token]
+        left = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        # Between the moment at which Popen returns and the one at which the kernel has set the
+        # new program's arguments, /proc shows a process without a command.
+        assert left.stdout.readline() == "here\n"
         found = " | ".join(one.faults())
         left.wait()
+        left.stdout.close()
         (tmp_path / "planted.py").write_text(f"# {one.token}")
         assert one.written([str(tmp_path)]) == [str(tmp_path / "planted.py")]
     for words in (
