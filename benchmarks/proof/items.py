@@ -549,7 +549,7 @@ PRACTICE = {
         "every technique of the README, every name with where it stands",
         "tests/repository/test_frameworks.py",
     ),
-    "10 assignments": lessons("10_eight_bits", "20_experts", "21_long_contexts"),
+    "10 assignments": lessons("10_eight_bits", "20_experts", "21_long_contexts", "27_field_guide"),
     "11 planted faults": (
         "by technique, and that each is found",
         "tests/mutants/test_faults.py",
