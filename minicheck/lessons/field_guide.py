@@ -381,7 +381,7 @@ class FirstWrong(FieldExam):
         if looks and (got is not None or len(looks) == 1):
             return " Or: ".join(looks[:2])  # both give this
         if got is None:
-            return "Is every rank looked at, every call, parts along both dimensions, up and down, and every step?"
+            return "Is every rank looked at, every call, parts along both dimensions, up and down, nan, and every step?"
         if got[:3] not in order:
             return "There is no such tensor in the serial run."
         want = slip()
@@ -631,7 +631,7 @@ class Counted(FieldExam):
         for key, count in want.items():
             if got[key] != count:
                 raise Wrong(
-                    f"{key} is in the norm {count} times, and you say {shown(got[key])}. {self._looks(got, want, args[0])}"
+                    f"of {key} k is {count}, and you say {shown(got[key])}. {self._looks(got, want, args[0])}"
                 )
 
     def _looks(self, got, want, given) -> str:
@@ -889,7 +889,7 @@ class ToHuggingFace(FieldExam):
     given = ("ranks",)
     right = "1 to 4 ranks, heads and features that they share unevenly, fp32, bf16 and fp64; every number."
     cases = table(
-        lambda n, heads, dtype: f"{n} ranks, {heads} heads, {str(dtype).removeprefix('torch.')}",
+        lambda n, heads, dtype: f"n = {n}, {heads} heads, {str(dtype).removeprefix('torch.')}",
         ((1, 3, F32), (2, 4, F32), (2, 3, F64), (3, 4, BF16), (4, 7, F32), (3, 3, F32)),
     )
 

@@ -291,9 +291,13 @@ def test_other_right_ways(answer):
 
 
 STYLES = [
-    ("judged", "largest = serial[serial.isfinite()].double().abs().max().item()",
-     "largest = serial.double().abs().nan_to_num(0, 0, 0).max().item()"),
-]  # fmt: skip
+    (
+        "judged",
+        "largest = serial[serial.isfinite()].double().abs().max().item()",
+        "largest = serial.double().abs().nan_to_num(0, 0, 0).max().item()",
+    ),
+    ("first_wrong", "return step, *key, off", "return [step, *key, torch.tensor(off).tolist()]"),
+]
 
 
 def test_other_styles():
