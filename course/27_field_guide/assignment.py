@@ -45,7 +45,7 @@ from minidist.study.compare import record
 #
 # - A sum of K terms in another order is off by √K·v, where v is the unit roundoff of the format in which it is added up:
 #   that of the dtype, but no coarser than that of fp32. A module rounds each of its results once to the dtype, which adds u.
-# - That is the error of one module. Those of D modules are independent.
+# - That is the error of one module, u + √K·v. Those of D modules are independent.
 # - Four times the error of all is allowed, relative to the largest magnitude among the serial tensor's finite numbers.
 #
 # **Verdict:** "equal" if no number differs; "rounding" if none is off by more than what is allowed; else "wrong". A nan or
@@ -125,7 +125,7 @@ study.curves(
 # A rank may have more of them than the serial run. Whatever is put together has the serial shape, and is a copy; or it is a
 # part, along the one dimension in which it is smaller: the parts of all ranks, one rank behind the other, are the whole
 # tensor. Under one key all ranks have copies, or all have parts, which may be uneven. A rank has nothing under the keys of
-# another stage. Masks are of bool, all else of fp64. About 25 lines.
+# another stage. Masks are of bool, all else of fp64; loss and norm have no dimension. About 25 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -341,8 +341,8 @@ def counted(norm, gradients, copies):
 check.counted(counted)
 
 # %% [markdown] nbgrader={"grade_id": "counted_target"}
-# **Target:** two tensor-parallel ranks have a matrix each in part, and copies of a LayerNorm and of a bias. Three norms, and what is
-# in them.
+# **Target:** two tensor-parallel ranks have a part of a matrix each, and copies of a LayerNorm and of a bias. Four norms, and
+# what is in them.
 
 # %%
 gradients = {"matrix": torch.full((3, 3), 2.0), "LayerNorm": torch.ones(5), "bias": torch.ones(3)}
@@ -447,8 +447,8 @@ def guilty(dumps):
 check.guilty(guilty)
 
 # %% [markdown] nbgrader={"grade_id": "guilty_target"}
-# **Target:** four ranks, two data times two tensor. Rank 3 reads a file; rank 2 waits for it in group 2, and with it rank 0, which
-# waits for rank 2 in group 3. Group 4, of ranks 1 and 3, hangs too.
+# **Target:** four ranks, data 2 × tensor 2. Rank 3 reads a file. Rank 2 waits for it in group 2, rank 0 waits for rank 2 in
+# group 3, and rank 1 for rank 3 in group 4.
 
 
 # %%
