@@ -28,7 +28,7 @@ from minidist.study.compare import (
     record,
     tolerance,
 )
-from tests.bank.bank import assignment, planted, run
+from tests.bank.bank import assignment, lessons, planted, run
 from tests.largest import largest
 from tests.repository.files import ROOT
 from tests.size import FULL
@@ -37,6 +37,8 @@ from tests.study.recorded import PROGRAMS, drawn
 # Written down before there was a diagnosis. "crash" is no run to compare; "equal" is wrong in bytes, memory or words.
 EXPECTED = json.loads((Path(__file__).parent / "causes.json").read_text(encoding="utf-8"))
 EXERCISES = [(lesson, name) for lesson, names in EXPECTED.items() for name in names]
+# {why an exercise returns nothing that can be compared: ["lesson: exercise", …]}
+NOT_COMPARED = json.loads((Path(__file__).parent / "not_compared.json").read_text(encoding="utf-8"))
 SMALL = ("row_linear", "sequence_norm", "clip", "look_up_gradient", "mean_hook")
 
 
@@ -88,6 +90,13 @@ def test_every_planted_answer_of_these_exercises_has_an_expected_cause():
             assert set(causes.values()) <= {*CAUSES, "crash"}
             count += sum(cause not in ("equal", "crash", "other") for cause in causes.values())
     assert count >= 150
+
+
+def test_every_exercise_is_compared_or_there_is_a_reason():
+    banks = {folder.name: planted(folder) for folder in lessons()}
+    exercises = {(lesson, bug.exercise) for lesson, bugs in banks.items() for bug in bugs}
+    left_out = [tuple(name.split(": ")) for names in NOT_COMPARED.values() for name in names]
+    assert sorted(EXERCISES + left_out) == sorted(exercises)
 
 
 def test_no_cause_is_invented_for_a_right_solution(bank):
