@@ -18,8 +18,8 @@ which a step makes them, and only the first kind that differs is looked at:
     back → norm and gradients of parameters, when they are synchronized → parameters after the step → next step
 
 A rank's tensor may be all of the serial one (a copy), a part of it along some dimension, or a run of its elements, as
-ZeRO has them, with padding at the end or without: the shapes tell, and which order of the parts is meant is tried.
-**The cause** is a hypothesis that explains the wrong tensor S → P to the last
+ZeRO has them, with padding at the end or without: the shapes tell, and which order of the parts is meant is tried. A
+flat buffer of many parameters is cut into theirs by `Recorder.note_flat`. **The cause** is a hypothesis that explains the wrong tensor S → P to the last
 rounding error, tried one by one: P = c·S; the sum or the mean of all ranks' P is S; each number is right on some rank;
 P's chunks are S's in another order; and, as a hook sees what each rank's own backward adds, P = Σ a_r·L_r: which ranks
 and micro-batches L_r are in P, and how often, is a least-squares problem.
@@ -145,6 +145,7 @@ class Recorder:
         self.tensors: dict[tuple[str, str], list[Tensor]] = {}
         self.finished: list[dict[tuple[str, str], list[Tensor]]] = []
         self.handles: list[Any] = []
+        self.flat: set[str] = set()
         if model is not None:
             for name, x in [*model.named_parameters(), *model.named_buffers()]:
                 self.note("start", name, x)
@@ -170,6 +171,17 @@ class Recorder:
         if x is not None:  # where a backward returns None
             self.note(kind, name, x)
 
+    def note_flat(self, kind: str, x: Tensor, first: int) -> None:
+        """Keep `x`, this rank's elements of a flat buffer of all parameters, from its number `first` on, as ZeRO has it:
+        each parameter's piece by its name, and no padding. Of this kind ("gradient", "parameter") `step` keeps no more."""
+        self.flat.add(kind)
+        end = -first
+        for name, p in self.model.named_parameters():
+            begin, end = end, end + p.numel()
+            piece = x[max(begin, 0) : max(end, 0)]
+            if len(piece):
+                self.note(kind, name, piece.view_as(p) if len(piece) == p.numel() else piece)
+
     def output(self, name: str, module: nn.Module, inputs: tuple, outputs: Any) -> None:
         y = outputs[0] if isinstance(outputs, tuple) else outputs
         if not isinstance(y, Tensor):
@@ -190,11 +202,12 @@ class Recorder:
                 self.note(kind, kind, torch.as_tensor(x).double())
         named = [] if self.model is None else list(self.model.named_parameters())
         for name, p in named:
-            if p.grad is not None:
+            if p.grad is not None and "gradient" not in self.flat:
                 self.note("gradient", name, p.grad)
         yield
         for name, p in named:
-            self.note("parameter", name, p)
+            if "parameter" not in self.flat:
+                self.note("parameter", name, p)
         self.finish()
 
     def finish(self) -> None:

@@ -484,6 +484,61 @@ def test_flat_pieces_are_put_together_with_padding_or_without(n, shape):
         assert any(len(way) == copies for way in right)
 
 
+SIZES = {1: [32], 2: [5, 27], 3: [4, 0, 28], 4: [16, 1, 7, 8]}  # of a flat buffer of 32
+
+
+def flat_sharded(comm, sizes=None, fault=""):
+    """ZeRO in one flat buffer of all parameters, cut into `sizes`, or into equal parts with padding.
+
+    fault: the gradient's "sum"; its "own"; the shard of another rank, "moved".
+    """
+    model = mlp([3, 5, 2], dtype=torch.float64)
+    run = record(model, steps=2)
+    n, r = comm.size, comm.rank
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    total = len(flat)
+    padding = 0 if sizes else -total % n
+    sizes = sizes or [(total + padding) // n] * n
+    first = sum(sizes[:r])
+    for step in range(2):
+        model.zero_grad()
+        x, y = (drawn(12, k, seed=step + k).tensor_split(n)[r] for k in (3, 2))
+        nn.functional.mse_loss(model(x), y).backward()
+        grad = torch.cat([p.grad.flatten() for p in model.parameters()] + [torch.zeros(padding)])
+        if fault != "own":
+            grad = all_reduce_(comm, grad, "sum" if fault == "sum" else "mean")
+        held = grad.split(sizes)[(r + 1) % n if fault == "moved" else r]
+        run.note_flat("gradient", held, first)
+        with run.step():
+            flat -= 0.1 * all_reduce_(comm, grad.clone(), "mean")[:total]
+            for p, piece in zip(
+                model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True
+            ):
+                p.data.copy_(piece.view_as(p))
+            run.note_flat("parameter", flat[first : first + sizes[r]], first)
+    return run.finished
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("cut", ["padded", "uneven"])
+def test_flat_shards_are_compared_parameter_by_parameter(n, cut):
+    serial = list(World(1).run(flat_sharded))
+    sizes = SIZES[n] if cut == "uneven" else None
+    right = list(World(n).run(flat_sharded, sizes))
+    shares, _ = largest_share(serial, right)
+    assert {"gradient", "parameter"} <= set(shares)
+    assert compare(serial, right).cause == "equal"
+    if n > 1:
+        causes = {"sum": "factor", "own": "missing"}
+        if cut == "padded":  # a shard of the same size
+            causes["moved"] = "place"
+        for fault, cause in causes.items():
+            wrong = list(World(n).run(flat_sharded, sizes, fault))
+            report = compare(serial, wrong)
+            assert report.cause == cause, report.text
+            assert report.first.kind == "gradient"
+
+
 def test_names_of_wrappers_are_left_out():
     assert plain("module.layers.0._checkpoint_wrapped_module.w") == "layers.0.w"
 
