@@ -32,6 +32,10 @@ it is noise that an optimizer may enlarge: Adam moves a parameter by the whole r
 rounding, as is that of a key's bias. A parameter's bound grows by its update times its gradient's relative error, or by
 the largest update where that is above 1/10.
 
+A softmax of n blocks of keys is merged block by block: each merge multiplies by the exponential of a difference of two
+log-sums of size ℓ, which is off by 2ℓu, and rounds four times more. So it differs by √n(4 + 2ℓ)u beyond a sum's √K·u,
+which is less than the bound where n(4 + 2ℓ)² < 16KD: K is at least the number of all keys, of which n is a small part.
+
 Only some axes can be equal to the last bit: `AXES`.
 """
 
@@ -70,7 +74,10 @@ AXES = {
     ),
     "zero": (False, "as data, whose sums it cuts"),
     "tensor": (False, "a product's sum over its inputs becomes a sum of the ranks' sums"),
-    "context": (False, "a softmax's sum over the keys becomes a sum of the blocks' sums"),
+    "context": (
+        False,
+        "a softmax's sum over the keys becomes a sum of the blocks' sums, and is scaled anew with each block",
+    ),
 }
 
 # What may be the cause, and what to look for.

@@ -188,6 +188,10 @@ GRIDS = {
     "zero": (dict(dp=2), dict(zero=1)),
     "zero 2": (dict(dp=4), dict(zero=2)),
     "zero 3": (dict(dp=3), dict(zero=3)),
+    "context": (dict(cp=2), dict(context_parallel="contiguous")),
+    "context 3": (dict(cp=3), {}),
+    "context 3, heads": (dict(cp=3), dict(context_parallel="heads")),
+    "context, tensor": (dict(cp=2, tp=2), dict(context_parallel="contiguous")),
     "tensor": (dict(tp=2), {}),
     "tensor 3": (dict(tp=3), {}),
     "sequence": (dict(tp=2), dict(sequence_parallel=True)),
@@ -204,6 +208,7 @@ SMALL_GRIDS = {
     ("tensor", torch.float64),
     ("pipeline", torch.float32),
     ("remat", torch.float32),
+    ("context 3", torch.float64),
 }
 
 
@@ -348,6 +353,42 @@ def test_sums_in_another_order_differ_by_the_root_of_their_length(K, dtype, figu
     size = float(x.abs().mean()) * math.sqrt(K)  # of a partial sum
     figure(f"{K} terms, {dtype}: {worst / (size * math.sqrt(K)):.2f} √K·u of a partial sum")
     assert 0.02 * math.sqrt(K) < worst / size < 4 * math.sqrt(K)
+
+
+@pytest.mark.parametrize(
+    ("keys", "scale", "dtype"),
+    [
+        (64, 1, torch.float32),
+        (512, 1, torch.float32),
+        (512, 8, torch.float32),
+        (512, 4, torch.float64),
+    ],
+)
+@pytest.mark.parametrize("n", [2, 4, 16])
+def test_merged_softmaxes_differ_by_the_root_of_their_number(keys, scale, dtype, n, figure):
+    """The derivation: √n(4 + 2ℓ)u more than a sum over all keys, with log-sums of size ℓ."""
+    q, k, v = (drawn(keys, 16, seed=s) for s in range(3))
+    tensors = [x.to(dtype) for x in (scale * q, k, v)]
+    whole, lse = merged(*tensors, 1)
+    found, _ = merged(*tensors, n)
+    u = torch.finfo(dtype).eps / 2
+    error = float((found - whole).abs().max() / whole.abs().max()) / u
+    allowed = math.sqrt(n) * (4 + 2 * float(lse.abs().max())) + math.sqrt(keys)
+    figure(f"{keys} keys in {n} blocks, {dtype}: {error / allowed:.2f} of √n(4 + 2ℓ)u + √K·u")
+    assert 0.02 * allowed < error < allowed
+
+
+def merged(q, k, v, n):
+    """Attention of n blocks of keys, one after the other, and its log-sums."""
+    out = torch.zeros_like(v)
+    lse = q.new_full((len(q), 1), -math.inf)
+    for keys, values in zip(k.tensor_split(n), v.tensor_split(n), strict=True):
+        scores = q @ keys.T / math.sqrt(q.shape[1])
+        more = scores.logsumexp(1, keepdim=True)
+        both = torch.logaddexp(lse, more)
+        out = out * (lse - both).exp() + scores.softmax(1) @ values * (more - both).exp()
+        lse = both
+    return out, lse
 
 
 def sequential(x):
