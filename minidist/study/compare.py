@@ -542,12 +542,10 @@ def combination(
 
 def named(c: float, counts: Mapping[str, int], near: float) -> str:
     """A factor in words, if it is the ratio of two counts."""
-    words = [
-        a if b == "1" else f"{a}/{b}"
-        for a, x in counts.items()
-        for b, y in counts.items()
-        if x != y and math.isclose(abs(c), x / y, rel_tol=near)
-    ]
+    words = []
+    for (a, x), (b, y) in itertools.permutations(counts.items(), 2):
+        if x != y and math.isclose(abs(c), x / y, rel_tol=near):
+            words.append(a if b == "1" else f"{a}/{b}")
     words += ["−1"] * math.isclose(c, -1, rel_tol=near)
     return f"{c:.6g}" + (f", which is {words[0]}" if words else "")
 
@@ -821,7 +819,9 @@ def shares(d: Difference, pair: Pair, step: int, word: str) -> Verdict | None:
         return None
     sets = {frozenset(name for name, c in a.items() if c) for a in found.values()}
     there = frozenset().union(*sets)
-    own = all(name.endswith(f"rank {rank}") for rank, a in found.items() for name in a if a[name])
+    own = True
+    for rank, a in found.items():
+        own = own and all(name.endswith(f"rank {rank}") for name, c in a.items() if c)
     split = len(sets) > 1 and sum(map(len, sets)) == len(there) == len(right)
     if split or own and there and len(right) > max(map(len, sets)):
         return Verdict("missing", "each rank holds its own share of the gradient")
