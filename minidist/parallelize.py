@@ -164,9 +164,9 @@ def refuse(
     """ValueError for an option that there is not, and for two that contradict each other."""
     if whole(zero, "ZeRO has the stages 0 to 3") not in range(4):
         raise ValueError(f"ZeRO has the stages 0 to 3, not {zero}")
-    if whole(replicas, "of ZeRO's shards there is at least 1 replica", 1) > 1 and zero != 3:
+    if whole(replicas, "of ZeRO's shards there is at least 1 replica", 1) > 1 and not zero:
         raise ValueError(
-            f"replicas={replicas} are of ZeRO 3's shards (hybrid sharding), and this is ZeRO {zero}"
+            f"replicas={replicas} are of ZeRO's shards (hybrid sharding), and ZeRO 0 has none: take zero=1, 2 or 3"
         )
     if dp % replicas:
         raise ValueError(f"{replicas} replicas of the shards do not divide {dp} data ranks")
@@ -342,7 +342,13 @@ def averaged(
     if zero in (1, 2):
         wide = torch.float32 if masters else None
         optimizer = ShardedOptimizer(
-            groups, make, sharing.data, zero, wide, tied=list(tied.values())
+            groups,
+            make,
+            sharing.shards,
+            zero,
+            wide,
+            tied=list(tied.values()),
+            replicas=sharing.replicas,
         )
         return optimizer, optimizer
     data: Any = module
@@ -684,7 +690,7 @@ def parallelize(
     goes with ZeRO 0. On the axis cp ranks share the tokens of a sample.  context_parallel: how their attention sees those
     of the others, see `parallel.context.WAYS`.
     amp, half: a level of `train.amp`, and its 16-bit dtype.  fp8: "tensor", "row" or "block", the layers' products are
-    in 8 bits with such scales (`train.fp8`).  zero: ZeRO's stage, over dp and cp.  replicas: hybrid sharding: ZeRO 3 over
+    in 8 bits with such scales (`train.fp8`).  zero: ZeRO's stage, over dp and cp.  replicas: hybrid sharding: ZeRO over
     neighbours alone, dp·cp/replicas of them, such as those of a node.  compression: see
     `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
     """

@@ -909,14 +909,13 @@ def zero_kept(
 def zero_traffic(stage: int, params: int, n: int, frozen: int = 0, replicas: int = 1) -> Fraction:
     """Numbers that a rank sends in a step, the mean over ranks.
 
-    `params` that train. At stage 3 also: frozen: those that are gathered, twice, and not reduced.  replicas: r of each of
-    the n shards, for an all-reduce of its gradients: 2(r−1)/r·Ψ/n more.
+    `params` that train.  frozen: those that stage 3 gathers, twice, and does not reduce.  replicas: with shards, r of
+    each of the n, for an all-reduce of its gradients: 2(r−1)/r·Ψ/n more.
     Every backward that is reduced, at stages 2 and 3, costs the gradients' part again.
     """
     check_zero(stage)
-    if stage < 3:
-        return Fraction(2 * params * (n - 1), n)
-    within = Fraction((3 * params + 2 * frozen) * (n - 1), n)
+    wholes = 2 * params if stage < 3 else 3 * params + 2 * frozen
+    within = Fraction(wholes * (n - 1), n)
     return within + Fraction(2 * params * (replicas - 1), n * replicas)
 
 

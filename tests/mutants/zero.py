@@ -216,8 +216,8 @@ FAULTS = {
         Fault(
             "stage 3 gathers once a step",
             "study/predict.py",
-            "(3 * params + 2 * frozen)",
-            "(2 * params + 2 * frozen)",
+            "else 3 * params + 2 * frozen",
+            "else 2 * params + 2 * frozen",
             "study/predict/test_zero.py::test_traffic",
         ),
         Fault(

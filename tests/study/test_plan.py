@@ -30,6 +30,7 @@ from minidist.study.plan import (
 )
 from minidist.study.predict import Grid, Transformer, flops, parameters, per_rank
 from minidist.study.step import CORE, EAGER, FSDP, FUSED, MEGATRON, Machine, Planner
+from tests.size import FULL
 from tests.study.plan_case import hybrid, program
 
 SMALL = Transformer(8, 2048, 16, 32000, 1024)
@@ -343,15 +344,16 @@ def test_a_stage_of_many_ranks_shares_its_cards():
     assert network.send(0, 1, 1, 10**9) < alone / 5
 
 
-@pytest.mark.parametrize("M", [1, 2])
-def test_hybrid_sharding_sends_between_nodes_what_a_world_does(M):
-    """Shards within a node: of a slower network between nodes a World and the planner say the same, to a thousandth."""
+@pytest.mark.parametrize(("zero", "M"), [*([(1, 2), (2, 2)] if FULL else []), (3, 1), (3, 2)])
+def test_hybrid_sharding_sends_between_nodes_what_a_world_does(zero, M):
+    """Shards within a node: of a slower network between nodes a World and the planner say the same, to a thousandth;
+    to a hundredth where whole parameters have owners, as their shards are not even."""
     model = replace(GPT, layers=2)
-    grid = Grid(4, 1, 1, 3, 4, M, replicas=2, precision="all 16 bits")
+    grid = Grid(4, 1, 1, zero, 4, M, replicas=2, precision="all 16 bits")
     clusters = [between_nodes(2, factor) for factor in (4, 8)]
     took = [max(World(4, cluster=c, device="meta").run(hybrid, model, grid)) for c in clusters]
     said = [planner(model=model, cluster=c).estimate(grid).step.total for c in clusters]
-    assert said[1] - said[0] == pytest.approx(took[1] - took[0], rel=1e-3)
+    assert said[1] - said[0] == pytest.approx(took[1] - took[0], rel=1e-3 if zero == 3 else 1e-2)
     assert said[1] == pytest.approx(took[1], rel=0.15)
     over_all = replace(grid, replicas=1)
     all_ranks = [planner(model=model, cluster=c).estimate(over_all) for c in clusters]
