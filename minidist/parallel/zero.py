@@ -353,7 +353,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         self._inner = optimizer_class([self._own_group(g) for g in self.param_groups], **kwargs)
         self.defaults, self.state = self._inner.defaults, self._inner.state
         self._claim.making = False
-        self._copy_options(self._inner.param_groups, self.param_groups)
+        copy_options(self._inner.param_groups, self.param_groups)
 
     def _claimed(self, optimizer_class: Callable, groups: list[dict], **kwargs):
         """The optimizer of masters, which nobody else may step."""
@@ -435,6 +435,10 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         """The rank that owns a parameter; None of one that has always been frozen."""
         return self._owner.get(p)
 
+    def steps(self, p: Tensor) -> bool:
+        """Whether a parameter is this rank's to step, or nobody's yet."""
+        return self.owner(p) in (None, self.comm.rank)
+
     def _named(self) -> dict[Tensor, str]:
         """The parameters that train now, and their names."""
         names = self.names()
@@ -497,9 +501,9 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         self._claim.check()
         self._check_places()
         self.gradients()
-        self._copy_options(self.param_groups, self._inner.param_groups)
+        copy_options(self.param_groups, self._inner.param_groups)
         self._inner.step(**kwargs)
-        self._copy_options(self._inner.param_groups, self.param_groups)
+        copy_options(self._inner.param_groups, self.param_groups)
         self._gather()
         self._reducer.averaged = False
         return loss
@@ -516,12 +520,6 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         """The parameters as their owners have them, on all ranks."""
         for chunks in self._chunks:
             all_gather_(self.comm, chunks)
-
-    @staticmethod
-    def _copy_options(source: list[dict], to: list[dict]) -> None:
-        """What schedulers and users have changed in the groups, or the optimizer itself."""
-        for a, b in zip(source, to, strict=True):
-            b.update(options(a))
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -579,11 +577,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
                     "together from several ranks"
                 )
             state[key] = {numbers[i] if isinstance(i, int) else i: x for i, x in entries.items()}
-        index = itertools.count()
-        state["param_groups"] = [
-            {**group, "params": [next(index) for _ in group["params"]]}
-            for group in self.param_groups
-        ]
+        state["param_groups"] = numbered(self.param_groups)
         return state | {"owner": [self.comm.rank, self.comm.size]}
 
     def _numbers(self) -> list[int]:
@@ -631,7 +625,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         ]
         self._inner.load_state_dict(loaded)
         self.state = self._inner.state
-        self._copy_options(self._inner.param_groups, self.param_groups)
+        copy_options(self._inner.param_groups, self.param_groups)
 
 
 def check_replicas(comm: Comm, replicas: Comm | None) -> None:
@@ -657,6 +651,18 @@ def broadcast_to_all_(comm: Comm, replicas: Comm | None, x: Tensor | list[Tensor
 def options(group: dict[str, Any]) -> dict[str, Any]:
     """A group without its parameters."""
     return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def copy_options(source: list[dict], to: list[dict]) -> None:
+    """What schedulers and users have changed in the groups, or the optimizer itself."""
+    for a, b in zip(source, to, strict=True):
+        b.update(options(a))
+
+
+def numbered(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups of a state_dict: in place of each parameter its number among all of them."""
+    index = itertools.count()
+    return [{**group, "params": [next(index) for _ in group["params"]]} for group in groups]
 
 
 def by_number(entries):

@@ -5,6 +5,8 @@ from tests.mutants.fault import Fault
 LAYER = "parallel/test_experts.py::test_the_layer_is_its_definition"
 SERIAL = "parallel/test_experts.py::test_the_serial_gradients"
 MESH = "parallel/test_experts.py::test_a_gpt_on_a_mesh"
+SHARDED = "parallel/test_experts.py::test_what_is_sharded_over_whom"
+SAVED = "parallel/test_experts.py::test_sharded_states_go_from_one_mesh_to_another"
 
 FAULTS = {
     "router": [
@@ -215,6 +217,69 @@ FAULTS = {
             'along(mesh, "pp", "ep", "tp")',
             'along(mesh, "pp", "tp")',
             MESH + "[ep2]",
+        ),
+        Fault(
+            "with ZeRO every expert rank but the first leaves the rest out of the norm",
+            "parallelize.py",
+            "if not self.zero and self.sharing",
+            "if self.sharing",
+            MESH + "[ep2-zero1]",
+        ),
+        Fault(
+            "with ZeRO the rest is averaged over the data ranks alone",
+            "parallel/experts.py",
+            "in ((rest, everyone), (experts, data)):",
+            "in ((rest, data), (experts, data)):",
+            SHARDED,
+        ),
+        Fault(
+            "experts' states are whole on all who hold them",
+            "parallel/experts.py",
+            "ShardedOptimizer(groups, optimizer_class, comm, stage",
+            "ShardedOptimizer(groups, optimizer_class, comm.split(comm.rank) if own is experts else comm, stage",
+            SHARDED,
+        ),
+        Fault(
+            "a rate that changes reaches no part",
+            "parallel/experts.py",
+            "            copy_options(self.param_groups, part.param_groups)\n",
+            "",
+            SHARDED,
+        ),
+        Fault(
+            "states are saved under their numbers in a part",
+            "parallel/experts.py",
+            "entries[numbers[i] if isinstance(i, int) else i] = x",
+            "entries[i] = x",
+            SAVED,
+        ),
+        Fault(
+            "states are loaded by their numbers in the whole",
+            "parallel/experts.py",
+            "places.get(i, i): x",
+            "i: x",
+            SAVED,
+        ),
+        Fault(
+            "a rank loads the states of another",
+            "parallel/experts.py",
+            'own["owner"] = state_dict["owner"]',
+            "pass",
+            SHARDED,
+        ),
+        Fault(
+            "ZeRO 3 beside expert ranks is accepted",
+            "parallelize.py",
+            "(zero == 3 or replicas > 1 or",
+            "(replicas > 1 or",
+            "parallel/test_experts.py::test_what_does_not_go_together_is_refused",
+        ),
+        Fault(
+            "replicas beside expert ranks are accepted",
+            "parallelize.py",
+            "(zero == 3 or replicas > 1 or",
+            "(zero == 3 or",
+            "parallel/test_experts.py::test_what_does_not_go_together_is_refused",
         ),
         Fault(
             "ranks with fewer samples weigh their losses after backward",

@@ -153,8 +153,8 @@ FAULTS = {
         Fault(
             "ZeRO 1 and 2 shard over neighbours, and average over them alone",
             "parallelize.py",
-            "            replicas=sharing.replicas,\n",
-            "",
+            "tied=first, replicas=sharing.replicas",
+            "tied=first",
             "test_parallelize.py::test_the_serial_run",
         ),
         Fault(

@@ -63,7 +63,7 @@ FAULTS = {
         Fault(
             "what a scheduler changes does not reach the step",
             "parallel/zero.py",
-            "        self._copy_options(self.param_groups, self._inner.param_groups)\n",
+            "        copy_options(self.param_groups, self._inner.param_groups)\n",
             "",
             "parallel/test_zero.py::test_groups_and_schedulers[1-step]",
         ),
