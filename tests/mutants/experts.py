@@ -326,11 +326,25 @@ FAULTS = {
             "study/predict/test_grid.py::test_flops_of_a_token_grow_with_its_experts_alone",
         ),
         Fault(
-            "ZeRO is searched with experts that are shared out",
+            "ZeRO 3 is searched with experts that are shared out",
             "study/plan.py",
-            'alone or chosen["expert"] > 1 else 4',
-            "alone else 4",
+            'range(3 if chosen["expert"] > 1 else 4)',
+            "range(4)",
             "study/test_plan.py::test_experts_are_shared_out_where_one_rank_has_no_room",
+        ),
+        Fault(
+            "replicas are searched with experts that are shared out",
+            "study/plan.py",
+            'if hybrid and chosen["zero"] and chosen["expert"] == 1:',
+            'if hybrid and chosen["zero"]:',
+            "study/test_plan.py::test_experts_are_shared_out_where_one_rank_has_no_room",
+        ),
+        Fault(
+            "experts' states are predicted to be divided among all data ranks",
+            "study/predict.py",
+            "(experts, grid.data // grid.expert)]",
+            "(experts, grid.data)]",
+            "study/predict/test_grid.py::test_states_of_experts_are_divided_among_those_who_hold_them",
         ),
     ],
 }
