@@ -25,8 +25,8 @@ MOST = {
     "files of the library": 94,
     "files of graders": 62,
     "skips of the formatter": 2,
-    "tokens of the library": 227_200,
-    "of them, of techniques": 112_800,
+    "tokens of the library": 228_600,
+    "of them, of techniques": 114_000,
     "tokens of graders": 153_700,
 }
 TECHNIQUES = ("collectives/", "parallel/", "train/", "checkpoint/", "models", "split")
