@@ -104,10 +104,10 @@ CASES = {
         SHAPE,
         dict(zero=3, replicas=2, micro_batches=2, recompute="full"),
     ),
-    "dp 6, pp 2, 3 replicas, zero 1, halves": (
-        (6, 2, 1),
+    "dp 4, pp 2, 2 replicas, zero 1, halves": (
+        (4, 2, 1),
         SHAPE,
-        dict(zero=1, replicas=3, micro_batches=2, schedule=zb_h1),
+        dict(zero=1, replicas=2, micro_batches=2, schedule=zb_h1),
     ),
     "dp 8, uneven, 4 replicas, zero 2": ((8, 1, 1), SHAPE, dict(zero=2, replicas=4)),
     "dp 2, pp 2, cp 2, 2 replicas, zero 2": (

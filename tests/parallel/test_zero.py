@@ -1173,13 +1173,13 @@ class Hybrid(ShardedOptimizer):
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize(("s", "r"), [(2, 2), (3, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize(("s", "r"), [(2, 2), (2, 3), *([(3, 1), (1, 3)] if FULL else [])])
 @pytest.mark.parametrize("optimizer", ["adamw", "users"] if FULL else ["users"])
 def test_replicas_are_the_serial_optimizer(optimizer, s, r, stage):
     """The last batch has 2 samples, on ranks of one replica alone: weights are theirs, too."""
-    options = SMALL | dict(wrap=Hybrid, s=s, steps=6)
+    options = SMALL | dict(wrap=Hybrid, s=s, steps=4)
     for drop_last in (True, False):
-        oracle = serial("hard", optimizer, steps=6, drop_last=drop_last)[0]
+        oracle = serial("hard", optimizer, steps=4, drop_last=drop_last)[0]
         results = World(s * r).run(train, "hard", optimizer, stage, drop_last=drop_last, **options)
         assert wrong(results, oracle) == []
 
@@ -1207,7 +1207,7 @@ def test_gradients_that_one_replica_has_and_buckets_in_its_order(routes, stage):
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize(("s", "r"), [(2, 2), (1, 3), (2, 3)])
+@pytest.mark.parametrize(("s", "r"), [(2, 3), *([(2, 2), (1, 3)] if FULL else [])])
 def test_bytes_of_replicas(s, r, stage, figure):
     """Between replicas go the gradients of what a rank owns, and nothing else; states lie in each of them once."""
 
