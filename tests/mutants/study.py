@@ -98,15 +98,15 @@ FAULTS = {
         Fault(
             "what lies on the host lies on the device, too",
             "study/predict.py",
-            "0 if grid.offload else held.optimizer_states,",
-            "held.optimizer_states,",
+            "0 if grid.offload else sum(part.optimizer_states for part in held),",
+            "sum(part.optimizer_states for part in held),",
             "study/test_fits.py::test_zero_divides_what_hosts_hold",
         ),
         Fault(
             "each host holds the states of all ranks",
             "study/predict.py",
-            "uneven(params, grid.shards if grid.zero else 1)[0]",
-            "params",
+            "owns = owned_parameters if grid.zero else total_parameters",
+            "owns = total_parameters",
             "study/test_fits.py::test_zero_divides_what_hosts_hold",
         ),
         Fault(
@@ -200,8 +200,8 @@ FAULTS = {
         Fault(
             "hybrid sharding divides states by all ranks",
             "study/predict.py",
-            "grid.zero, grid.shards)",
-            "grid.zero, grid.data)",
+            "return [(params, grid.shards)]",
+            "return [(params, grid.data)]",
             "study/test_plan.py::test_hybrid_sharding_sends_between_nodes_what_a_world_does",
         ),
         Fault(
