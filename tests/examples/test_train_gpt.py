@@ -387,7 +387,7 @@ def test_ctrl_c_saves_and_ends(tmp_path):
     )
 
 
-@pytest.mark.parametrize("runner", ["world", "processes"])
+@pytest.mark.parametrize("runner", ["world", pytest.param("processes", marks=pytest.mark.full)])
 def test_ctrl_c_without_a_folder_ends_in_one_sentence(runner):
     words = [
         f"{FOLDER}/{SCRIPT}",
