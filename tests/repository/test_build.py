@@ -9,7 +9,7 @@ import pytest
 
 from course.build import main
 from tests.repository.files import ROOT
-from tests.repository.sample import ASSIGNMENT, LESSON, course
+from tests.repository.sample import ASSIGNMENT, LESSON, ROW, course
 
 NAMES = (
     "notebooks/07_sample.ipynb",
@@ -90,7 +90,11 @@ def test_an_assignment_may_be_there_before_its_lesson(copy):
     (copy / "course/07_sample/lesson.py").unlink()
     assert run(copy, "--check").returncode == 1, "the lesson's notebook has no source"
     (copy / NAMES[0]).unlink()
+    stale = run(copy, "--check").stdout.splitlines()
+    assert [line.split()[0] for line in stale] == list(NAMES[1:]), "it no longer links to a lesson"
+    assert run(copy).returncode == 0
     assert run(copy, "--check").returncode == 0
+    assert "Lesson 07 A lesson (still to come)" in (copy / NAMES[2]).read_text()
 
 
 @pytest.mark.parametrize(
@@ -158,12 +162,15 @@ FAILS = {
 
 def test_a_failure_names_the_cell_and_writes_nothing(tmp_path):
     """Lessons that fail each in its way, and the assignment of the first, which is built all the same."""
-    names = [f"course/{number:02}_sample/lesson.py" for number in range(7, 7 + len(FAILS))]
+    folders = ["07_sample", *(f"{number:02}_fails{number}" for number in range(8, 7 + len(FAILS)))]
+    names = [f"course/{folder}/lesson.py" for folder in folders]
     root = course(tmp_path)
+    rows = [ROW.format(number=folder[:2], name=folder[3:]) for folder in folders]
+    (root / "course/lessons.toml").write_text("".join(rows))
     for name, cell in zip(names, FAILS, strict=True):
         marker = "" if cell.startswith("# %%") else "# %%\n"
         (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(f"# %% [markdown]\n# text\n\n# %%\n2\n\n{marker}{cell}\n")
+        (root / name).write_text(f"# %% [markdown]\n# # Title\n\n# %%\n2\n\n{marker}{cell}\n")
     done = run(root)
     assert done.returncode == 1
     failures = done.stdout.split("failed ")[1:]
