@@ -150,7 +150,8 @@ class Links:
                 f"{PAPERS}: {key} has {len(identifiers)} of {', '.join(ADDRESSES)}, and needs one"
             )
         kind = identifiers[0]
-        return ADDRESSES[kind].format(self.papers[key][kind])
+        address = ADDRESSES[kind].format(self.papers[key][kind])
+        return address.replace("(", "%28").replace(")", "%29")  # which would end a Markdown link
 
     def citation(self, key: str) -> str:
         """An item of a list of papers: who, what, where, when."""
@@ -159,11 +160,8 @@ class Links:
         for column in ("authors", "title", "venue", "year"):
             if column not in paper:
                 raise BuildError(f"{PAPERS}: {key} has no {column}")
-        end = "" if paper["title"].endswith("?") else "."
-        return (
-            f"- {paper['authors']}. [*{paper['title']}{end}*]({address}) "
-            f"{paper['venue']}, {paper['year']}."
-        )
+        authors = paper["authors"].rstrip(".")
+        return f"- {authors}. [*{paper['title']}.*]({address}) {paper['venue']}, {paper['year']}."
 
     def resolve(self, text: str, up: str) -> str:
         """`text` with addresses for what its links mean, and papers for their keys."""

@@ -26,6 +26,7 @@ RELEASED = (
     "README.md",
     "constraints.txt",
     "docs/frameworks.md",
+    "docs/glossary.md",
     "docs/prose.png",
     "environment.yml",
     ".gitignore",

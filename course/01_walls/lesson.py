@@ -642,12 +642,11 @@ study.source(predict.largest, docstring=False)
 # - Training takes 6ΨT FLOPs: years to centuries of one card. An MFU of 40 to 50 % is good.
 # - Copies share the work, not the model states.
 #
-# ## Papers
+# ## Further reading
 #
-# - S. Rajbhandari et al. *ZeRO: memory optimizations toward training trillion parameter models.* SC, 2020. Section 3:
-#   where did all the memory go?
-# - V. Korthikanti et al. *Reducing activation recomputation in large transformer models.* MLSys, 2023. The formula.
-# - A. Chowdhery et al. *PaLM: scaling language modeling with pathways.* JMLR, 2023. MFU and HFU, appendix B.
-# - J. Kaplan et al. *Scaling laws for neural language models.* arXiv 2001.08361, 2020. 6ΨT, section 2.1.
-# - H. Touvron et al. *LLaMA: open and efficient foundation language models.* arXiv 2302.13971, 2023. What it cost.
-# - H. Zhang et al. *ResNeSt: split-attention networks.* arXiv 2004.08955, 2020.
+# - paper:rajbhandari2020 Section 3: where did all the memory go?
+# - paper:korthikanti2023 The formula.
+# - paper:chowdhery2023 MFU and HFU, appendix B.
+# - paper:kaplan2020 6ΨT, section 2.1.
+# - paper:touvron2023 What it cost.
+# - paper:zhang2020

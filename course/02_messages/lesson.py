@@ -690,13 +690,10 @@ display(
 # - It takes $2(n-1)$ steps, so it is slow for small tensors on many ranks.
 # - Equal replicas can all be wrong. Test with 3 ranks and more, and with odd lengths.
 #
-# ## Papers
+# ## Further reading
 #
-# - P. Patarasuk, X. Yuan. *Bandwidth optimal all-reduce algorithms for clusters of workstations.*
-#   Journal of Parallel and Distributed Computing, 2009. The ring, and the proof that it sends the least.
-# - R. Thakur, R. Rabenseifner, W. Gropp. *Optimization of collective communication operations in MPICH.*
-#   International Journal of High Performance Computing Applications, 2005. Which algorithm for which size.
-# - A. Gibiansky. *Bringing HPC techniques to deep learning.* Baidu Research, 2017. The ring comes to deep learning.
-# - A. Sergeev, M. Del Balso. *Horovod: fast and easy distributed deep learning in TensorFlow.* arXiv 1802.05799, 2018.
-#   The ring for everyone.
-# - Message Passing Interface Forum. *MPI: a message-passing interface standard*, version 4.1, 2023. The verbs.
+# - paper:patarasuk2009 The ring, and the proof that it sends the least.
+# - paper:thakur2005 Which algorithm for which size.
+# - paper:gibiansky2017 The ring comes to deep learning.
+# - paper:sergeev2018 The ring for everyone.
+# - paper:mpi2023 The verbs.

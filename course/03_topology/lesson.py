@@ -729,16 +729,12 @@ study.table(rows, ["messages sent", *results], title="A tree on four ranks")
 #   α. (Where the switch adds, NVLS, it can be more.)
 # - All wait for the slowest rank. With more ranks there is more often one, and more wait.
 #
-# ## Papers
+# ## Further reading
 #
-# - R. Thakur, R. Rabenseifner, W. Gropp. *Optimization of collective communication operations in MPICH.*
-#   International Journal of High Performance Computing Applications, 2005. Which algorithm for which size.
-# - P. Sanders, J. Speck, J. L. Träff. *Two-tree algorithms for full bandwidth broadcast, reduction and scan.*
-#   Parallel Computing, 2009. The double binary tree.
-# - M. Cho et al. *BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy.* MLSys,
-#   2019. All-reduce in nodes.
-# - C. E. Leiserson. *Fat-trees: universal networks for hardware-efficient supercomputing.* IEEE Transactions on
-#   Computers, 1985.
-# - F. Petrini, D. Kerbyson, S. Pakin. *The case of the missing supercomputer performance.* SC, 2003. Noise, found.
-# - J. Dean, L. A. Barroso. *The tail at scale.* Communications of the ACM, 2013. Why the slowest of many matters.
-# - S. Bekman. *Machine learning engineering open book.* 2024. A book of measured figures, ours of NVLink among them.
+# - paper:thakur2005 Which algorithm for which size.
+# - paper:sanders2009 The double binary tree.
+# - paper:cho2019 All-reduce in nodes.
+# - paper:leiserson1985
+# - paper:petrini2003 Noise, found.
+# - paper:dean2013 Why the slowest of many matters.
+# - paper:bekman2024 A book of measured figures, ours of NVLink among them.

@@ -591,11 +591,8 @@ study.table(rows, ["", "messages sent", "bytes sent"], title="One epoch on four 
 # - Average accumulated gradients once, after the last micro-batch.
 # - Loss and accuracy forgive nearly all of these bugs. Compare replicas bit for bit, and gradients with the serial run.
 #
-# ## Papers
+# ## Further reading
 #
-# - J. Dean et al. *Large scale distributed deep networks.* NIPS, 2012. Copies of the model on parts of the data, before
-#   all-reduce.
-# - P. Goyal et al. *Accurate, large minibatch SGD: training ImageNet in 1 hour.* arXiv 1706.02677, 2017.
-#   Averages, learning rates, and a section on pitfalls in distributed SGD.
-# - S. Li et al. *PyTorch distributed: experiences on accelerating data parallel training.* VLDB, 2020.
-#   The design of PyTorch's `DistributedDataParallel`: hooks, buckets, `no_sync`.
+# - paper:dean2012 Copies of the model on parts of the data, before all-reduce.
+# - paper:goyal2017 Averages, learning rates, and a section on pitfalls in distributed SGD.
+# - paper:li2020 The design of PyTorch's `DistributedDataParallel`: hooks, buckets, `no_sync`.

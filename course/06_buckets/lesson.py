@@ -819,11 +819,9 @@ study.table(
 # - The best size follows from α, β and the times of backward. Calculate it.
 # - Batch norm needs the statistics of the whole batch, forward *and* backward. Merge centered sums.
 #
-# ## Papers
+# ## Further reading
 #
-# - S. Li et al. *PyTorch distributed: experiences on accelerating data parallel training.* VLDB, 2020.
-#   Sections 3.2 and 4.2: hooks, buckets, order, overlap; section 5 measures the best size.
-# - S. Ioffe, C. Szegedy. *Batch normalization.* ICML, 2015. Section 3 has the backward.
-# - C. Peng et al. *MegDet: a large mini-batch object detector.* CVPR, 2018. Batch norm across GPUs, and why.
-# - P. Goyal et al. *Accurate, large minibatch SGD: training ImageNet in 1 hour.* arXiv 1706.02677, 2017.
-#   Gradients are sent as soon as they are there; batch norm stays local, on 32 images a GPU, by choice.
+# - paper:li2020 Sections 3.2 and 4.2: hooks, buckets, order, overlap; section 5 measures the best size.
+# - paper:ioffe2015 Section 3 has the backward.
+# - paper:peng2018 Batch norm across GPUs, and why.
+# - paper:goyal2017 Gradients are sent as soon as they are there; batch norm stays local, on 32 images a GPU, by choice.

@@ -795,11 +795,11 @@ study.table(
 # - SSP bounds it: (n−1)(2·bound + 1). It evens out chance, not a machine that is always slow.
 # - Repeatable in a World only.
 #
-# ## Papers
+# ## Further reading
 #
-# - M. Li et al. *Scaling distributed machine learning with the parameter server.* OSDI, 2014. Partition by ranges of
-#   keys (section 4.3), push and pull (3.2), and servers that are replicated (4.4), so that one may die.
-# - J. Dean et al. *Large scale distributed deep networks.* NIPS, 2012. Section 4.1: Downpour, asynchronous SGD.
-# - Q. Ho et al. *More effective distributed ML via a stale synchronous parallel parameter server.* NIPS, 2013.
-# - I. Mitliagkas et al. *Asynchrony begets momentum.* Allerton, 2016.
-# - S. Levin, R. May. *A note on difference-delay equations.* Theoretical Population Biology, 1976. The limit.
+# - paper:li2014 Partition by ranges of keys (section 4.3), push and pull (3.2), and servers that are replicated (4.4), so
+#   that one may die.
+# - paper:dean2012 Section 4.1: Downpour, asynchronous SGD.
+# - paper:ho2013
+# - paper:mitliagkas2016
+# - paper:levin1976 The limit.

@@ -833,9 +833,9 @@ study.bars(
 # - Model states take 16 bytes a parameter, as in fp32. What is saved: activations, and the time of large products.
 # - bf16: no scaler, but masters all the more.
 #
-# ## Papers
+# ## Further reading
 #
-# - P. Micikevicius et al. *Mixed precision training.* ICLR, 2018.
-# - D. Kalamkar et al. *A study of BFLOAT16 for deep learning training.* 2019.
-# - S. Rajbhandari et al. *ZeRO: memory optimizations toward training trillion parameter models.* SC, 2020. 16 bytes.
-# - NVIDIA. *apex.amp*: the levels O0 to O3.
+# - paper:micikevicius2018
+# - paper:kalamkar2019
+# - paper:rajbhandari2020 16 bytes.
+# - paper:apex The levels O0 to O3.

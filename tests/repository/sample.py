@@ -21,6 +21,9 @@ plt.show()
 # %% tags=["raises-exception"]
 import json
 json.loads("{")
+
+# %% tags=["maintainer"]
+assert json.loads("{}") == {}
 """
 
 ASSIGNMENT = '''\

@@ -72,6 +72,28 @@ def test_it_writes_three_notebooks(built):
     assert "NotImplementedError" in json.dumps(exercise)
 
 
+def test_what_a_lesson_is_framed_with(built):
+    lesson, solution, exercise = (json.loads(notebooks(built)[name]) for name in NAMES)
+    head = "".join(lesson["cells"][0]["source"]).splitlines()
+    assert head[:3] == ["# A lesson", "", "- **You build** nothing."]
+    assert head[-1] == "[exercises](../exercises/07_sample/07_sample.ipynb)"
+    assert lesson["cells"][-1]["id"] == "lesson-07-foot"
+    assert "[`course/lessons.toml`](../course/lessons.toml)" in lesson["cells"][-1]["source"][-1]
+    for assignment in (solution, exercise):
+        assert assignment["cells"][0]["source"] == [
+            "# Exercises\n",
+            "\n",
+            "Lesson [07 A lesson](../../notebooks/07_sample.ipynb) · about 25 minutes",
+        ]
+
+
+def test_only_what_serves_maintainers_is_hidden(built):
+    cells = json.loads(notebooks(built)[NAMES[0]])["cells"]
+    hidden = [cell["source"] for cell in cells if "jupyter" in cell["metadata"]]
+    assert hidden == [['assert json.loads("{}") == {}']]
+    assert cells[-2]["metadata"]["jupyter"] == {"source_hidden": True}
+
+
 def test_another_build_gives_the_same_bytes(built, tmp_path):
     root = course(tmp_path)
     assert run(root).returncode == 0
@@ -102,6 +124,8 @@ def test_an_assignment_may_be_there_before_its_lesson(copy):
     [
         ("course/07_sample/lesson.py", "A lesson", "One lesson", NAMES[:1]),
         ("course/07_sample/assignment.py", "a + a", "2 * a", NAMES[1:]),
+        ("course/lessons.toml", "nothing", "something", NAMES[:1]),
+        ("course/lessons.toml", "exercises = 25", "exercises = 30", (*NAMES[1:], NAMES[0])),
         (NAMES[0], "A lesson", "Edited by hand", NAMES[:1]),
         (NAMES[1], "a + a", "2 * a", NAMES[1:]),
         (NAMES[2], "add(1, 2) == 3", "True", NAMES[2:]),
@@ -178,6 +202,27 @@ def test_a_failure_names_the_cell_and_writes_nothing(tmp_path):
     for name, word in zip(names, FAILS.values(), strict=True):
         assert word in said[name]
     assert set(notebooks(root)) == set(NAMES[1:])
+
+
+def test_a_lesson_must_have_a_row_and_a_title(copy):
+    (copy / "course/08_other").mkdir()
+    (copy / "course/08_other/lesson.py").write_text("# %% [markdown]\n# Text\n")
+    done = run(copy, "08")
+    assert (done.returncode, "course/lessons.toml has no row for it" in done.stdout) == (1, True)
+    assert run(copy, "--check").returncode == 1
+    with (copy / "course/lessons.toml").open("a") as table:
+        table.write(ROW.format(number="08", name="other"))
+    done = run(copy, "08")
+    assert done.returncode == 1
+    assert "course/08_other/lesson.py: cell 0 does not begin with a title, `# 08" in done.stdout
+
+
+def test_an_unknown_link_names_the_cell(copy):
+    edit(copy, "course/07_sample/lesson.py", "# # A lesson", "# # A lesson\n# [x](term:rank)")
+    for args in ((), ("--check",)):
+        done = run(copy, *args)
+        assert done.returncode == 1
+        assert "course/07_sample/lesson.py: cell 0: docs/glossary.md has no term" in done.stdout
 
 
 def test_a_lesson_that_is_not_there(capsys):
