@@ -121,11 +121,14 @@ def image(picture: str | list[str], words: str | None) -> str:
 
 def front_page(root: Path, lessons: list[Lesson], others: list[str]) -> str:
     """The page that the site opens with: a table of the lessons; `others` are pages without a number."""
-    rows, notebooks, exercises = [], [], []
+    rows = []
+    notebooks = []
+    exercises = []
     for row in lessons:
         lesson = f"notebooks/{row.folder}"
         assignment = f"exercises/{row.folder}/{row.folder}"
-        title, task = row.title, ""
+        title = row.title
+        task = ""
         if (root / f"{lesson}.ipynb").exists():
             notebooks.append(lesson)
             title = f"[{row.title}]({lesson}.ipynb)"
