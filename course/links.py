@@ -186,7 +186,7 @@ class Links:
         return f"[exercises]({up}exercises/{row.folder}/{row.folder}.ipynb)"
 
     def files(self, names: Iterable[str], up: str) -> str:
-        return ", ".join(self.file(name, f"`{name}`", up) for name in names)
+        return ", ".join(self.file(name, name, up) for name in names)
 
     def named(self, row: Lesson, up: str) -> str:
         """A link to a lesson by its number and title, which says so while there is none."""

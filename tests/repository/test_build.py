@@ -78,7 +78,7 @@ def test_what_a_lesson_is_framed_with(built):
     assert head[:3] == ["# A lesson", "", "- **You build** nothing."]
     assert head[-1] == "[exercises](../exercises/07_sample/07_sample.ipynb)"
     assert lesson["cells"][-1]["id"] == "lesson-07-foot"
-    assert "[`course/lessons.toml`](../course/lessons.toml)" in lesson["cells"][-1]["source"][-1]
+    assert "[course/lessons.toml](../course/lessons.toml)" in lesson["cells"][-1]["source"][-1]
     for assignment in (solution, exercise):
         assert assignment["cells"][0]["source"] == [
             "# Exercises\n",
