@@ -67,8 +67,8 @@ class Lesson:
 
 
 def anchor(heading: str) -> str:
-    """What follows the # in a link to a heading of a Markdown page, as GitHub and Sphinx make it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    """What follows the # in a link to a heading, where JupyterLab shows it. GitHub and Sphinx make it of small letters."""
+    return heading.replace(" ", "-")
 
 
 def enumeration(words: list[str]) -> str:
@@ -104,10 +104,11 @@ class Links:
         return self._table(PAPERS, "a lesson cites papers")
 
     @cached_property
-    def terms(self) -> set[str]:
+    def terms(self) -> dict[str, str]:
+        """The anchor of each term of the glossary, by the same in small letters."""
         path = self.root / GLOSSARY
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        return {anchor(heading) for heading in HEADING.findall(text)}
+        return {anchor(term).lower(): anchor(term) for term in HEADING.findall(text)}
 
     def row(self, folder: str) -> Lesson:
         """The lesson of course/`folder`."""
@@ -135,7 +136,7 @@ class Links:
     def term(self, key: str, text: str, up: str) -> str:
         if key not in self.terms:
             raise BuildError(f"{GLOSSARY} has no term {key!r}")
-        return f"[{text}]({up}{GLOSSARY}#{key})"
+        return f"[{text}]({up}{GLOSSARY}#{self.terms[key]})"
 
     def paper(self, key: str, text: str, up: str = "") -> str:
         return f"[{text}]({self.address(key)})"

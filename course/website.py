@@ -72,11 +72,10 @@ class Stage:
     def target(self, link: str, page: Path) -> str:
         if re.match(r"\w+:", link):
             return link
-        if link.startswith("#"):
-            return link.lower()  # JupyterLab keeps the capitals of a heading
-        path = (page.parent / link.partition("#")[0]).resolve()
+        address, hash_sign, heading = link.partition("#")
+        path = (page.parent / address).resolve()
         if path in self.shown or not path.is_file() or path.suffix == ".ipynb":
-            return link
+            return address + hash_sign + heading.lower()  # JupyterLab keeps its capitals
         name = path.relative_to(self.root).as_posix()
         if path.suffix in COPIED:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)

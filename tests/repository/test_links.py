@@ -81,8 +81,11 @@ def test_the_notebooks_lead_to_what_is_there(figure):
     assert [line for path in notebooks for line in faults(path)] == []
 
 
-def test_the_glossary_leads_to_what_is_there():
-    assert faults(ROOT / GLOSSARY) == []
+def test_the_glossary_leads_to_what_is_there(links):
+    path = ROOT / GLOSSARY
+    assert faults(path) == []
+    inside = {link[1:] for link in links_of(path) if link.startswith("#")}
+    assert inside <= set(links.terms.values())
 
 
 @pytest.mark.parametrize(
@@ -140,6 +143,7 @@ def test_the_glossary_is_in_order_and_says_where_a_term_is_explained(links):
     terms = HEADING.findall(text)
     assert terms == sorted(terms, key=str.lower)
     assert len(terms) == len(links.terms), "two terms have the same anchor"
+    assert all(re.fullmatch(r"[\w\- ]+", term) for term in terms), "Sphinx leaves other signs out"
     for entry in text.split("\n## ")[1:]:
         assert re.search(r"→ \[\d\d .*\]\(\.\./notebooks/\d\d_\w+\.ipynb\)$", entry.strip()), entry
 
@@ -175,7 +179,7 @@ HO = "- Ho. [*U.*](https://doi.org/10.1/a%287%29b) W, 2013."
     ("text", "resolved"),
     [
         ("a [clock](term:virtual-clock).", "a [clock](../docs/glossary.md#virtual-clock)."),
-        ("[MFU](term:mfu)", "[MFU](../docs/glossary.md#mfu)"),
+        ("[MFU](term:mfu)", "[MFU](../docs/glossary.md#MFU)"),
         ("see [it](lesson:old)", "see [it](../notebooks/01_old.ipynb)"),
         ("see [it](lesson:new)", "see it"),
         ("[`x[0]`](file:a.py)", "[`x[0]`](../a.py)"),
