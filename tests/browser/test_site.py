@@ -49,7 +49,11 @@ assert answer == 42
 # </details>
 """
 SECOND = "# %% [markdown]\n# # 08 · Second\n#\n# Text.\n"
-ANSWER = '<details class="answer"><summary>The answer</summary>forty-two</details>'
+ANSWER = (
+    '<details class="minidist-answer" data-kind="number" data-answer="42"><summary>The answer</summary>'
+    "forty-two</details>"
+)
+GUESS = ROOT / "minidist/study/page/guess.js"
 PAPERS = '[li2020]\nauthors = "Li"\ntitle = "T"\nvenue = "V"\nyear = 2020\narxiv = "2006.15704"\n'
 # Pictures that lessons draw with Matplotlib alone, so that they have no words yet.
 WAITING = {"notebooks/05_data_parallel.html": 1, "notebooks/15_vocabulary.html": 1}
@@ -175,8 +179,10 @@ def test_what_the_notebook_promises_is_there(site, page):
     assert page.evaluate('document.querySelector("article img").alt') == 'two "lines" & more'
     assert page.evaluate('document.querySelectorAll("article details").length') == 3
     assert opened(page) == 0, "an answer, a hint or a cell of the maintainers is open"
-    page.click("summary", "The answer")
+    page.click("details.minidist-answer summary")
     assert opened(page) == 1
+    fields = page.evaluate('document.querySelectorAll("form.minidist-guess input").length')
+    assert fields == int(GUESS.exists()), "a field for the guess"
     assert page.evaluate('document.querySelectorAll("math mfrac, math msqrt").length') == 2
     assert page.evaluate("document.querySelector('math[display=block]').clientHeight") > 20
     ways = page.evaluate('[...document.querySelectorAll(".related-pages a")].map(e => e.href)')
