@@ -17,6 +17,7 @@ IDENTIFIERS = {
     "doi": re.compile(r"10\.\d{4,5}/\S+"),
     "url": re.compile(r"https://[\w.-]+/\S+"),
 }
+OTHER_TITLES = ("buckets", "compress", "survive", "capstone")  # until they are written anew
 STUDENTS = ("notebooks", "exercises")  # what goes out without solutions
 
 
@@ -128,6 +129,17 @@ def test_every_folder_has_a_row(links):
     assert folders <= {row.folder for row in links.lessons.values()}
 
 
+def test_a_notebook_has_the_title_of_its_row(links):
+    for row in links.lessons.values():
+        for name, title in [
+            ("lesson", f"# # {row.number} · {row.title}"),
+            ("assignment", f"# # {row.number} {row.title}: exercises"),
+        ]:
+            path = ROOT / "course" / row.folder / f"{name}.py"
+            if path.exists() and row.name not in OTHER_TITLES:
+                assert path.read_text(encoding="utf-8").splitlines()[1] == title
+
+
 def test_every_paper_has_one_identifier_that_can_be_one(links):
     for key, paper in links.papers.items():
         kinds = [kind for kind in ADDRESSES if kind in paper]
@@ -145,8 +157,9 @@ def test_the_glossary_is_in_order_and_says_where_a_term_is_explained(links):
     assert terms == sorted(terms, key=str.lower)
     assert len(terms) == len(links.terms), "two terms have the same anchor"
     assert all(re.fullmatch(r"[\w\- ]+", term) for term in terms), "Sphinx leaves other signs out"
+    rows = [f"→ [{row}](../notebooks/{row.folder}.ipynb)" for row in links.lessons.values()]
     for entry in text.split("\n## ")[1:]:
-        assert re.search(r"→ \[\d\d .*\]\(\.\./notebooks/\d\d_\w+\.ipynb\)$", entry.strip()), entry
+        assert entry.strip().endswith(tuple(rows)), entry
 
 
 # ------------------------------------------------------------------------------------------------- what cells mean
