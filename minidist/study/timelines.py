@@ -11,7 +11,6 @@ of their own, beneath the rank's. Of a very large run the beginning is shown, an
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections import defaultdict
@@ -453,17 +452,12 @@ class Viewer:
         return self.text
 
     def _repr_html_(self) -> str:
-        still = base64.b64encode(self.picture.png).decode()
         size = f"width:100%;height:{self.height}px;border:0"
         page = self.page.replace("&", "&amp;").replace("'", "&#39;")
         return (
             f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" style="{size}" srcdoc=\'{page}\'>'
-            f'<img alt="{escape(self.text)}" width="{self.picture.width}" src="data:image/png;base64,{still}"></iframe>'
+            f"{self.picture._repr_html_()}</iframe>"
         )
-
-    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
-        data, metadata = self.picture._repr_mimebundle_()
-        return data | {"text/html": self._repr_html_()}, metadata
 
 
 # --------------------------------------------------------------------------------------------- what the page is given

@@ -49,8 +49,9 @@ def failing():
     """A notebook whose second cell fails, so that the third is never run. The first shows a run in the viewer; what is
     saved there comes from elsewhere, so Lab does not trust it."""
     cells = [v4.new_code_cell(source) for source in (VIEWER, "1 / 0", "2")]
-    data, metadata = viewer(remembered())._repr_mimebundle_()
-    cells[0].outputs = [v4.new_output("display_data", data=data, metadata=metadata)]
+    made = viewer(remembered())
+    data = {"text/html": made._repr_html_(), "text/plain": made.text}
+    cells[0].outputs = [v4.new_output("display_data", data=data)]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
