@@ -9,6 +9,7 @@
     mesh       a mesh of ranks on its cluster            axis_bytes what each of its axes sends over which links
     boxes      who holds which part of a matrix          stages     when a pipeline's stages worked
     exponents  what half precision holds of numbers
+    reveal     a guess, and the answer folded under it
     predict    what a run takes: memory, FLOPs, cost      measure    FLOPs, bytes and memory of a function
     allocator  a simulated caching allocator
     memory_timeline   live memory by category, over time
@@ -35,12 +36,14 @@ from minidist.study.diagrams import (
 from minidist.study.literature import published
 from minidist.study.meter import Profile, bound, measure, roof, roofline
 from minidist.study.picture import Picture
+from minidist.study.reveal import Reveal, reveal
 from minidist.study.source import source
 from minidist.study.timelines import Viewer, stages, timeline, viewer
 
 __all__ = [
     "Picture",
     "Profile",
+    "Reveal",
     "Viewer",
     "axis_bytes",
     "bars",
@@ -57,6 +60,7 @@ __all__ = [
     "mesh",
     "messages",
     "published",
+    "reveal",
     "roof",
     "roofline",
     "source",
