@@ -165,4 +165,10 @@ def test_without_a_kernel_a_field_takes_the_guess_and_the_browser_keeps_it(tab):
     assert visit(tab, "site").evaluate(FOLDS) == guessed
     page.evaluate(f"{fields}[5].focus()")
     page.press("Enter")
-    assert "The answer: 6 messages" in page.evaluate(FOLDS)[4]
+    page.evaluate(OPEN)
+    folds = page.evaluate(FOLDS)
+    assert "The answer: 6 messages" in folds[4]
+    assert [line.split() for line in folds[1].splitlines()[-2:]] == [
+        ["ranks", "3", "4", "B"],
+        ["steps", "–", "6", "B"],
+    ]

@@ -24,14 +24,14 @@
 
   // The field for the value called `name` ("" where there is only one), with its label.
   function field(fold, name, unit) {
-    const label = element("label", {}, name || "Your guess", " ");
+    const label = element("label", { style: "display: block; margin: 4px 0" }, name || "Your guess", " ");
     if (fold.dataset.kind === "choice") {
-      const choices = ["", ...JSON.parse(fold.dataset.options)];
-      label.append(element("select", { name }, ...choices.map(word => element("option", {}, word))));
+      const choices = JSON.parse(fold.dataset.options).map(word => element("option", {}, word));
+      label.append(element("select", { name }, element("option", { value: "" }, "choose"), ...choices));
     } else {
       const number = fold.dataset.kind !== "word";
       const hint = PREFIXES[unit] ? `a number of ${PREFIXES[unit]} …` : number ? "a number" : "a word";
-      label.append(element("input", { name, placeholder: hint, autocomplete: "off" }));
+      label.append(element("input", { name, placeholder: hint, size: 24, autocomplete: "off" }));
       if (number && unit && !PREFIXES[unit]) label.append(" ", unit);
     }
     return label;
@@ -54,11 +54,13 @@
 
     function show() {
       const said = [];
-      for (const each of fields) {
-        const unit = unitOf(each.name);
+      fields.forEach((each, row) => {
+        const unit = unitOf(each.name), word = each.value.trim();
         const behind = each.tagName === "INPUT" && unit && !PREFIXES[unit] ? ` ${unit}` : "";
-        if (each.value.trim()) said.push(`${each.name} ${each.value.trim()}${behind}`.trim());
-      }
+        if (word) said.push(`${each.name} ${word}${behind}`.trim());
+        // the table has a row for each name: name, guess, answer
+        if (several) fold.querySelectorAll("tbody tr")[row].children[1].textContent = word ? word + behind : "–";
+      });
       const head = said.length ? `Your guess: ${said.join(", ")}` : "You have not guessed yet";
       fold.querySelector("summary").textContent = `${head}. Show the answer`;
     }
