@@ -433,6 +433,41 @@ FAULTS = {
     ],
     "pictures": [
         Fault(
+            "an image has no words",
+            "study/picture.py",
+            'alt="{escape(self.text)}"',
+            'alt=""',
+            "study/test_picture.py::test_what_a_notebook_is_given",
+        ),
+        Fault(
+            "a picture shrinks until its words cannot be read",
+            "study/picture.py",
+            "math.ceil(self.width * LEAST_SHARE)",
+            "math.ceil(self.width * LEAST_SHARE / 2)",
+            "study/test_picture.py::test_words_stay_nine_pixels_high",
+        ),
+        Fault(
+            "the fold tells the answer",
+            "study/reveal.py",
+            'return f"Your guess: {_said(self.guess, self.unit)}"',
+            'return f"Your guess: {_said(self.answer, self.unit)}"',
+            "study/test_reveal.py",
+        ),
+        Fault(
+            "the fold is open",
+            "study/reveal.py",
+            '<details class="minidist-answer"',
+            '<details open class="minidist-answer"',
+            "study/test_reveal.py::test_a_number_with_its_unit",
+        ),
+        Fault(
+            "two decades of a logarithmic axis have two marks",
+            "study/charts.py",
+            "if high / low >= 1000:",
+            "if high / low >= 10:",
+            "study/test_charts.py::test_a_logarithmic_axis_has_three_marks_at_least",
+        ),
+        Fault(
             "of many bars of a rank the last alone is summed up",
             "study/timelines.py",
             "spent[rank][kind] += stop - start",
