@@ -402,8 +402,8 @@ class Table:
         body = "".join(self._row("td", row, THIN) for row in self.rows)
         style = "border-collapse: collapse; margin: 4px 0; color: inherit"
         return (
-            f'<table style="{style}">{bold if self.title else ""}'
-            f"<thead>{self._row('th', self.columns, RULE)}</thead><tbody>{body}</tbody></table>"
+            f'<div style="overflow-x: auto"><table style="{style}">{bold if self.title else ""}'
+            f"<thead>{self._row('th', self.columns, RULE)}</thead><tbody>{body}</tbody></table></div>"
         )
 
     def _row(self, tag: str, row: list[str], border: str) -> str:

@@ -329,6 +329,8 @@ def test_text_of_tables():
 def test_html_follows_the_theme_and_escapes():
     html = MADE._repr_html_()
     assert "a &lt; b" in html
+    # a table that is wider than its window scrolls, and the page does not
+    assert html.startswith('<div style="overflow-x: auto"><table ')
     assert html.count("<tr>") == 3
     assert "text-align: right" in html
     assert "color: #" not in html
