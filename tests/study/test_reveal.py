@@ -15,7 +15,10 @@ class Fold(HTMLParser):
 
     def __init__(self, made):
         super().__init__()
-        self.open, self.seen, self.folded, self.images = [], "", "", []
+        self.open = []
+        self.seen = ""
+        self.folded = ""
+        self.images = []
         self.feed(made._repr_html_())
         assert self.open == []
 
