@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from minidist.study import viewer
+from minidist.study.frames import LIGHT
 from minidist.study.picture import MEANING
-from minidist.study.timelines import LIGHT
 from tests.browser.chromium import chromium, program, until
 from tests.study.traces import remembered
 
