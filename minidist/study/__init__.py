@@ -5,6 +5,7 @@
     curves     predicted lines and measured points       bars       a few numbers; stacked: as sums of parts
     table      rows and columns                          source     the code of a function or class
     viewer     a run to zoom into, point at and search   cluster    racks, nodes, devices and their wires
+    explore    sliders over a function of the lesson
     tree       one or two trees of ranks                 published  figures of the literature
     mesh       a mesh of ranks on its cluster            axis_bytes what each of its axes sends over which links
     boxes      who holds which part of a matrix          stages     when a pipeline's stages worked
@@ -32,6 +33,7 @@ from minidist.study.diagrams import (
     traffic,
     tree,
 )
+from minidist.study.explore import Explorer, explore
 from minidist.study.literature import published
 from minidist.study.meter import Profile, bound, measure, roof, roofline
 from minidist.study.picture import Picture
@@ -39,6 +41,7 @@ from minidist.study.source import source
 from minidist.study.timelines import Viewer, stages, timeline, viewer
 
 __all__ = [
+    "Explorer",
     "Picture",
     "Profile",
     "Viewer",
@@ -48,6 +51,7 @@ __all__ = [
     "boxes",
     "cluster",
     "curves",
+    "explore",
     "exponents",
     "holdings",
     "measure",

@@ -199,15 +199,18 @@ def stacked(
     title: str = "",
     unit: str | None = None,
     notes: Mapping[str, str] | None = None,
+    target: float | None = None,
+    note: str = "target",
 ) -> Picture:
     """Draw `{"name of a bar": {"name of a part": value}}` as horizontal bars, the sum behind each.
 
-    unit: as for `bars`.  notes: words behind the sum of a bar.
+    unit, target, note: as for `bars`.  notes: words behind the sum of a bar.
     Errors: ValueError for no bar, more than 24, or a part that is negative or infinite.
     """
     bars = {name: {part: v for part, v in parts.items() if v} for name, parts in bars.items()}
     faces = colors(part for parts in bars.values() for part in parts)
-    return _bars(title, bars, faces, unit, notes or {}, {})
+    goal = {} if target is None else {note: target}
+    return _bars(title, bars, faces, unit, notes or {}, goal)
 
 
 def _bars(title, bars, faces, unit, notes, goal) -> Picture:
