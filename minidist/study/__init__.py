@@ -5,7 +5,7 @@
     curves     predicted lines and measured points       bars       a few numbers; stacked: as sums of parts
     table      rows and columns                          source     the code of a function or class
     viewer     a run to zoom into, point at and search   cluster    racks, nodes, devices and their wires
-    explore    sliders over a function of the lesson
+    explore    sliders over a function of the lesson     memory_calculator, planner_table   two that are ready
     tree       one or two trees of ranks                 published  figures of the literature
     mesh       a mesh of ranks on its cluster            axis_bytes what each of its axes sends over which links
     boxes      who holds which part of a matrix          stages     when a pipeline's stages worked
@@ -21,6 +21,7 @@ starts the server of `launch` in the background: what takes seconds is over when
 
 from minidist.comm.launch import prepare
 from minidist.study import allocator, predict
+from minidist.study.calculators import memory_calculator, planner_table
 from minidist.study.charts import bars, curves, memory_timeline, stacked, table
 from minidist.study.diagrams import (
     axis_bytes,
@@ -57,9 +58,11 @@ __all__ = [
     "measure",
     "allocator",
     "predict",
+    "memory_calculator",
     "memory_timeline",
     "mesh",
     "messages",
+    "planner_table",
     "published",
     "roof",
     "roofline",

@@ -154,12 +154,14 @@ class Explorer(Framed):
         lines = look.over or look.stack
         faces = {name: MEANING.get(name, BLUE) for name in self.drawn}
         self.colors = colors(self.drawn) if lines else faces
-        # as tall as it is on a telephone
+        # sliders above the picture on a telephone, else beside it
         names = len(self.names)
-        tall = (
-            10 * names + 250 if look.over else 10 * names + 110 if look.stack else 38 * names + 30
-        )
-        self.height = 70 + 48 * len(sliders) + tall
+        own = 38 * names + 30
+        if lines:
+            own = 15 * names + (270 if look.over else 95)
+        tall = 70 + 48 * len(sliders) + own
+        beside = 360 if look.over else 5 * names + 140 if look.stack else own
+        self.heights = (tall, min(tall, 70 + max(48 * len(sliders), beside)))
 
     def column(self, name: str) -> list:
         """What the function returned under this name, at each position; None where it returned nothing."""

@@ -61,11 +61,12 @@ new Response(new Blob([Uint8Array.from(atob("{packed}"), (c) => c.charCodeAt())]
 class Framed:
     """What a notebook shows as a page: `page` (HTML), `picture` (the still one), `text`, `save(path)`.
 
-    A subclass says what its `page`, `picture`, `text` and `height` (CSS pixels of the page in a notebook) are.
+    A subclass says what its `page`, `picture`, `text` and `heights` are: CSS pixels of the page in a notebook, on a
+    narrow screen and on one of 1,100 and more.
     """
 
     title: str
-    height: int
+    heights: tuple[int, int]
 
     @cached_property
     def page(self) -> str:
@@ -91,7 +92,9 @@ class Framed:
 
     def _repr_html_(self) -> str:
         still = base64.b64encode(self.picture.png).decode()
-        size = f"width:100%;height:{self.height}px;border:0"
+        tall, low = self.heights
+        height = f"clamp({low}px,(1100px - 100vw)*999,{tall}px)"
+        size = f"width:100%;height:{height};border:0"
         page = packed(self.page).replace("&", "&amp;").replace("'", "&#39;")
         return (
             f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" style="{size}" srcdoc=\'{page}\'>'

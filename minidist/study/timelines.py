@@ -369,7 +369,8 @@ class Viewer(Framed):
         self.limits = self.chart.limits + cut
         rows = sum(34 if lane else 52 for _, lane in self.data["rows"])
         memory = 180 * (self.data["memory"] is not None)
-        self.height = 150 + min(560, max(170, rows)) + memory + 26 * len(self.limits)
+        height = 150 + min(560, max(170, rows)) + memory + 26 * len(self.limits)
+        self.heights = (height, height)
 
     @cached_property
     def picture(self) -> Picture:

@@ -197,27 +197,22 @@ def test_bars(browser):
 
 
 @pytest.mark.parametrize("made", [LINES, STACK, BARS], ids=["lines", "parts", "bars"])
-def test_on_a_telephone_nothing_is_cut_off(browser, made):
-    page = opened(browser, made.title, width=353, height=made.height)
+@pytest.mark.parametrize("wide", [353, 800])
+def test_nothing_is_cut_off(browser, made, wide):
+    height = made.heights[wide > 640]
+    page = opened(browser, made.title, wide, height)
     bottom = (
-        'Math.max(...[...document.querySelectorAll("#chart, .scale, li")]'
+        'Math.max(...[...document.querySelectorAll("#chart, .scale, li, input")]'
         ".map(e => e.getBoundingClientRect().bottom))"
     )
-    assert page.evaluate("document.documentElement.scrollWidth") == 353
-    assert made.height - 60 < page.evaluate(bottom) <= made.height - 6
+    assert page.evaluate("document.documentElement.scrollWidth") == wide
+    assert height - 90 < page.evaluate(bottom) <= height - 6
     fit = "e => e.getBoundingClientRect().height >= 24 && e.labels.length === 1"
     assert page.evaluate(f'[...document.querySelectorAll("input")].every({fit})')
 
 
 def test_it_works_in_the_frame_of_a_notebook(browser):
     page = browser
-    page.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=800,
-        height=620,
-        deviceScaleFactor=1,
-        mobile=False,
-    )
     page.open((page.folder / "framed.html").as_uri())
 
     def seen():
@@ -225,7 +220,16 @@ def test_it_works_in_the_frame_of_a_notebook(browser):
         hues = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in (BLUE, ORANGE)]
         return all((abs(image.astype(int) - hue) < 12).all(-1).sum() > 100 for hue in hues)
 
-    until("the lines in the frame", 30, seen)
+    for wide, height in zip((353, 1200), LINES.heights, strict=True):
+        page.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=wide,
+            height=620,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        until("the lines in the frame", 30, seen)
+        assert page.pixels("iframe")[0].shape[0] == height
 
 
 def test_it_says_nothing_to_the_console_and_asks_nobody(browser):

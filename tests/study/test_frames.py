@@ -66,7 +66,8 @@ def test_the_frame_holds_the_page_and_inside_of_it_the_picture(made):
     html = made._repr_html_()
     (tag, attrs), *inner = Reader(html).tags
     assert (tag, attrs["sandbox"], attrs["title"]) == ("iframe", "allow-scripts", NAME)
-    assert f"height:{made.height}px" in attrs["style"]
+    tall, low = made.heights
+    assert low <= tall and f"height:clamp({low}px,(1100px - 100vw)*999,{tall}px)" in attrs["style"]
     assert made.page in unpacked(attrs["srcdoc"])
     # What a sanitizer leaves of it is the picture, with its words.
     assert [tag for tag, _ in inner] == ["img"]

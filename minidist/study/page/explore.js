@@ -143,7 +143,7 @@ function show() {
     if (each.values && over === null && !run.stack) item.append(make("div", { class: "track" }, piece(each.values[here] || 0, scale, each.color)));
     return item;
   });
-  if (run.stack) items.push(make("li", {}, "sum", make("output", {}, run.sums[here] || "–")));
+  if (run.stack) items.push(make("li", {}, run.ylabel || "sum", make("output", {}, run.sums[here] || "–")));
   if (run.target) items.push(make("li", {}, `┆ ${run.target[1]}`));
   element("readouts").replaceChildren(...items);
   element("readouts").className = over === null && !run.stack ? "bars" : "";
@@ -157,6 +157,7 @@ function show() {
 // ------------------------------------------------------------------ sliders; the axis of the lines is one too
 axes.forEach((axis, k) => {
   const input = make("input", { type: "range", id: `slider${k}`, min: 0, max: axis.words.length - 1, step: 1 });
+  input.disabled = axis.words.length === 1;
   input.addEventListener("input", () => {
     at[k] = Number(input.value);
     show();
