@@ -10,6 +10,7 @@
     mesh       a mesh of ranks on its cluster            axis_bytes what each of its axes sends over which links
     boxes      who holds which part of a matrix          stages     when a pipeline's stages worked
     exponents  what half precision holds of numbers
+    schedule_editor   a pipeline's schedule to change, checked at once
     predict    what a run takes: memory, FLOPs, cost      measure    FLOPs, bytes and memory of a function
     allocator  a simulated caching allocator
     memory_timeline   live memory by category, over time
@@ -34,6 +35,7 @@ from minidist.study.diagrams import (
     traffic,
     tree,
 )
+from minidist.study.editor import schedule_editor
 from minidist.study.explore import Explorer, explore
 from minidist.study.literature import published
 from minidist.study.meter import Profile, bound, measure, roof, roofline
@@ -66,6 +68,7 @@ __all__ = [
     "published",
     "roof",
     "roofline",
+    "schedule_editor",
     "source",
     "stacked",
     "stages",

@@ -8,7 +8,8 @@ import pytest
 from conftest import Printed, unpacked
 from course.build import UNSTABLE
 from minidist import launch
-from minidist.study import explore, viewer
+from minidist.parallel.schedules import lists, one_f_one_b
+from minidist.study import explore, schedule_editor, viewer
 from minidist.study.frames import LIGHT, PAGE, packed
 from tests.largest import largest
 from tests.study.frames import CHANGES, LOADS, Reader, run_of
@@ -21,8 +22,14 @@ def explorer(title="", factor=1.0):
     return explore(lambda n: {"ring": factor * n, "tree": 2.5}, title=title, n=[2, 4, 8])
 
 
+def editor(title=""):
+    return schedule_editor({"1F1B": lists(one_f_one_b, 2, 3)}, 3, title=title)
+
+
 FRAMED = pytest.mark.parametrize(
-    "made", [viewer(remembered(), title=NAME), explorer(NAME)], ids=["viewer", "explorer"]
+    "made",
+    [viewer(remembered(), title=NAME), explorer(NAME), editor(NAME)],
+    ids=["viewer", "explorer", "editor"],
 )
 
 
@@ -76,7 +83,7 @@ def test_the_frame_holds_the_page_and_inside_of_it_the_picture(made):
     assert base64.b64decode(still) == made.picture.png
 
 
-@pytest.mark.parametrize("make", [lambda evil: viewer(step(), title=evil), explorer])
+@pytest.mark.parametrize("make", [lambda evil: viewer(step(), title=evil), explorer, editor])
 def test_words_cannot_end_the_script(make):
     evil = "</script><script>alert(1)</script><!-- &amp; \u2028 α"
     made = make(evil)
@@ -86,7 +93,7 @@ def test_words_cannot_end_the_script(make):
 
 def test_same_bytes_each_time_and_in_another_process():
     """Which hashes strings with another seed."""
-    make = lambda: viewer(remembered())._repr_html_() + explorer()._repr_html_()
+    make = lambda: viewer(remembered()).page + explorer()._repr_html_() + editor()._repr_html_()
     there = launch(lambda comm: make(), 1)[0]
     assert make() == make() == there
 
