@@ -97,8 +97,7 @@ class Editor(Framed):
     @cached_property
     def page(self) -> str:
         """The whole page: an HTML document that needs nothing else."""
-        kinds = {action.kind for each in self.schedules.values() for row in each for action in row}
-        faces = {kind: (word, MEANING[word]) for kind, word in ACTIONS.items()}
+        faces = {kind: MEANING[word] for kind, word in ACTIONS.items()}
         data = {
             "shape": self.shape._asdict(),
             "comm": self.comm,
@@ -114,12 +113,7 @@ class Editor(Framed):
                 "form": form(),
             },
             "times": TIMES,
-            "legend": [
-                (f"{kind} {NOUNS[kind]}", faces[kind][1])
-                for kind in KINDS
-                if kind in kinds | set("FBIW")
-            ],
-            "colors": {kind: (word, face, ink_on(face)) for kind, (word, face) in faces.items()},
+            "colors": {kind: (face, ink_on(face)) for kind, face in faces.items()},
             "imports": IMPORTS,
         }
         return document(

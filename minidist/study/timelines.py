@@ -2,7 +2,7 @@
 
     timeline   one trace, or several on one axis of time; live memory under it
     stages     when the stages of a pipeline worked: a simulation, or what ranks noted while they ran
-    viewer     a page to zoom, point at, click and search
+    viewer     a page to zoom, point at, click and search: for every trace that a reader should look into
 
 Each rank has a row for what it did (its spans), and under it two thin ones for its wires: the sender's is busy from a
 message's start until it is sent, the receiver's for as long before the message has arrived. Lanes of `stream` have rows
@@ -137,7 +137,9 @@ def kinds_of(names: set[str]) -> dict[str, str]:
 LEFT = MARGIN + 0.85  # inches: where the rows begin, beside the names of the ranks
 WIDE = WIDTH - MARGIN - LEFT - 0.15
 MOST_INCHES = 7.0  # of all rows
-MOST_ARROWS = 300
+MOST_ARROWS = (
+    60  # in the still picture: more cannot be told apart, and cost more bytes than all else
+)
 MEMORY = 1.47  # inches
 
 
@@ -350,6 +352,9 @@ def viewer(
 ) -> Viewer:
     """Look into a run: who computed, waited, sent and received, when, and what memory held meanwhile.
 
+    The one to take wherever a lesson shows a run whose messages are to be read; it holds the still picture of `timeline`
+    too, and costs a notebook some 17 kB more than that. `timeline` is for what a viewer cannot do: to compare
+    several traces on one axis of time; and for what a glance is enough for.
     run: what `World.run` or `launch` returned, or its trace. ranks: only these, in this order. Of more than 20,000
     messages or spans the first are shown; whatever is left out is said above the picture.
     Errors: ValueError for an unknown rank, an empty trace, a run that takes no time.

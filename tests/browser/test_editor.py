@@ -31,7 +31,7 @@ pytestmark = [
 
 # S, M, v, place, the schedules to start from
 SHAPES = {
-    "plain": (3, 4, 1, "loop", (naive, gpipe, one_f_one_b, zb_h1, pipedream)),
+    "plain": (4, 3, 1, "loop", (naive, gpipe, one_f_one_b, zb_h1, pipedream)),
     "two": (2, 3, 1, "loop", (naive, gpipe, one_f_one_b, zb_h1, pipedream)),
     "chunks": (2, 4, 2, "loop", (interleaved,)),
     "V": (3, 3, 2, "V", (zb_v,)),

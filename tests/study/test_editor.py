@@ -5,6 +5,7 @@ import pytest
 from minidist.parallel.schedules import gpipe, interleaved, lists, one_f_one_b, parse_lists, zb_h1
 from minidist.parallel.validate import validate
 from minidist.study import schedule_editor
+from minidist.study.picture import MEANING
 from tests.study.frames import run_of
 
 WRONG = "F0 F1 B0 B1\nF0 B1 B0 F1"
@@ -36,12 +37,7 @@ def test_the_page_is_given_the_lists_and_the_rules_words():
     assert run["shape"] == {"S": 2, "M": 2, "v": 1, "place": "loop"}
     assert run["rules"]["nouns"]["I"] == "backward for the input"
     assert run["rules"]["form"].startswith("write one of F, B, I, W, U, then the micro-batch")
-    assert [name for name, _ in run["legend"]] == [
-        "F forward",
-        "B backward",
-        "I backward for the input",
-        "W backward for the weights",
-    ]
+    assert run["colors"]["F"][0] == MEANING["forward"]
 
 
 def test_lists_of_a_text_come_back():

@@ -5,6 +5,7 @@
 const element = (id) => document.getElementById(id);
 const svg = document.querySelector("svg");
 const ROW = 34, LEFT = 58, TOP = 18, LEAST = 24; // CSS pixels; LEAST for a unit of time
+const RIGHT = "This is a schedule: all work is there, once, and no stage waits forever.";
 let lists, chosen = null, unit = LEAST; // chosen: [stage, position]
 
 function make(tag, attributes = {}, ...children) {
@@ -33,7 +34,7 @@ function placed(spans) {
 }
 
 function box(stage, position, { action, start, end, waits }, wrong) {
-  const [, color, ink] = run.colors[action.kind], x = LEFT + start * unit, y = TOP + stage * ROW;
+  const [color, ink] = run.colors[action.kind], x = LEFT + start * unit, y = TOP + stage * ROW;
   const wide = Math.max((end - start) * unit, 8) - 2;
   const name = `stage ${stage}, ${written(action)}` + (waits ? ", does not run" : `, from ${start} to ${end}`);
   const group = make("g", { tabindex: 0, role: "button", "aria-label": name, "data-at": `${stage} ${position}` });
@@ -41,7 +42,8 @@ function box(stage, position, { action, start, end, waits }, wrong) {
   const label = make("text", { x: x + 1 + wide / 2, y: y + ROW / 2 + 4 }, written(action));
   label.style.fill = ink;
   group.append(label);
-  group.setAttribute("class", [waits && "waits", wrong && "wrong", chosen && chosen.join() === `${stage},${position}` && "chosen"].filter(Boolean).join(" "));
+  const isChosen = chosen && chosen.join() === `${stage},${position}`;
+  group.setAttribute("class", [waits && "waits", wrong && "wrong", isChosen && "chosen"].filter(Boolean).join(" "));
   return group;
 }
 
@@ -58,7 +60,8 @@ function draw(error) {
   }
   rows.forEach((row, stage) => {
     svg.append(make("text", { x: 0, y: TOP + stage * ROW + ROW / 2 + 4 }, `stage ${stage}`));
-    row.forEach((each, position) => svg.append(box(stage, position, each, error && error.stage === stage && error.position === position)));
+    const wrong = error && error.stage === stage ? error.position : null;
+    row.forEach((each, position) => svg.append(box(stage, position, each, position === wrong)));
   });
   if (chosen) svg.querySelector(`[data-at="${chosen.join(" ")}"]`)?.focus();
 }
@@ -66,15 +69,15 @@ function draw(error) {
 function readouts(error) {
   const { time, bubble } = error ? {} : summary(simulate(lists));
   const kept = lists.map(inFlight).join(", ");
-  const items = [["valid", error ? "no" : "yes"], ["time", error ? "–" : time], ["bubble", error ? "–" : `${(100 * bubble).toFixed(1)} %`], ["activations at most, by stage", error ? "–" : kept]];
+  const values = error ? ["no", "–", "–", "–"] : ["yes", time, `${(100 * bubble).toFixed(1)} %`, kept];
+  const items = ["valid", "time", "bubble", "activations at most, by stage"].map((name, k) => [name, values[k]]);
   element("readouts").replaceChildren(...items.map(([name, value]) => make("li", {}, name, make("b", {}, String(value)))));
 }
 
 // Draw all of it; typed: the stage whose field the reader is typing in, which stays as it is.
 function show(typed = null) {
   const error = validate(lists, element("comm").value);
-  const verdict = error ? `stage ${error.stage}, position ${error.position}, ${error.action}: ${error.why}` : "This is a schedule: each micro-batch is there once, and nobody waits for each other.";
-  element("verdict").textContent = verdict;
+  element("verdict").textContent = error ? `stage ${error.stage}, position ${error.position}, ${error.action}: ${error.why}` : RIGHT;
   element("verdict").className = error ? "wrong" : "";
   lists.forEach((actions, stage) => {
     if (stage !== typed) input(stage).value = text(actions);
@@ -154,10 +157,10 @@ range(S).forEach((stage) => {
   field.addEventListener("input", () => type(stage));
   element("rows").append(make("label", { for: field.id }, `stage ${stage}`, field));
 });
-for (const [name, color] of run.legend) {
+for (const kind of kinds) {
   const sample = make("i");
-  sample.style.setProperty("--color", color);
-  element("legend").append(make("span", {}, sample, name));
+  sample.style.setProperty("--color", run.colors[kind][0]);
+  element("legend").append(make("span", {}, sample, `${kind} ${nouns[kind]}`));
 }
 element("comm").value = run.comm;
 element("comm").addEventListener("change", () => show());

@@ -162,7 +162,7 @@ axes.forEach((axis, k) => {
     at[k] = Number(input.value);
     show();
   });
-  element("sliders").append(make("label", { for: input.id }, axis.label, make("b", { "aria-hidden": "true" }), input));
+  element("sliders").append(make("label", {}, axis.label, make("b", { "aria-hidden": "true" }), input));
 });
 
 function point(event) {

@@ -23,7 +23,8 @@ function parse(text) {
 const partOf = (stage, chunk) => (place === "V" && chunk ? last - stage : chunk * S + stage);
 const stageOf = (part) => (place === "V" && part >= S ? last - part : part % S);
 const key = ({ what, micro, part }) => `${what} ${micro} ${part}`;
-const gives = (stage, { kind, micro, chunk }) => ({ what: { F: "a", B: "g", I: "g", W: "w", U: "u" }[kind], micro, part: partOf(stage, chunk) });
+const GIVES = { F: "a", B: "g", I: "g", W: "w", U: "u" };
+const gives = (stage, { kind, micro, chunk }) => ({ what: GIVES[kind], micro, part: partOf(stage, chunk) });
 
 function needs(stage, { kind, micro, chunk }) {
   const part = partOf(stage, chunk), item = (what, from) => ({ what, micro, part: from });
