@@ -548,4 +548,48 @@ FAULTS = {
             "study/allocator/test_record.py::test_the_same_storage_twice_is_one",
         ),
     ],
+    "something to touch": [
+        Fault(
+            "the first slider is the fastest",
+            "study/explore.py",
+            "number = number * len(each.values) + position",
+            "number = number + position * len(each.values)",
+            "study/test_explore.py::test_every_position_is_what_the_function_returns",
+        ),
+        Fault(
+            "the page looks a position up in another order than Python filled the table in",
+            "study/page/explore.js",
+            "number * axes[k].words.length + position",
+            "number + position * axes[k].words.length",
+            "browser/test_explore.py",
+        ),
+        Fault(
+            "the frame of a page may do what the notebook may",
+            "study/frames.py",
+            'sandbox="allow-scripts" ',
+            "",
+            "study/test_frames.py::test_the_frame_holds_the_page_and_inside_of_it_the_picture",
+        ),
+        Fault(
+            "the editor lets a micro-batch too many pass",
+            "study/page/rules.js",
+            "if (micro >= M) return",
+            "if (micro > M) return",
+            "browser/test_editor.py::test_the_rules_are_those_of_python",
+        ),
+        Fault(
+            "the editor's circle of waits begins with who only waits for it",
+            "study/page/rules.js",
+            "path.slice(path.indexOf(stage))",
+            "path.slice()",
+            "browser/test_editor.py::test_the_rules_are_those_of_python",
+        ),
+        Fault(
+            "the first half of a split backward frees the activations",
+            "study/page/rules.js",
+            "B: -1, I: 0, W: -1",
+            "B: -1, I: -1, W: 0",
+            "browser/test_editor.py::test_the_rules_are_those_of_python",
+        ),
+    ],
 }
