@@ -25,6 +25,7 @@ RELEASED = (
     "Makefile",
     "README.md",
     "constraints.txt",
+    "course/*/figures/*.svg",
     "docs/frameworks.md",
     "docs/prose.png",
     "environment.yml",
