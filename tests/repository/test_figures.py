@@ -106,19 +106,27 @@ def test_a_fault_is_found(old, new, said):
     assert old in GOOD and any(said in fault for fault in faults(GOOD.replace(old, new)))
 
 
-def unseen(text, there):
-    """The drawings that the Markdown of a lesson shows without words, or that are not among the paths `there`."""
+BUILT = {"lesson.py": "../", "assignment.py": "../../"}  # from where the notebook lies to the root
+
+
+def unseen(text, up, there):
+    """The drawings that Markdown shows without words, or that are not among the paths `there`.
+
+    up: the way from the notebook to the root of the repository.
+    """
     for words, path in SHOWN.findall(text):
-        if not words.strip() or path.removeprefix("../") not in there:
+        if not words.strip() or not path.startswith(up) or path.removeprefix(up) not in there:
             yield path
 
 
 def test_lessons_show_drawings_that_are_there():
     there = {path.as_posix() for path in FIGURES}
-    for path in repository("course/*/lesson.py", "course/*/assignment.py"):
-        assert list(unseen((ROOT / path).read_text(encoding="utf-8"), there)) == [], path
+    for path in repository(*(f"course/*/{name}" for name in BUILT)):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert list(unseen(text, BUILT[path.name], there)) == [], path
 
 
 def test_a_drawing_that_is_not_there_is_found():
-    text = "![a ring](../course/a.svg) ![a tree](../course/b.svg) ![](../course/a.svg)"
-    assert list(unseen(text, {"course/a.svg"})) == ["../course/b.svg", "../course/a.svg"]
+    text = "![a ring](../course/a.svg) ![a tree](../course/b.svg) ![](../course/a.svg) ![c](course/a.svg)"
+    missing = ["../course/b.svg", "../course/a.svg", "course/a.svg"]
+    assert list(unseen(text, "../", {"course/a.svg"})) == missing
