@@ -21,7 +21,7 @@ BEFORE = (
 SIZED = (tokenize.NAME, tokenize.OP, tokenize.NUMBER)
 # What has been reached, with types that mypy accepts. It may fall, and rise with a new technique only.
 MOST = {
-    "tracked files": 691,
+    "tracked files": 763,
     "files of the library": 94,
     "files of graders": 62,
     "skips of the formatter": 2,
