@@ -7,6 +7,7 @@
 # make mutants  faults planted in the package, each of which a test must see
 # make bench    ours beside PyTorch's own
 # make release DIR=../students   the course without solutions, to hand out
+# make site     the course as web pages, in build/site
 # make proof NAME=foundation   what one capability must show, in full size
 PYTHON ?= python3
 VENV ?= .venv
@@ -24,7 +25,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Compiled files are kept, whatever the caller's habits: the notebooks alone import the package some hundred times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lab test quick lint unit alone nbval portable portable-sse portable-avx2 portable-threads mutants gpu build release bench proof
+.PHONY: lab test quick lint unit alone nbval portable portable-sse portable-avx2 portable-threads mutants gpu build site release bench proof
 .NOTPARALLEL:
 
 lab: $(VENV)/.course
@@ -73,6 +74,9 @@ build: $(VENV)/.test
 	$(BIN)/python course/build.py --jobs $(JOBS)
 	$(BIN)/python course/questions.py
 
+site: $(VENV)/.test
+	$(BIN)/python course/website.py
+
 # It needs no more than Python itself.
 release:
 	$(if $(DIR),$(PYTHON) -m course.release $(DIR),$(error say where to: make release DIR=../students))
@@ -112,5 +116,5 @@ $(VENV)/.course: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(call install,course$(comma)teach$(comma)test$(comma)train)
+	$(call install,course$(comma)teach$(comma)test$(comma)train$(comma)site)
 	@touch $(VENV)/.course $@

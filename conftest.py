@@ -8,10 +8,15 @@ Two floats are equal if they differ by at most one unit in the last digit printe
 a float: 4.07, 1e-05, 4.07·10⁻⁵, 10⁻¹², 1,234.5. Two that end with their point (PyTorch prints whole numbers so: 4.) are
 whole, and equal only if they are the same. Integers, versions, labels and all other text must be the same. Only where
 a float has become longer or shorter (9.99, 10.00) may the padding of its table have moved.
+
+A page in a frame (`minidist.study.frames`) is compared unpacked: another zlib packs the same in other bytes. Of a picture
+the words are compared, which are its alternative text, and not its pixels.
 """
 
+import base64
 import os
 import re
+import zlib
 from decimal import Decimal
 
 pytest_plugins = ["tests.reaper"]
@@ -24,6 +29,7 @@ def pytest_addoption(parser):
 
 RELATIVE = Decimal("1e-3")
 
+PIXELS = re.compile(r"(data:image/png;base64,)[\w+/=]+")
 POWER = r"(?:\^\{?[-+−]?\d{1,3}\}?|[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3})"  # of ten: ^-5, ^{-5}, ⁻⁵
 EXPONENT = rf"(?:[eE][-+]?\d{{1,3}}|[ ]?[·×x*][ ]?10{POWER})"
 DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
@@ -84,6 +90,15 @@ class Printed(str):
         return not self == other
 
 
+PACKED = re.compile(r'atob\("([\w+/=]+)"\)')
+
+
+def unpacked(text: str) -> str:
+    """`text` with the page in a frame as it is read, and without the bytes of pictures."""
+    page = lambda match: zlib.decompress(base64.b64decode(match[1])).decode()
+    return PIXELS.sub(r"\1", PACKED.sub(page, text))
+
+
 def pytest_configure(config):
     if config.getoption("--full"):
         os.environ["MINIDIST_FULL"] = "1"
@@ -95,7 +110,7 @@ def pytest_configure(config):
 
             def tolerant(cell, text):
                 text = sanitize(cell, text)
-                return Printed(text) if isinstance(text, str) else text
+                return Printed(unpacked(text)) if isinstance(text, str) else text
 
             tolerant.tolerant = True
             IPyNbCell.sanitize = tolerant

@@ -7,10 +7,13 @@
                                    -> exercises/NN_topic/NN_topic.ipynb    what nbgrader makes of the solution
 
 A source is in jupytext's percent format; tags and nbgrader's metadata stand in the cell markers. Of the latter only
-`grade_id` and what differs from a locked cell is written: `"solution": true`, or `"points": 2`.
+`grade_id` and what differs from a locked cell is written: `"solution": true`, or `"points": 2`. What a cell links to is
+resolved, and a lesson gets a head and a foot: course/links.py says how. A cell with the tag `maintainer` or `answer`
+shows its output alone.
 
 Invariants: building twice on one machine gives the same bytes; what has not changed is not run again; a notebook is
-fresh exactly when its cells are those of its source and its digest is that of the source and of this file.
+fresh exactly when its cells are those of its source, with the links that lead to what is there now, and its digest is
+that of the source, of these cells and of this file.
 """
 
 from __future__ import annotations
@@ -35,19 +38,20 @@ from nbformat import NotebookNode
 from traitlets.config import PyFileConfigLoader
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # `python course/build.py` looks beside this file only
+
+from course.links import BuildError, Links  # noqa: E402
+
 FOLDERS = ("notebooks", "solutions", "exercises")
 CELL_TIMEOUT = 120
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+HIDDEN = {"maintainer", "answer"}  # tags of cells that show their output and not their source
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # What another run or another machine would print differently.
 UNSTABLE = re.compile(
     r" at 0x[0-9a-f]{4,}|(?<![\w.~])(?:~|/(?:tmp|home|root|usr|opt|Users|private|var))/\S*"
 )
-
-
-class BuildError(Exception):
-    """A source that cannot become a notebook. The message names the file and the cell."""
 
 
 def sources(root: Path, numbers: list[str]) -> list[Path]:
@@ -79,7 +83,13 @@ def read(root: Path, source: Path) -> NotebookNode:
         cell.id = f"{source.stem}-{source.parent.name.split('_')[0]}-{i:03d}"
         if "nbgrader" in cell.metadata:
             cell.metadata.nbgrader = graded(cell.metadata.nbgrader)
-    digest = hashlib.sha256(text.encode() + Path(__file__).read_bytes()).hexdigest()
+        if HIDDEN & set(cell.metadata.get("tags", [])):
+            cell.metadata.jupyter = {"source_hidden": True}
+    link(root, source, nb)
+    shown = "".join(cell.source for cell in nb.cells)
+    digest = hashlib.sha256(
+        text.encode() + shown.encode() + Path(__file__).read_bytes()
+    ).hexdigest()
     nb.metadata = nbformat.from_dict(
         {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -93,6 +103,30 @@ def read(root: Path, source: Path) -> NotebookNode:
     )
     nb.nbformat, nb.nbformat_minor = 4, 5
     return nb
+
+
+def link(root: Path, source: Path, nb: NotebookNode) -> None:
+    """Resolve the links of a notebook's text cells; put a head below its title, and a foot below a lesson."""
+    links = Links(root)
+    row = links.row(source.parent.name)
+    inside = source.relative_to(root)
+    up = "../" * (len(targets(root, source)[0].relative_to(root).parts) - 1)
+    for i, cell in enumerate(nb.cells):
+        if cell.cell_type == "markdown":
+            try:
+                cell.source = links.resolve(cell.source, up)
+            except BuildError as e:
+                raise BuildError(f"{inside}: cell {i}: {e}") from None
+    title = nb.cells[0] if nb.cells else nbformat.v4.new_markdown_cell()
+    if title.cell_type != "markdown" or not title.source.startswith("# "):
+        raise BuildError(f"{inside}: cell 0 does not begin with a title, `# {row}`")
+    is_lesson = source.name == "lesson.py"
+    head = links.head(row, up) if is_lesson else links.assignment_head(row, up)
+    first, _, rest = title.source.partition("\n")
+    title.source = f"{first}\n\n{head}\n{rest}".rstrip()
+    if is_lesson:
+        foot = nbformat.v4.new_markdown_cell(links.foot(row, up), id=f"lesson-{row.number}-foot")
+        nb.cells.append(foot)
 
 
 def graded(given: dict) -> dict:
@@ -277,7 +311,11 @@ def main(argv: list[str] | None = None) -> int:
     for path in extra:
         print(f"{path.relative_to(root)} has no source under course/")
     if args.check:
-        old = [path for source in chosen for path in stale(root, source)]
+        try:
+            old = [path for source in chosen for path in stale(root, source)]
+        except BuildError as e:
+            print(e)
+            return 1
         for path in old:
             print(f"{path.relative_to(root)} is stale: run `make build`")
         return int(bool(old or extra))

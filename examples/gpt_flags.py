@@ -67,7 +67,7 @@ def grid(flags) -> None:
         "--replicas",
         type=at_least(1),
         default=1,
-        help="of ZeRO 3's shards (hybrid sharding): as many as there are nodes, to shard within each",
+        help="of ZeRO's shards (hybrid sharding): as many as there are nodes, to shard within each",
     )
     flags.add_argument("--schedule", choices=[*SCHEDULES], default="one_f_one_b")
     flags.add_argument(

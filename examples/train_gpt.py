@@ -372,7 +372,16 @@ def check(args) -> None:
         grid.sizes["dp"] * args.cp,
         args.replicas,
     )
-    check_experts(model, args.ep, args.cp, args.zero, args.sequence_parallel, compression, args.fp8)
+    check_experts(
+        model,
+        args.ep,
+        args.cp,
+        args.zero,
+        args.sequence_parallel,
+        compression,
+        args.fp8,
+        args.replicas,
+    )
     refuse_context(model, args.cp, args.context_parallel, args.recompute)
     if args.cp > 1:
         check_chunks(args.context, args.cp, order_of(args.context_parallel))

@@ -50,7 +50,12 @@ from .parallel.context import (
     own_tokens,
 )
 from .parallel.data import DataParallel
-from .parallel.experts import ExpertDataParallel, repeated, share_experts_
+from .parallel.experts import (
+    ExpertDataParallel,
+    ExpertShardedOptimizer,
+    repeated,
+    share_experts_,
+)
 from .parallel.pipeline import Pipeline, by_parameters, forward, micro_batches, partition, shares
 from .parallel.reducer import share
 from .parallel.schedules import (
@@ -72,7 +77,7 @@ from .parallel.zero import FullySharded, ShardedOptimizer
 from .split import uneven
 from .train.amp import HALVES, LEVELS, LossScaler, Masters, autocast
 from .train.fp8 import GRAINS, eight_bits_
-from .train.norm import clip_grad_norm_, counted
+from .train.norm import clip_grad_norm_
 from .train.optim import bias_or_norm
 from .train.remat import checkpoint
 from .train.selective import ATTENTION, selective
@@ -164,9 +169,9 @@ def refuse(
     """ValueError for an option that there is not, and for two that contradict each other."""
     if whole(zero, "ZeRO has the stages 0 to 3") not in range(4):
         raise ValueError(f"ZeRO has the stages 0 to 3, not {zero}")
-    if whole(replicas, "of ZeRO's shards there is at least 1 replica", 1) > 1 and zero != 3:
+    if whole(replicas, "of ZeRO's shards there is at least 1 replica", 1) > 1 and not zero:
         raise ValueError(
-            f"replicas={replicas} are of ZeRO 3's shards (hybrid sharding), and this is ZeRO {zero}"
+            f"replicas={replicas} are of ZeRO's shards (hybrid sharding), and ZeRO 0 has none: take zero=1, 2 or 3"
         )
     if dp % replicas:
         raise ValueError(f"{replicas} replicas of the shards do not divide {dp} data ranks")
@@ -259,7 +264,7 @@ class Sharing(NamedTuple):
     tokens     all that have other tokens, of other samples or, on cp, of the same ones    dp × ep × cp
     data       those of them that hold the same parameters                                 dp × cp
     shards     those over which ZeRO divides states, and replicas, which have the same part: data, and none,
-               but for hybrid sharding
+               but for hybrid sharding; with ep experts' states over data, all others over tokens
     norm       hold the model once, so that their gradients make a norm
 
     data 0 1 2 3 with 2 replicas      shards 0 1 │ 2 3, neighbours in a node      replicas 0 2 │ 1 3, between nodes
@@ -339,14 +344,21 @@ def averaged(
     compression,
 ) -> tuple[Optimizer, Any]:
     """The optimizer, and who averages gradients: a DataParallel (with ep two), the optimizer, or `module` itself."""
+    experts_apart = sharing.tokens.size > sharing.data.size
     if zero in (1, 2):
-        wide = torch.float32 if masters else None
-        optimizer = ShardedOptimizer(
-            groups, make, sharing.data, zero, wide, tied=list(tied.values())
-        )
+        wide, first = torch.float32 if masters else None, list(tied.values())
+        optimizer: Any
+        if experts_apart:
+            optimizer = ExpertShardedOptimizer(
+                module, groups, make, sharing.tokens, sharing.data, zero, wide, first
+            )
+        else:
+            optimizer = ShardedOptimizer(
+                groups, make, sharing.shards, zero, wide, tied=first, replicas=sharing.replicas
+            )
         return optimizer, optimizer
     data: Any = module
-    if sharing.tokens.size > sharing.data.size:
+    if experts_apart:
         data = ExpertDataParallel(module, sharing.tokens, sharing.data)
     elif zero == 0:
         data = DataParallel(module, sharing.data, compression=compression)
@@ -370,6 +382,7 @@ def check_experts(
     sequence_parallel: bool,
     compression,
     fp8: str | None = None,
+    replicas: int = 1,
 ) -> None:
     """ValueError for what experts do not go with. ep: ranks that share them out; cp: that share a sample's tokens."""
     layers = [part for part in model.modules() if isinstance(part, Experts)]
@@ -385,10 +398,10 @@ def check_experts(
             f"fp8={fp8!r} agrees on scales among ranks with other tokens, and each expert has other ones: "
             "with experts take fp8=None"
         )
-    if ep > 1 and (zero or compression is not None):
+    if ep > 1 and (zero == 3 or replicas > 1 or compression is not None):
         raise ValueError(
-            f"ep={ep} averages whole gradients of experts and of the rest apart: take zero=0 and no compression, "
-            f"not zero={zero}, compression={compression!r}; or ep=1"
+            f"ep={ep} averages experts and the rest apart, over other ranks each: take zero=0, 1 or 2, replicas=1 "
+            f"and no compression, not zero={zero}, replicas={replicas}, compression={compression!r}; or ep=1"
         )
 
 
@@ -584,13 +597,11 @@ class Engine:
         """Scale all gradients so that their norm over the whole model is at most `max_norm`. Returns what it was."""
         tp = self.mesh.tp
         elsewhere = {*self.pipeline.ties.repeated}
-        if self.sharing.tokens.size > self.sharing.data.size:
+        if not self.zero and self.sharing.tokens.size > self.sharing.data.size:
             elsewhere.update(repeated(self.module, self.mesh.group("ep")))
         self.scaler.unscale_(self.optimizer)
-        if isinstance(self.optimizer, ShardedOptimizer):
-            once = counted(self.module, tp, elsewhere)
-            return self.optimizer.clip_grad_norm_(max_norm, comm=self.sharing.norm, counted=once)
-        if isinstance(self.optimizer, Masters):
+        if hasattr(self.optimizer, "gradients"):
+            # of masters, or averaged, at their owners alone
             self.optimizer.gradients()
         return clip_grad_norm_(self.module, max_norm, self.sharing.norm, tp, elsewhere)
 
@@ -681,10 +692,10 @@ def parallelize(
     cost: of the parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
     A mesh with the axis ep divides a batch among dp × ep ranks, and the experts of a model that has some over ep; that
-    goes with ZeRO 0. On the axis cp ranks share the tokens of a sample.  context_parallel: how their attention sees those
+    goes with ZeRO 0, 1 and 2. On the axis cp ranks share the tokens of a sample.  context_parallel: how their attention sees those
     of the others, see `parallel.context.WAYS`.
     amp, half: a level of `train.amp`, and its 16-bit dtype.  fp8: "tensor", "row" or "block", the layers' products are
-    in 8 bits with such scales (`train.fp8`).  zero: ZeRO's stage, over dp and cp.  replicas: hybrid sharding: ZeRO 3 over
+    in 8 bits with such scales (`train.fp8`).  zero: ZeRO's stage, over dp and cp.  replicas: hybrid sharding: ZeRO over
     neighbours alone, dp·cp/replicas of them, such as those of a node.  compression: see
     `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
     """
@@ -699,7 +710,7 @@ def parallelize(
     cp, ep = along(mesh, "cp"), along(mesh, "ep")
     sharded = mesh.dp.size * cp.size
     refuse(model, shape, recompute, amp, half, zero, compression, sharded, replicas)
-    check_experts(model, ep.size, cp.size, zero, sequence_parallel, compression, fp8)
+    check_experts(model, ep.size, cp.size, zero, sequence_parallel, compression, fp8, replicas)
     refuse_context(model, cp.size, context_parallel, recompute)
     whole, vocab = dict(model.named_parameters()), model.tokens.num_embeddings
     rename = partial(serial_name, in_model=names(model))

@@ -1,5 +1,6 @@
 """The surroundings of all tests."""
 
+import fcntl
 import gc
 import os
 import signal
@@ -28,6 +29,27 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not asks_for_gpus(config.args, config.invocation_params.dir, config.rootpath):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported and collected stays: the collector need not look through it while it comes."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """One worker at a time reads a file of tests: the first rewrites its asserts, a third of a second of a large file, and
+    the others find them in its compiled file."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with open(collector.path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
 
 
 def pytest_ignore_collect(collection_path, config):

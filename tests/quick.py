@@ -6,7 +6,8 @@ What has changed is what git sees beside the last commit; in a clean tree, what 
     minicheck/A/B.py        the same below tests/minicheck/; an oracle is tested with its lesson
     benchmarks/B.py         tests/benchmarks/test_B.py
     tests/A/test_B.py       itself; a file beside the tests of a folder, all of them
-    course/NN_topic/        the lesson's planted answers, and its notebooks: fresh, and their outputs as they were
+    course/NN_topic/*.py    the lesson's planted answers, and its notebooks: fresh, and their outputs as they were
+    course/**/*.svg         tests/repository/test_figures.py
 
 What has not begun after two minutes is skipped, and told. It is for the minutes between two edits: `make test` runs
 everything.
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 120
 UNTIL = "MINIDIST_QUICK_UNTIL"  # of the clock, for the workers of pytest
 ALWAYS = ("tests/repository/test_imports.py", "tests/repository/test_syntax.py")
+FIGURES = "tests/repository/test_figures.py"
 
 
 def pytest_runtest_setup(item):
@@ -50,6 +52,8 @@ def git(*command: str) -> list[str]:
 def tests_of(path: str) -> str | None:
     """The test file or folder that is nearest to a file of the repository; None if none mirrors it."""
     file = Path(path)
+    if file.parts[0] == "course" and file.suffix == ".svg":
+        return FIGURES
     if file.suffix != ".py" or len(file.parts) < 2:
         return None
     if file.parts[0] == "tests":
@@ -74,8 +78,8 @@ def tests_of(path: str) -> str | None:
 
 
 def lessons_of(paths: list[str]) -> list[str]:
-    """The folders of the course that hold one of `paths`."""
-    parts = [Path(path).parts for path in paths]
+    """The folders of the course that hold one of `paths` which is Python: a figure changes no notebook."""
+    parts = [Path(path).parts for path in paths if path.endswith(".py")]
     return sorted({p[1] for p in parts if p[0] == "course" and len(p) > 2})
 
 

@@ -39,6 +39,7 @@ from tests.parallelized import (
     serial,
     train,
 )
+from tests.size import FULL
 
 EXPLICIT = SHAPE | dict(attention="explicit")
 UNTIED = MODERN | dict(tied=False)
@@ -103,6 +104,17 @@ CASES = {
         SHAPE,
         dict(zero=3, replicas=2, micro_batches=2, recompute="full"),
     ),
+    "dp 4, pp 2, 2 replicas, zero 1, halves": (
+        (4, 2, 1),
+        SHAPE,
+        dict(zero=1, replicas=2, micro_batches=2, schedule=zb_h1),
+    ),
+    "dp 8, uneven, 4 replicas, zero 2": ((8, 1, 1), SHAPE, dict(zero=2, replicas=4)),
+    "dp 2, pp 2, cp 2, 2 replicas, zero 2": (
+        (2, 2, 1, 2),
+        MODERN,
+        dict(zero=2, replicas=2, context_parallel="contiguous", micro_batches=2),
+    ),
     "a LLaMA": (
         (2, 2, 2),
         LLAMA,
@@ -136,6 +148,7 @@ OUTSIDE = [
     ("processes", "dp 2, pp 2, zero 3, interleaved"),
     ("processes", "pp 2, tp 2"),
     ("processes", "dp 4, pp 2, 2 replicas"),
+    ("processes", "dp 2, pp 2, cp 2, 2 replicas, zero 2"),
     ("gloo", "pp 2, tp 2"),
     ("processes", "tp 2, cp 3"),
 ]
@@ -323,17 +336,26 @@ ELSEWHERE = [
     (dict(dp=2, tp=2), dict(zero=3)),
     (dict(dp=2, cp=3), dict(zero=3)),
     (dict(dp=4), dict(zero=3, replicas=2)),
+    (dict(dp=4), dict(zero=1, replicas=2)),
 ]
 
 
-def test_saved_on_a_cube_and_resumed_elsewhere(tmp_path):
+HYBRID = dict(dp=4, pp=2), dict(micro_batches=2, zero=2, replicas=2)
+
+
+@pytest.mark.parametrize(
+    ("first", "elsewhere"),
+    [(CUBE, ELSEWHERE), (HYBRID, ELSEWHERE if FULL else ELSEWHERE[:1])],
+    ids=("cube", "hybrid"),
+)
+def test_saved_on_a_cube_and_resumed_elsewhere(first, elsewhere, tmp_path):
     losses, params = serial(SHAPE, 4)
-    found = World(8).run(part_of, CUBE, None, tmp_path)
+    found = World(8).run(part_of, first, None, tmp_path)
     assert all(
         abs(a - b) < 1e-12 for before, _ in found for a, b in zip(before, losses[:2], strict=True)
     )
-    for then in ELSEWHERE:
-        resumed = World(ranks(then[0])).run(part_of, CUBE, then, tmp_path)
+    for then in elsewhere:
+        resumed = World(ranks(then[0])).run(part_of, first, then, tmp_path)
         loss, parameter = gaps(resumed, losses[2:], params)
         assert loss < 1e-12 and parameter < 1e-10, then
 
@@ -587,7 +609,7 @@ def test_compression():
             dict(recompute="selective"),
             r"attention='explicit' again; this model's is 'sdpa'",
         ),
-        (dict(dp=2), SHAPE, dict(zero=1, replicas=2), r"replicas=2 are of ZeRO 3's.*is ZeRO 1"),
+        (dict(dp=2), SHAPE, dict(replicas=2), r"replicas=2 are of ZeRO's shards.*ZeRO 0 has none"),
         (dict(dp=3), SHAPE, dict(zero=3, replicas=2), r"2 replicas .* do not divide 3 data ranks"),
         ({}, SHAPE, dict(zero=3, replicas=0), r"at least 1 replica, not 0"),
         (dict(dp=2), SHAPE, dict(compression=Dense(), zero=1), r"as ZeRO 0 has them, not ZeRO 1"),

@@ -549,7 +549,7 @@ PRACTICE = {
         "every technique of the README, every name with where it stands",
         "tests/repository/test_frameworks.py",
     ),
-    "10 assignments": lessons("10_eight_bits", "20_experts", "21_long_contexts"),
+    "10 assignments": lessons("10_eight_bits", "20_experts", "21_long_contexts", "27_field_guide"),
     "11 planted faults": (
         "by technique, and that each is found",
         "tests/mutants/test_faults.py",
@@ -557,6 +557,40 @@ PRACTICE = {
     "12 size": (
         "files and tokens of the library, of its techniques and of graders, before the first move and now",
         "tests/repository/test_size.py::test_it_has_not_grown",
+    ),
+}
+
+LESSONS_A = {
+    "1 the form": (
+        "words, visible lines, schematics, links, folded answers, what can be touched; CPU seconds, 30 at most",
+        "tests/repository/test_lessons.py",
+    ),
+    "2 links and terms": (
+        "every link of every notebook resolves: lessons, files, terms, papers by identifier",
+        "tests/repository/test_links.py",
+        "tests/repository/test_hidden.py",
+    ),
+    "3 schematics": (
+        "one style, words that are large enough and do not overlap, each with words for those who cannot see it",
+        "tests/repository/test_figures.py",
+    ),
+    "4 in JupyterLab, in a page, on the site": (
+        "alternative text arrives, answers are folded, sliders show Python's numbers, no page asks for anything",
+        "tests/browser/test_lab.py",
+        "tests/browser/test_shown.py",
+        "tests/browser/test_explore.py",
+        "tests/browser/test_editor.py",
+        "tests/browser/test_viewer.py",
+        "tests/browser/test_site.py",
+    ),
+    "5 exercises": lessons(
+        "01_walls",
+        "02_messages",
+        "03_topology",
+        "05_data_parallel",
+        "06_buckets",
+        "08_server",
+        "09_precision",
     ),
 }
 
@@ -574,4 +608,5 @@ PROOFS = {
     "grading": GRADING,
     "predict": PREDICT,
     "practice": PRACTICE,
+    "lessons-a": LESSONS_A,
 }

@@ -1,71 +1,64 @@
 # %% [markdown]
 # # 01 · The walls
 #
-# A graphics card has 32 GB of memory. A number in half precision takes 2 bytes.
-# **How many parameters may a network have, if this card is to train it?**
+# You have a network that learns well, and everyone tells you that a larger one would learn better. So you make it larger, and one of two things happens. Either the graphics card says *out of memory*, or the training would end in the year 2350. These are the two walls of large-scale training, and every technique in this course is a way over one of them. In this lesson you will measure both.
 #
-# You need no GPU, and no knowledge of clusters. Run the cells from top to bottom (Shift+Enter), and before each one
-# guess what comes out. Write your first guess into the next cell; the answer stands on a plot further down, beside it.
+# You need no GPU and no knowledge of clusters, just Python and a little PyTorch: what a module is, what `loss.backward()` does, what an optimizer is for. Run the cells from top to bottom with Shift+Enter. Where a cell asks for a guess, make one before you go on; a guess that turns out wrong is the best way to remember a number. Answers stay folded until you click on them, and so do the cells that draw them.
+#
+# Here is the first question. A graphics card has 32 GB of memory, and a number in half precision takes 2 bytes. **How many parameters may a network have if this card is to train it?**
 
 # %%
 guess = 16_000_000_000  # parameters: change this number
 
 # %% [markdown]
+# # The memory wall
+#
 # ## On paper: 3 layers, 6 numbers
 #
-# The smallest deep network: three weights in a row, each multiplies what comes in. Its batch has two samples.
-# How does a weight learn? Its gradient is *what came in* times *what comes back*. So every layer must keep what came
-# in, two numbers, until the backward pass comes by. Three layers keep six.
+# Let us begin with the smallest deep network there is: three weights in a row, 2, 3 and 4, each of which multiplies what comes in. Its batch has two samples, 1 and 5. In the forward pass the samples become 2 and 10, then 6 and 30, then 24 and 120.
+#
+# How does the second weight learn? If it grew by a little, each of its outputs would grow by that amount times *what came in*, and the loss would change by that growth times *what the rest of the network makes of it*. So a weight's gradient is a sum of products: what came in, times what comes back from the layers behind. The second factor is known only in the backward pass, which reaches the first layer last. Until then the layer has to **keep what came in**. Those kept numbers are called [activations](term:activation), and they are where most surprises with memory come from.
+#
+# The next cell performs the step and records after every move how many numbers are held: three weights, whatever is kept, and the gradients that are already there.
 
 # %%
 from minidist import study
 
-w = [2, 3, 4]
-kept = [[1, 5]]
-grads = {}
+weights = [2, 3, 4]
+kept = [[1, 5]]  # what came in, of each layer that has run
+gradients = []
 rows = []
-for i in range(3):
-    rows.append([f"forward {i + 1}", str(kept)[1:-1], "", 3 + 2 * len(kept)])
-    kept.append([w[i] * number for number in kept[-1]])
-outputs, back = kept.pop(), [1, 1]  # the loss is the sum of the outputs
-for i in reversed(range(3)):
-    grads[f"w{i + 1}"] = sum(came * went for came, went in zip(kept.pop(), back))
-    back = [w[i] * number for number in back]
-    rows.append(
-        [f"backward {i + 1}", str(kept)[1:-1], str(grads)[1:-1], 3 + 2 * len(kept) + len(grads)]
-    )
+for layer in range(3):
+    rows.append([f"forward {layer + 1}", str(kept)[1:-1], "", 3 + 2 * len(kept)])
+    kept.append([weights[layer] * value for value in kept[-1]])
+outputs = kept.pop()  # the last outputs are the result: nobody needs them for a gradient
+back = [1, 1]  # the loss is the sum of the outputs
+for layer in reversed(range(3)):
+    came_in = kept.pop()
+    gradients.append(came_in[0] * back[0] + came_in[1] * back[1])
+    back = [weights[layer] * value for value in back]
+    held = 3 + 2 * len(kept) + len(gradients)
+    rows.append([f"backward {layer + 1}", str(kept)[1:-1], str(gradients)[1:-1], held])
 study.table(
     rows,
-    ["", "kept for the backward", "gradients", "numbers, with 3 weights"],
-    title="A step, on paper",
+    ["", "kept for the backward", "gradients", "numbers held"],
+    title="A training step, on paper",
 )
 
 # %% [markdown]
-# Read the last column: 5, 7, 9, then 8, 7, 6. Memory **climbs** through the forward, **peaks** where it ends, and
-# **falls** through the backward. Is it so in a real network?
+# Read the last column from top to bottom: 5, 7, 9, then 8, 7, 6. Memory **climbs** through the forward pass, **peaks** where the forward pass ends, and **falls** through the backward pass, because each layer can let go of its input once its gradient has been computed. This hill is the most important picture in the lesson.
+#
+# ![Memory over one training step: activations climb through the forward pass, peak where it ends and fall through the backward pass, while gradients grow; parameters and optimizer states stay at the same height throughout.](../course/01_walls/figures/step_memory.svg)
 #
 # ## Measured
 #
-# Here is a training step, as everybody writes it, and a network with six hidden layers. It learns handwritten digits,
-# all 1,437 in one batch. `measure` watches every operator that PyTorch runs: who allocates, who frees, and for what.
-# It needs no change in the step.
+# Does a real network behave like the one on paper? Here is a training step, as everybody writes it.
 
 # %%
-from functools import partial
-
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from minidist.models import TransformerLayer, gpt, mlp, next_token_loss, resnet
-from minidist.study import allocator, predict
-from minidist.study.charts import memory_timeline
-from minidist.study.predict import GB, MiB
-from minidist.study.meter import measure
-from minidist.study.literature import published
-from minidist.tasks import digits
 
-
-# %%
 def step(model, optimizer, x, y, loss_fn):
     optimizer.zero_grad()
     loss = loss_fn(model(x), y)
@@ -73,187 +66,228 @@ def step(model, optimizer, x, y, loss_fn):
     optimizer.step()
 
 
-def profile(model, make, x, y, loss_fn, step=step):
-    arguments = model, make(model.parameters()), x, y, loss_fn
-    step(*arguments)  # the first step makes the optimizer's states
-    return measure(step, *arguments)
-
+# %% [markdown]
+# And here is a network with six hidden layers that learns to read handwritten digits, all 1,437 in a single batch. The function `measure` from the package calls a function once and watches every operator that PyTorch runs in it: who allocates memory, who frees it, and what it is for. The step itself need not be changed. We measure the second step, since an optimizer allocates what it needs in its first.
 
 # %%
-task, sizes = digits(torch.float32), [64, 256, 256, 256, 256, 256, 256, 10]
+from functools import partial
+
+from minidist.models import mlp
+from minidist.study.charts import memory_timeline
+from minidist.study.meter import measure
+from minidist.tasks import digits
+
+
+def profile(model, make_optimizer, x, y, loss_fn, step=step):
+    """Take two training steps and measure the second."""
+    optimizer = make_optimizer(model.parameters())
+    step(model, optimizer, x, y, loss_fn)
+    return measure(step, model, optimizer, x, y, loss_fn)
+
+
+task = digits(torch.float32)
 x = task.x.clone()
 y = task.y.clone()
+sizes = [64, 256, 256, 256, 256, 256, 256, 10]
 network = mlp(sizes)
 small = profile(network, torch.optim.Adam, x, y, cross_entropy)
-memory_timeline(small, title="A training step of an MLP: the hill")
+memory_timeline(small, title="A training step of an MLP")
 
 # %% [markdown]
-# The hill from the table. (The time is that of a modelled GPU; the bytes are those of this machine.)
-# What do you see in it?
+# It is the hill from the table. The height is measured in bytes on your machine; the time on the horizontal axis is what a modelled GPU would need, so that the picture is the same everywhere. The memory of a step falls into four parts, and we shall use these words from now on:
 #
-# - **Model states** stay from step to step: parameters, gradients, and what the optimizer keeps. Adam keeps two numbers
-#   for each parameter.
-# - **Activations** are what the forward keeps for the backward.
-# - **Temporary buffers** come and go: gradients of outputs, results in between. The meter calls them "other".
+# - [Model states](term:model-states) stay from one step to the next: the parameters, their gradients, and whatever the optimizer remembers. Adam remembers two numbers for each parameter, a running average of its gradients and a running average of their squares.
+# - **Activations** are what the forward pass keeps for the backward pass.
+# - **Temporary buffers** come and go within a step: the gradients of outputs on their way back, intermediate results, and on a GPU the workspace that a library such as cuDNN asks for to run its fastest algorithm. The meter calls them "other".
+# - **Fragmentation** is memory that is free and yet of no use. It gets a section of its own below.
 #
-# The pink strip that stays at the end is the batch itself. Two things are missing: the **buffers** of a module, which
-# are not trained (batch norm's running means), and **fragmentation**. We shall meet both.
+# The strip that remains at the very end is the batch itself.
 #
-# ## The formula beside it
+# ### A formula beside the measurement
 #
-# How many bytes should it be? With Ψ parameters in fp32, 4 bytes each, 4Ψ of weights, 4Ψ of gradients, 8Ψ for Adam.
-# A linear layer keeps its input. ReLU keeps its output, which is the next layer's input: the same tensor, kept once.
-# We ask the meter at the end of each phase.
+# A number that has only been measured is only half understood, so let us predict these bytes. Let the network have Ψ parameters (the Greek letter psi, as in the papers). In single precision, [fp32](term:fp32), a number has 4 bytes: 4Ψ for the weights, 4Ψ for the gradients, 8Ψ for Adam's two numbers. And the activations? A linear layer keeps its input. ReLU keeps its *output*, because where the output is positive the gradient passes. That output is also the input of the next linear layer, so it is one tensor, kept once. The sum over all layers is the batch times the sum of the widths.
 
 # %%
-at = {phase: small.timeline.at(end) for phase, _, end in small.phases}
-psi, batch = sum(p.numel() for p in network.parameters()), len(x)
-expected = {
+psi = sum(p.numel() for p in network.parameters())
+batch = len(x)
+predicted = {
     "parameters": 4 * psi,
     "gradients": 4 * psi,
     "optimizer states": 8 * psi,
     "activations": 4 * batch * sum(sizes),
 }
-found = at["step"] | {"activations": at["forward"]["activations"]}
-assert all(abs(found[part] / nbytes - 1) < 0.002 for part, nbytes in expected.items())
+at = {}
+for phase, _, end in small.phases:  # forward, backward, step
+    at[phase] = small.timeline.at(end)
+measured = dict(at["step"])
+measured["activations"] = at["forward"]["activations"]
+rows = []
+for part, nbytes in predicted.items():
+    rows.append([part, nbytes, measured[part], measured[part] - nbytes])
 study.table(
-    [[part, nbytes, found[part], found[part] - nbytes] for part, nbytes in expected.items()],
+    rows,
     ["bytes", "formula", "measured", "difference"],
-    title=f"Ψ = {psi:,}, batch {batch:,}",
+    title=f"Ψ = {psi:,} parameters, batch {batch:,}",
 )
 
+# %% tags=["maintainer"]
+assert all(abs(measured[part] / nbytes - 1) < 0.002 for part, nbytes in predicted.items())
+
 # %% [markdown]
-# Where are the few bytes from? Adam counts its steps, 4 bytes for each of 14 tensors. The loss keeps
-# its log-probabilities, which the formula has, and also the labels, 8 bytes for each of 1,437.
+# The formula is off by little more than one part in a thousand, and even that can be explained. Adam counts its steps, in 4 bytes for each of 14 tensors. The loss keeps the labels, 8 bytes for each of 1,437 samples, and two small numbers of its own.
 #
-# An independent witness: autograd itself says what it saves, if one asks.
+# You may wonder whether the meter and the formula share a mistake. There is an independent witness: autograd itself reports what it saves, if we ask it through a hook. The next cell adds up the storage of all saved tensors that are not parameters.
 
 # %%
-saved, own = {}, {p.untyped_storage()._cdata for p in network.parameters()}
+saved = {}
+parameters = {p.untyped_storage().data_ptr() for p in network.parameters()}
 
 
-def save(tensor):
-    saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+def remember(tensor):
+    storage = tensor.untyped_storage()
+    if storage.data_ptr() not in parameters:
+        saved[storage.data_ptr()] = storage.nbytes()
     return tensor
 
 
-with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-    cross_entropy(network(x), y)
-witness = sum(storage.nbytes() for key, storage in saved.items() if key not in own)
-
-assert abs(witness - found["activations"]) <= 8  # two numbers of the loss
+with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
+    loss = cross_entropy(network(x), y)
+witness = sum(saved.values())
 study.bars(
-    {"formula": expected["activations"], "meter": found["activations"], "autograd": witness},
+    {
+        "formula": predicted["activations"],
+        "meter": measured["activations"],
+        "autograd": witness,
+    },
     unit="B",
-    title="Activations at the end of the forward",
+    title="Activations at the end of the forward pass, by three witnesses",
 )
+
+# %% tags=["maintainer"]
+assert abs(witness - measured["activations"]) <= 64  # some numbers of the loss
 
 # %% [markdown]
 # ## Only the peak counts
 #
-# A card overflows at one moment. Which of these changes lowers the peak, and which does not? Guess, then run.
+# A card overflows at one moment, the peak, and nobody cares how much is free before or after it. That makes some savings useless. Suppose you want to halve the peak of the step above. Which of these would do it?
+#
+# 1. half the batch
+# 2. plain SGD, which keeps no states, instead of Adam
+# 3. both of them
+# 4. freeing the gradients at the end of the step, instead of at the beginning of the next one
+
+# %%
+guess_half = [1, 2]  # the numbers of those that halve the peak: change this list
 
 
 # %%
 def frees_at_end(model, optimizer, x, y, loss_fn):
     step(model, optimizer, x, y, loss_fn)
-    optimizer.zero_grad()  # gradients are freed earlier: now, not at the next step
+    optimizer.zero_grad()
 
 
-adam, sgd = torch.optim.Adam, partial(torch.optim.SGD, lr=0.1)
-half = x[: batch // 2].clone(), y[: batch // 2].clone()
-ways = {
-    "as it was": (adam, x, y),
-    "half the batch": (adam, *half),
-    "SGD, no states": (sgd, x, y),
-    "both": (sgd, *half),
+adam = torch.optim.Adam
+sgd = partial(torch.optim.SGD, lr=0.1)
+half_x = x[: batch // 2].clone()
+half_y = y[: batch // 2].clone()
+peaks = {
+    "as it was": small.peak,
+    "1: half the batch": profile(mlp(sizes), adam, half_x, half_y, cross_entropy).peak,
+    "2: SGD": profile(mlp(sizes), sgd, x, y, cross_entropy).peak,
+    "3: both": profile(mlp(sizes), sgd, half_x, half_y, cross_entropy).peak,
+    "4: gradients freed at the end": profile(
+        mlp(sizes), adam, x, y, cross_entropy, frees_at_end
+    ).peak,
 }
-peaks = {word: profile(mlp(sizes), *way, cross_entropy).peak for word, way in ways.items()}
-peaks["gradients freed at the end"] = profile(
-    mlp(sizes), adam, x, y, cross_entropy, frees_at_end
-).peak
-study.bars(peaks, unit="B", target=small.peak / 2, note="half of it", title="Peak of a step")
+
+# %% tags=["answer"]
+study.reveal(
+    guess_half,
+    [3],
+    study.bars(peaks, unit="B", target=small.peak / 2, note="half of it", title="Peak of a step"),
+    words="Only both together come near half. What happens away from the peak does not matter at all: "
+    "by the time the gradients were freed, the peak was long over.",
+)
 
 # %% [markdown]
-# Nothing that happens off the peak matters. And to halve the need, activations *and* states must go down: either half
-# alone is not enough.
+# Two lessons for later. A technique that saves memory must save it *at the peak*. And since the peak is made of model states and activations, a technique that lowers only one of them soon meets the other.
 #
 # ## Two kinds of networks
 #
-# On the device `"meta"` a tensor has a shape and no numbers. So the meter can watch the step of a network that no
-# memory here would hold. First a convolutional network: a ResNet of 101 layers, widened to 0.1 billion parameters, with
-# SGD and momentum, on 16 images of 416 × 416.
+# Which of the two is larger depends on the network, and this has shaped the history of the field. To see it we need large networks, larger than your memory. On the device `"meta"` a tensor has a shape and a type but no numbers, so the meter can watch a training step that no machine here could hold.
+#
+# First comes a convolutional network of the kind used for images: a ResNet with 101 layers, widened to 0.1 billion parameters, trained by SGD with momentum on 16 images of 416 × 416 pixels.
 
 # %%
+from minidist.models import TransformerLayer, gpt, next_token_loss, resnet
+from minidist.study import predict
+
+images = torch.empty(16, 3, 416, 416, device="meta")
+classes = torch.empty(16, dtype=torch.long, device="meta")
 momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-images, classes = (
-    torch.empty(16, 3, 416, 416, device="meta"),
-    torch.empty(16, dtype=torch.long, device="meta"),
-)
-assert predict.states(10**8, "momentum", "fp32").total == 1.2 * GB
 convolutional = profile(
     resnet(101, width=96, device="meta"), momentum, images, classes, cross_entropy
 )
 memory_timeline(convolutional, title="A ResNet of 0.1 billion parameters")
 
 # %% [markdown]
-# Activations are nearly all of it, and after the step hardly anything is left. A deeper network of that size,
-# ResNeSt-269, has 111 million parameters. With 12 bytes each it keeps 1.3 GB after a step; its activations are more.
+# Nearly everything is activations, and after the step hardly anything is left. ResNeSt-269, a deeper network of about the same number of parameters, is known for it: with this batch and these images it needs 28 GB at the peak, and 1.2 GB remain after the step. The 1.2 GB are easy to explain: 0.1 billion parameters times 12 bytes (4 for the weight, 4 for the gradient, 4 for the momentum). The other 27 are activations, together with the workspace of the convolution library.
 #
-# Now **one** of the 96 layers of GPT-3, with two sequences of 2,048 words. It is trained in **mixed precision**:
-# weights and gradients have 2 bytes, but Adam's numbers have 4. They are sums of many small steps, which half precision
-# would round away. For the same reason Adam keeps a copy of the weights in 4 bytes.
+# Now a transformer. We take *one* of the 96 layers of GPT-3, with two sequences of 2,048 words. Such models are trained in **mixed precision**: the weights and gradients have 2 bytes each ([fp16](term:fp16)), which makes the matrix products fast. But Adam's numbers stay in 4 bytes, and so does a second copy of the weights, the **master copy**. The reason is that a step changes a weight by perhaps a ten-thousandth, and 2 bytes cannot tell 1.0000 from 1.0001; without the copy in 4 bytes, most steps would be lost to rounding. The lesson [Mixed precision](lesson:precision) shows this happening. The optimizer in the next cell is Adam with such a master copy, without the correction for the first few steps.
 
 
 # %%
-class MixedAdam(torch.optim.Optimizer):  # without the corrections of the first steps
+class MixedAdam(torch.optim.Optimizer):
+    """Adam for weights in 2 bytes; it keeps three numbers of 4 bytes for each of them."""
+
     def __init__(self, parameters):
         super().__init__(parameters, {})
 
     @torch.no_grad()
     def step(self):
         for p in self.param_groups[0]["params"]:
-            zeros = partial(torch.zeros_like, p, dtype=torch.float32)
-            state = self.state[p] = self.state[p] or dict(
-                weights=p.float(), mean=zeros(), square=zeros()
-            )
-            grad = p.grad.float()
-            state["mean"].lerp_(grad, 0.1)
-            state["square"].lerp_(grad.square_(), 0.001)
-            p.copy_(
-                state["weights"].addcdiv_(
-                    state["mean"], state["square"].sqrt().add_(1e-8), value=-1e-3
-                )
-            )
+            if p not in self.state:
+                self.state[p] = {
+                    "master": p.float(),
+                    "mean": torch.zeros_like(p, dtype=torch.float32),
+                    "square": torch.zeros_like(p, dtype=torch.float32),
+                }
+            state = self.state[p]
+            gradient = p.grad.float()
+            state["mean"].lerp_(gradient, 0.1)
+            state["square"].lerp_(gradient.square_(), 0.001)
+            denominator = state["square"].sqrt().add_(1e-8)
+            state["master"].addcdiv_(state["mean"], denominator, value=-1e-3)
+            p.copy_(state["master"])  # rounds to 2 bytes
 
 
 # %%
-def gpt3_layer(batch, tokens=2048, dropout=0.1):
+def gpt3_layer(sequences, words=2048):
+    """One training step of one layer of GPT-3, measured."""
     layer = TransformerLayer(
-        12288, 96, dropout, attention="explicit", dtype=torch.float16, device="meta"
+        12288, 96, dropout=0.1, attention="explicit", dtype=torch.float16, device="meta"
     )
-    words = torch.empty(batch, tokens, 12288, dtype=torch.float16, device="meta")
-    return profile(layer, MixedAdam, words, None, lambda out, _: out.sum())
+    inputs = torch.empty(sequences, words, 12288, dtype=torch.float16, device="meta")
+    return profile(layer, MixedAdam, inputs, None, lambda output, _: output.sum())
 
 
 transformer = gpt3_layer(2)
 memory_timeline(transformer, title="One layer of GPT-3")
 
 # %% [markdown]
-# Here the model states are most of it, and gradients come faster than activations go: the peak has moved into the
-# backward. Model states are matrices, and matrices split well: give half of the columns to each of
-# two cards, and each does half of the work (lesson 14). The pixels of an image need their neighbours, and split badly.
-# It is one reason why language models could grow a thousandfold.
+# Now the picture is reversed. Model states are most of it, and gradients arrive faster than activations leave, so the peak has moved into the backward pass. Compare the two networks at their peaks:
 
 
 # %%
-def parts(p):
-    states = p.at_peak["parameters"] + p.at_peak["gradients"] + p.at_peak["optimizer states"]
-    left = sum(p.timeline.at(p.time).values())
+def parts(network):
+    at_peak = network.at_peak
+    states = at_peak["parameters"] + at_peak["gradients"] + at_peak["optimizer states"]
+    left = sum(network.timeline.at(network.time).values())
     return [
-        p.peak / GB,
-        *(f"{part / p.peak:.0%}" for part in (states, p.at_peak["activations"])),
-        left / GB,
+        network.peak / 1e9,
+        f"{states / network.peak:.0%}",
+        f"{at_peak['activations'] / network.peak:.0%}",
+        left / 1e9,
     ]
 
 
@@ -264,104 +298,131 @@ study.table(
 )
 
 # %% [markdown]
+# Why does this matter? Model states are matrices, and matrices split well: give half of the columns to each of two cards, and each does half of the work ([Tensor parallel](lesson:tensor)). Activations of an image do not: at every convolution a pixel needs its neighbours, so the cut would have to be mended in each layer. A network whose memory is matrices can be spread over as many cards as you have. This is one reason why language models could grow a thousandfold within a few years and networks for images did not.
+#
 # ## Bytes per parameter
 #
-# So how much is it per parameter? Predict the last column before you run the cell. The meter counts what stays after
-# the step of a network; the library's formula stands beside it.
+# So how much memory does a parameter cost, once all its companions are counted? Predict two numbers before you run the next cells: **bytes per parameter with Adam, in fp32 and in mixed precision.**
+
+# %%
+guess_bytes = {"fp32": 12, "mixed precision": 6}  # change these numbers
 
 
 # %%
-def stays(make, dtype):
-    model, words = (
-        mlp([1024] * 9, dtype=dtype, device="meta"),
-        torch.empty(1, 1024, dtype=dtype, device="meta"),
+def stays(make_optimizer, dtype):
+    """What is left after a step, in bytes per parameter: parameters, gradients, optimizer."""
+    model = mlp([1024] * 9, dtype=dtype, device="meta")
+    inputs = torch.empty(1, 1024, dtype=dtype, device="meta")
+    after = profile(model, make_optimizer, inputs, inputs.clone(), mse_loss).timeline.at(
+        float("inf")
     )
-    after = profile(model, make, words, words.clone(), mse_loss).timeline.at(float("inf"))
     count = sum(p.numel() for p in model.parameters())
-    return [
-        round(after[part] / count, 2) for part in ("parameters", "gradients", "optimizer states")
-    ]
+    kinds = ["parameters", "gradients", "optimizer states"]
+    return [round(after[kind] / count, 2) for kind in kinds]
 
 
-# %%
-ways = {
-    ("sgd", "fp32"): sgd,
-    ("momentum", "fp32"): momentum,
-    ("adam", "fp32"): adam,
-    ("adam", "fp16"): MixedAdam,
+counted = {
+    "plain SGD, fp32": stays(sgd, torch.float32),
+    "SGD with momentum, fp32": stays(momentum, torch.float32),
+    "Adam, fp32": stays(adam, torch.float32),
+    "Adam, mixed precision": stays(MixedAdam, torch.float16),
 }
-rows = []
-for (optimizer, precision), make in ways.items():
-    measured = stays(make, {"fp32": torch.float32, "fp16": torch.float16}[precision])
-    expected = predict.per_parameter(optimizer, precision)
-    assert measured == list(expected.values())
-    rows.append([f"{optimizer}, {precision}", *measured, sum(expected.values())])
-study.table(
-    rows,
-    ["bytes per parameter", "parameters", "gradients", "optimizer", "all"],
-    title="Model states",
+
+# %% tags=["answer"]
+study.reveal(
+    guess_bytes,
+    {
+        "fp32": sum(counted["Adam, fp32"]),
+        "mixed precision": sum(counted["Adam, mixed precision"]),
+    },
+    study.table(
+        [[name, *numbers, sum(numbers)] for name, numbers in counted.items()],
+        ["bytes per parameter", "parameters", "gradients", "optimizer", "all"],
+        title="Model states, as the meter counts them",
+    ),
 )
+
+# %% tags=["maintainer"]
+pairs = {
+    ("sgd", "fp32"): "plain SGD, fp32",
+    ("momentum", "fp32"): "SGD with momentum, fp32",
+    ("adam", "fp32"): "Adam, fp32",
+    ("adam", "fp16"): "Adam, mixed precision",
+}
+for pair, name in pairs.items():
+    assert counted[name] == list(predict.per_parameter(*pair).values())
+assert predict.states(10**8, "momentum", "fp32").total == 1_200_000_000
 
 # %% [markdown]
-# **16 bytes** with Adam, in either precision. Half precision halves the activations, and makes the products fast; of
-# model states it saves nothing. So 1.5 billion parameters need 24 GB, and GPT-3's 175 billion 2.8 TB.
+# ![Model states of one parameter in bytes. SGD with momentum in fp32: 4 parameter, 4 gradient, 4 momentum, 12 in all. With fp16 parameters and gradients: 2, 2, 4 for the master copy, 4 momentum, again 12. Adam in fp32: 4, 4, 4 and 4, 16 in all. With fp16: 2, 2, 4 for the master copy, 4 and 4, again 16.](../course/01_walls/figures/bytes_a_parameter.svg)
 #
-# And the question? 32 GB over 16 bytes: 2 billion parameters, and then nothing else. With all else beside them, the
-# authors of ZeRO (a paper of 2020; lesson 13) measured how many they could train.
+# **16 bytes with Adam, in either precision.** In fp32 they are 4 + 4 + 8. In mixed precision they are 2 + 2 + 12: what the weights and gradients save, the master copy takes back. SGD with momentum costs 12 bytes in both cases, 4 + 4 + 4 or 2 + 2 + 8. Half precision halves the activations and makes the products several times as fast, but it saves nothing on the model states.
+#
+# Remember the 16. With it you can do sums in your head for which people write programs: 1.5 billion parameters (GPT-2) need 24 GB, and the 175 billion of GPT-3 need 2.8 TB. It also answers the question at the top of the lesson. The last bar in the answer is what the authors of ZeRO, a method that you will build in a [later lesson](lesson:zero), could really train on such a card; the rest of the memory went into activations and buffers.
 
 # %%
-[measured] = [
-    row["value"]
-    for row in published("zero")
-    if row["table_or_figure"] == "Table 2"
-    and row["MP"] == 1
-    and row["stage"] == "baseline"
-    and row["quantity"] == "measured_max_model_size"
-]
-assert (
-    predict.states(175 * 10**9).total == 2800 * GB and predict.states(15 * 10**8).total == 24 * GB
-)
-study.bars(
-    {
-        "your guess": guess,
-        "2 bytes each": 32 * GB // 2,
-        "with training: 16 bytes": predict.largest(32 * GB),
-        "measured (ZeRO, Table 2)": measured * 10**9,
-    },
-    title="Parameters on a card of 32 GB",
+from minidist.study.literature import published
+
+for row in published("zero"):
+    if row["table_or_figure"] == "Table 2" and row["MP"] == 1 and row["stage"] == "baseline":
+        if row["quantity"] == "measured_max_model_size":
+            largest_trained = row["value"] * 10**9
+
+card = 32 * 10**9
+bars = {
+    "your guess": guess,
+    "2 bytes each": card // 2,
+    "16 bytes each": card // 16,
+    "trained (ZeRO, Table 2)": largest_trained,
+}
+
+# %% tags=["answer"]
+study.reveal(
+    guess,
+    card // 16,
+    study.bars(bars, title="Parameters on a card of 32 GB"),
+    words="2 billion parameters, and then nothing else fits.",
 )
 
 # %% [markdown]
 # ## What a transformer keeps
 #
-# How many bytes of activations has a layer? Go through it, as Korthikanti et al. did: s words in a sequence,
-# b sequences, h numbers for a word, a heads, each of which compares every word with every other. It is
-# $sbh\left(34 + 5\frac{as}{h}\right)$ bytes in half precision.
-# The first part grows with the words. The second, the heads' tables of each word against each, grows with their
-# **square**. The line is the formula, the points are measured.
+# Model states are easy to count. For activations we have to walk through a layer. Let a batch have *b* sequences of *s* words; every word is a vector of *h* numbers, and attention has *a* heads, each of which compares every word with every other.
+#
+# ![One transformer layer from bottom to top: layer norm, the products for queries, keys and values, the scores of size a·s² per sequence, softmax, dropout, their use, the output product, dropout, then layer norm, the two products of the MLP with GELU between them, dropout. Beside every arrow stands what is kept for the backward, in multiples of sbh bytes.](../course/01_walls/figures/transformer_layer.svg)
+#
+# The unit in the picture is *sbh*, the size of one tensor with a number for each position of each word vector; in half precision it has 2*sbh* bytes. Count what the layer keeps, as [Korthikanti et al. 2023](paper:korthikanti2023) did:
+#
+# - **Attention: 11*sbh* + 5*as²b*.** The products for queries, keys and values have a common input (2*sbh*). Queries and keys are kept for their product (4*sbh*), values for theirs (2*sbh*). The output product keeps its input (2*sbh*), and the dropout behind it a mask of one byte per number (*sbh*). For each head the scores are a table of every word against every word: the softmax keeps its output (2*as²b*), the dropout its mask (*as²b*) and its output (2*as²b*).
+# - **MLP: 19*sbh*.** It widens to 4*h*. The first product keeps its input (2*sbh*), GELU its input (8*sbh*), the second product its input (8*sbh*), dropout its mask (*sbh*).
+# - **Two layer norms** keep their inputs: 4*sbh*.
+#
+# Together that makes
+#
+# $$\text{bytes of a layer} = sbh\left(34 + 5\,\frac{as}{h}\right).$$
+#
+# The first term grows with the number of words. The second grows with its *square*, since every word is compared with every other. Let the meter check it on GPT-3's layer with sequences of growing length.
 
 
 # %%
-def formula(s, b=1, h=12288, a=96, square=5):
-    return s * b * h * 34 + square * a * s * s * b
+def formula(s, b=1, h=12288, a=96, table=5):
+    """Bytes of activations of one layer; table=0 leaves out the tables of the heads."""
+    return 34 * s * b * h + table * a * s * s * b
 
 
-def kept(s):
-    p = gpt3_layer(1, s)
-    return p.timeline.at(p.phases[0][2])["activations"]  # phases[0]: the forward
+lengths = [512, 1024, 2048, 3072, 4096]
+points = []
+for length in lengths:
+    measured_layer = gpt3_layer(1, length)
+    end_of_forward = measured_layer.phases[0][2]
+    points.append(measured_layer.timeline.at(end_of_forward)["activations"])
 
-
-lengths, fine = [512, 1024, 2048, 3072, 4096], range(256, 4097, 256)
-points = [kept(s) for s in lengths]
-assert all(abs(point / formula(s) - 1) < 0.002 for s, point in zip(lengths, points))
-
-# %%
-lines = {
-    "formula": (fine, [formula(s) for s in fine]),
-    "without the square": (fine, [formula(s, square=0) for s in fine]),
-}
+fine = list(range(256, 4097, 256))
 study.curves(
-    lines,
+    {
+        "34sbh + 5as²b": (fine, [formula(s) for s in fine]),
+        "34sbh alone": (fine, [formula(s, table=0) for s in fine]),
+    },
     points={"counted": (lengths, points)},
     yunit="B",
     xlabel="words in a sequence, s",
@@ -369,162 +430,212 @@ study.curves(
     title="One sequence in one layer of GPT-3",
 )
 
+# %% tags=["maintainer"]
+assert all(abs(point / formula(s) - 1) < 0.002 for s, point in zip(lengths, points))
+
 # %% [markdown]
+# This layer computes attention in the straightforward way and stores its tables. Modern kernels never store them ([Operators and graphs](lesson:operators) builds one), and then the first term is all there is. Where the course counts activations, it says which of the two is meant.
+#
 # ## Units: find the error
 #
-# 1 GB is 10⁹ bytes, 1 GiB is 2³⁰: 7 % more. Makers of cards and papers use both, and call both GB. A published sum for
-# a model of 13 billion parameters (40 layers, b = 1, s = 1024, h = 5120, a = 40): "208 GB of model states and 14.5 GB
-# of activations make **222.5 GB**." What is wrong?
+# A GB is 10⁹ bytes and a GiB is 2³⁰, which is 7 % more. Makers of cards and authors of papers use both, and like to call both GB. Here is a sum that has been published for a model with 13 billion parameters (40 layers, *b* = 1, *s* = 1,024, *h* = 5,120, *a* = 40): "208 GB of model states and 14.5 GB of activations make 222.5 GB." What is wrong with it? Look at both columns of the table before you read on.
 
 # %%
-states, activations = predict.states(13 * 10**9).total, 40 * formula(1024, 1, 5120, 40)
+states_13b = 16 * 13 * 10**9
+activations_13b = 40 * formula(1024, 1, 5120, 40)
 predict.listing(
-    {"model states": states, "activations": activations}, title="13 billion parameters, both units"
+    {"model states": states_13b, "activations": activations_13b},
+    title="13 billion parameters, in both units",
 )
 
 # %% [markdown]
-# 208 are GB, 14.5 are GiB. The sum is 223.5 GB, or 208.2 GiB; 222.5 is neither. From here on **GB is 10⁹**, bytes are
-# integers, and a unit stands behind every number.
+# The 208 are GB, but the 14.5 are GiB. The sum is 223.5 GB or 208.2 GiB; 222.5 is neither. The slip is small here, but with a card of 80 GiB and a plan in GB it can decide whether a run starts. In this course GB is always 10⁹, bytes are integers, and every size has its unit.
 #
 # ## Temporary buffers
 #
-# Many small operations are slow, so libraries copy all gradients into one flat buffer: to send them, or to take their
-# norm. In fp32 it takes 4 bytes a parameter, on top of all else. ZeRO's authors add up the training of GPT-2, with
-# 1.5 billion parameters. (For activations they take a rough 24·sbh a layer; our formula gives more.)
+# Many small operations are slow, as you will see in later lessons. Libraries therefore copy all gradients into one flat buffer before they send them or compute their norm. A buffer in fp32 takes 4 bytes per parameter, on top of everything else. The authors of ZeRO add it all up for GPT-2 with its 1.5 billion parameters and 32 sequences of 1,024 words. (Their estimate of the activations, 24*sbh* a layer, is rougher than ours, and lower.)
 
 # %%
 gpt2 = predict.Transformer(layers=48, hidden=1600, heads=16, vocab=50257, context=1024)
 predict.listing(
     {
         "model states": predict.states(15 * 10**8).total,
-        "activations, 32 sequences of 1,024": predict.rough(gpt2, 32),
+        "activations, 24sbh a layer": predict.rough(gpt2, 32),
         "gradients in one buffer": predict.fused_gradients(15 * 10**8),
     },
-    title="GPT-2, for a card of 32 GB",
+    title="Training GPT-2, for a card of 32 GB",
 )
 
 # %% [markdown]
-# Three entries, and each alone is a good part of the card, or more. (Lesson 11 lowers the second: it throws activations
-# away, and computes them again.)
+# Each of the three alone fills a good part of the card, or overflows it. There is a cure for each, and you will build all three: [ZeRO](lesson:zero) shares out the first, [recomputation](lesson:remat) throws the second away and computes it again, and [buckets](lesson:buckets) of a fixed size replace the third.
 #
-# ## Break it: out of memory, with more than a third free
+# ## Out of memory, with more than 3 GiB free
 #
-# Asking the driver for memory is slow. So PyTorch keeps what was freed, and cuts new tensors out of it. But a tensor
-# needs its bytes **in one piece**. We record a training step of 1.2 billion parameters, with every allocation in its
-# order, and replay it in a simulated allocator, on a card of 8 GiB, of which the driver keeps 0.25 GiB. At the end the
-# step asks for one buffer for all gradients, in fp16. (A **segment** is what came from the driver at one time; black
-# lines part them.)
+# The fourth part of memory is the strangest. Asking the driver for memory is slow, so PyTorch asks for large **segments** and cuts tensors out of them; what a tensor gives back is kept for the next. This has a price: a tensor needs its bytes **in one piece**.
+#
+# We can replay it without a GPU. The package records a training step of 1.2 billion parameters, with all its allocations in order, and plays it back to a simulated allocator that follows PyTorch's rules, on a small card of 8 GiB. At the end the step asks for one buffer for all gradients, with 2 bytes for each.
 
 # %%
-recording, card = allocator.backward_in_pieces(), allocator.Allocator(allocator.CARD)
+from minidist.study import allocator
+
+recording = allocator.backward_in_pieces()
+small_card = allocator.Allocator(allocator.CARD)
 try:
-    allocator.replay(recording, card)
-except allocator.OutOfMemory as why:
-    print(why)
-allocator.blocks(card, title="The card when it gives up")
+    allocator.replay(recording, small_card)
+except allocator.OutOfMemory as error:
+    print(error)
+allocator.blocks(small_card, title="The card at the moment when it gives up")
 
 # %% [markdown]
-# That is **fragmentation**: gradients, which stay, were put between activations, which went. What is free, in
-# holes and with the driver, adds up to more than enough, and no piece is large enough. Three ways out:
+# Each row is memory in the order of its addresses, and black lines separate the segments. You can see what happened. During the backward pass, gradients, which stay, were put into the gaps between activations, which went away. What is free adds up to more than enough, but it lies in holes, and no hole is large enough for the buffer. This is [fragmentation](term:fragmentation).
+#
+# There are three ways out. PyTorch can be told to make segments that grow (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`), so that holes at their ends join up. The large buffer can be allocated first, before anything else is in its way. Or the program can ask for smaller pieces.
 
 
 # %%
 def outcome(recording, **settings):
     try:
         allocator.replay(recording, allocator.Allocator(allocator.CARD, **settings))
-        return "fits"
-    except allocator.OutOfMemory as why:
-        return f"out of memory, {why.free / why.capacity:.0%} free"
+    except allocator.OutOfMemory as error:
+        return f"out of memory, {error.free / error.capacity:.0%} free"
+    return "fits"
 
 
-ways = {
-    "as it was": outcome(recording),
-    "segments that can grow": outcome(recording, expandable=True),
-    "one buffer for all gradients, made before": outcome(allocator.backward_in_pieces(first=True)),
-    "smaller pieces, of 200 MiB": outcome(allocator.backward_in_pieces(bucket=200 * MiB)),
-}
-study.table(list(ways.items()), ["", "1.2 billion parameters on 8 GiB"])
+rows = [
+    ["as it was", outcome(recording)],
+    ["segments that grow", outcome(recording, expandable=True)],
+    ["the buffer allocated first", outcome(allocator.backward_in_pieces(first=True))],
+    ["pieces of 200 MiB", outcome(allocator.backward_in_pieces(bucket=200 * 2**20))],
+]
+study.table(rows, ["", "1.2 billion parameters on 8 GiB"])
 
 # %% [markdown]
 # ## How large a model fits?
 #
-# Put it together: 16 bytes for each parameter, and the activations of a sequence of 2,048 words. Models of growing
-# size, from GPT-3's family. Where do the lines cross the cards?
+# Put it together: 16 bytes for every parameter and the activations of one sequence of 2,048 words. GPT-3 and its smaller relatives have a simple shape: with *L* layers, a word is a vector of about 128*L* numbers and there are *L* heads. So we can draw one line through the whole family, from 8 layers to the 96 of GPT-3 itself.
+#
+# **How many layers can a model of this family have and still fit on a card of 80 GB?** GPT-3 has 96.
 
 # %%
-# layers, hidden, heads
-family = [(12, 768, 12), (24, 1536, 16), (32, 2560, 32), (40, 5120, 40), (96, 12288, 96)]
-shapes = [predict.Transformer(*shape, vocab=50257, context=2048) for shape in family]
-states = [predict.states(predict.parameters(shape)).total for shape in shapes]
-total = [
-    held + shape.layers * predict.activations(shape, batch=1) for held, shape in zip(states, shapes)
-]
+guess_layers = 60  # change this number
 
-billions = [held / 16e9 for held in states]  # of parameters
-lines = {"model states": (billions, states), "with activations": (billions, total)}
-cards = {f"a card of {size} GB": ([0.1, 200], [size * GB] * 2) for size in (32, 80, 141)}
-study.curves(
-    lines | cards,
+
+# %%
+def needs(layers):
+    """Parameters of the family's model with that many layers, its model states, and all it needs."""
+    model = predict.Transformer(layers, 128 * layers, layers, vocab=50257, context=2048)
+    psi = predict.parameters(model)
+    activations = layers * formula(2048, 1, 128 * layers, layers)
+    return psi, 16 * psi, 16 * psi + activations
+
+
+family = [needs(layers) for layers in range(8, 97, 4)]
+billions = [psi / 1e9 for psi, _, _ in family]
+lines = {
+    "model states": (billions, [states for _, states, _ in family]),
+    "with activations": (billions, [total for _, _, total in family]),
+}
+for size in (32, 80, 141):
+    lines[f"a card of {size} GB"] = ([billions[0], billions[-1]], [size * 1e9] * 2)
+picture = study.curves(
+    lines,
     logx=True,
     logy=True,
     yunit="B",
     xlabel="parameters, billion",
     ylabel="bytes to train",
-    title="GPT-3's family against one card",
+    title="GPT-3's family and one card",
+)
+rows = []
+for size in (32, 80, 141):
+    fitting = max(layers for layers in range(1, 97) if needs(layers)[2] <= size * 10**9)
+    rows.append([f"{size} GB", fitting, needs(fitting)[0] / 1e9])
+
+# %% tags=["answer"]
+crossings = study.table(rows, ["a card of", "layers that fit", "billion parameters"])
+study.reveal(guess_layers, rows[1][1], [picture, crossings], unit="layers")
+
+# %% [markdown]
+# The model states of GPT-3 alone would fill 35 cards of 80 GB. That is the **memory wall**. Move the sliders to see what each choice costs. Two of them cut the model over several ranks, by its columns (tensor) and by its layers (pipeline), in ways that later lessons build; see how little one card can do without them.
+
+# %%
+study.memory_calculator(
+    ["gpt2-1.5b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b"],
+    data=(1,),
+    tensor=(1, 2, 4, 8),
+    pipeline=(1, 2, 4, 8),
+    title="Memory of one rank, beside a card of 80 GB",
 )
 
 # %% [markdown]
-# The model states of GPT-3 alone fill 35 cards of 80 GB. That is the **memory wall**.
+# # The compute wall
 #
-# ## The compute wall
+# Suppose memory were free. How long would training take?
 #
-# How much work is it? We count **FLOPs**, additions and multiplications of numbers, and **tokens**, the words or pieces
-# of words that are read. A product of matrices multiplies and adds once for each parameter and token: 2 FLOPs. The
-# backward is twice as much, for it makes two gradients: of the weights, and of what came in. So training Ψ parameters
-# on T tokens takes **6ΨT** FLOPs. Is it so?
+# We count **FLOPs**, additions and multiplications of numbers, and **tokens**, the words or pieces of words that the model reads. A matrix product multiplies and adds once for every weight and every token: 2 FLOPs. The backward pass makes two products for each one of the forward, one for the gradient of the weights and one for the gradient of what came in, which makes another 4 FLOPs. So training Ψ parameters on *T* tokens takes
+#
+# $$6\,\Psi\,T \text{ FLOPs}.$$
+#
+# The rule comes from [Kaplan et al. 2020](paper:kaplan2020). Let us see whether four models of different shapes obey it.
 
 
 # %%
 def flops_of(layers, hidden, heads, tokens=1024):
+    """Parameters of a GPT, and the FLOPs of a step on one sequence."""
     model = gpt(layers, hidden, heads, 50257, tokens, device="meta")
     words = torch.empty(1, tokens, dtype=torch.long, device="meta")
-    work = measure(lambda: next_token_loss(model(words), words).backward()).flops
-    return sum(p.numel() for p in model.parameters()), work
+    work = measure(lambda: next_token_loss(model(words), words).backward())
+    return sum(p.numel() for p in model.parameters()), work.flops
 
 
-psis, work = zip(
-    *[flops_of(*shape) for shape in [(4, 1024, 16), (12, 768, 12), (24, 1024, 16), (24, 2048, 16)]]
-)
-assert all(1.08 < flops / (6 * psi * 1024) < 1.18 for psi, flops in zip(psis, work))
-billions, tera = [psi / 1e9 for psi in psis], [flops / 1e12 for flops in work]
+models = [flops_of(4, 1024, 16), flops_of(12, 768, 12), flops_of(24, 1024, 16)]
+models.append(flops_of(24, 2048, 16))
+billions = [psi / 1e9 for psi, _ in models]
 study.curves(
-    {"6ΨT": (billions, [6 * psi * 1024 / 1e12 for psi in psis])},
-    points={"counted": (billions, tera)},
+    {"6ΨT": (billions, [6 * psi * 1024 / 1e12 for psi, _ in models])},
+    points={"counted": (billions, [flops / 1e12 for _, flops in models])},
     xlabel="parameters Ψ, billion",
     ylabel="TFLOP of a step of 1,024 tokens",
-    title="Four GPTs",
+    title="Four GPTs and the rule 6ΨT",
 )
 
+# %% tags=["maintainer"]
+assert all(1.08 < flops / (6 * psi * 1024) < 1.18 for psi, flops in models)
+
 # %% [markdown]
-# Nearly. The 8 to 17 % more are mostly attention: each word looks at all the others, without a parameter.
+# Nearly. The counted points lie 8 to 17 % above the line, most of it for attention: every word looks at all the others, and this work involves no parameters.
 #
-# GPT-3 read 300 billion tokens. How long would **one** card take? An A100 could do 312·10¹² FLOPs a second. What a run
-# gets out of its cards is the **MFU**, model FLOPs utilization: the FLOPs that the model needs, over those that the
-# cards could have done in that time.
+# GPT-3 read 300 billion tokens. The A100, which came out in the same year, can do 312·10¹² FLOPs per second in half precision if everything goes perfectly, which it never does. The fraction that a run really gets is its [MFU](term:mfu), *model FLOPs utilization*: the FLOPs that the model needs, divided by those that the cards could have done in that time. Good runs reach 40 to 50 %.
+#
+# **How many years would one A100 take to train GPT-3, at an MFU of 45 %?**
 
 # %%
-gpt3, year = predict.training_flops(174_600_000_000, 300 * 10**9), 365.25 * 24 * 3600
-one = {"MFU 100 %": gpt3 / 312e12 / year, "MFU 45 %": gpt3 / (0.45 * 312e12) / year}
-study.bars(
-    {word: round(years) for word, years in one.items()}, unit="years", title="GPT-3 on one A100"
+guess_years = 20  # change this number
+
+# %%
+work = 6 * 174_600_000_000 * 300 * 10**9  # FLOPs
+peak = 312e12  # FLOP/s of an A100 in half precision, from its data sheet
+year = 365.25 * 24 * 3600
+years = {
+    "MFU 100 %": round(work / peak / year),
+    "MFU 45 %": round(work / (0.45 * peak) / year),
+}
+
+# %% tags=["answer"]
+study.reveal(
+    guess_years,
+    years["MFU 45 %"],
+    study.bars(years, unit="years", title="GPT-3 on one A100"),
+    unit="years",
 )
 
 # %% [markdown]
-# What real runs cost, in published hours of A100 cards:
+# That is the **compute wall**. The only way over it is many cards at once. Here is what published runs cost, in A100 hours:
+
 
 # %%
-every = published("training_runs")
-gpus = {row["model"]: row["gpus"] for row in every if row["gpus"]}
+every_run = published("training_runs")
+cards_used = {row["model"]: row["gpus"] for row in every_run if row["gpus"]}
 
 
 def cost(row):
@@ -532,20 +643,23 @@ def cost(row):
     hours = row["value"]
     tokens = row["tokens"]
     psi = row["params"] or int(name[:-1].replace("-", " ").split()[-1]) * 10**9
-    mfu = f"{predict.implied_mfu(psi, tokens, hours):.0%}" if tokens else None
-    days = f"{hours / gpus[name] / 24:.0f} on {gpus[name]:,}" if name in gpus else None
+    mfu = f"{6 * psi * tokens / (hours * 3600 * peak):.0%}" if tokens else None
+    days = (
+        f"{hours / cards_used[name] / 24:.0f} on {cards_used[name]:,}"
+        if name in cards_used
+        else None
+    )
     return [name, psi / 1e9, tokens and tokens / 1e12, hours, mfu, round(hours / 8766), days]
 
 
-# %%
-runs = [
-    row
-    for row in every
-    if row["quantity"] == "gpu_hours"
-    and row["model"].startswith(("LLaMA", "OPT", "BLOOM", "Llama 2 7"))
-]
+rows = []
+for row in every_run:
+    if row["quantity"] == "gpu_hours" and row["model"].startswith(
+        ("LLaMA", "OPT", "BLOOM", "Llama 2 7")
+    ):
+        rows.append(cost(row))
 study.table(
-    [cost(row) for row in runs],
+    rows,
     [
         "run",
         "Ψ, billion",
@@ -555,77 +669,87 @@ study.table(
         "years of one GPU",
         "days on its GPUs",
     ],
-    title="Training runs on A100",
+    title="Training runs on A100 cards",
 )
 
 # %% [markdown]
-# That is the **compute wall**. To save memory a run may compute its activations twice. The hardware then does more than
-# the model needs, and its utilization, the **HFU**, is higher than the MFU.
+# You will meet a second word, [HFU](term:hfu), *hardware FLOPs utilization*. To save memory a run may compute its activations twice. The hardware then executes more than the model needs, so its HFU is higher than its MFU. If you compare two runs, compare their MFU: it is the one that says how fast the training proceeds. The authors of [PaLM](paper:chowdhery2023), who coined the terms, report both for their own run, and only the MFU for other people's.
 
 # %%
-used = {
-    f"{row['model']}, {row['quantity']}": row["value"]
-    for row in every
-    if row["quantity"] in ("MFU", "HFU")
-}
+used = {}
+for row in every_run:
+    if row["quantity"] in ("MFU", "HFU"):
+        used[f"{row['model']}, {row['quantity']}"] = row["value"]
 study.bars(used, unit="%", title="Utilization, as the authors of PaLM report it")
 
 # %% [markdown]
-# One works against the wall on three levels:
+# This wall can be attacked on three levels. At the level of **operators**, you run fewer and larger ones, nearer to the data ([Operators and graphs](lesson:operators)). At the level of the **graph**, the same work is put into a better order, fused, and overlapped with messages ([Buckets and overlap](lesson:buckets)). At the level of the **task**, you decide which work goes to which card, and how much memory to trade for how much time: that is most of this course.
 #
-# - **operators**: fewer and larger ones, nearer to the data (lesson 12);
-# - **graphs**: the same work in a better order, fused, overlapped with messages (06, 12);
-# - **the task**: which work on which card, and how much memory for how much time (11, 16, 19, 26).
+# # Many cards
 #
-# ## Four ranks
-#
-# Both walls say: many cards. The simplest way: each of four **ranks** has a copy of the network, and a quarter of the
-# batch. Which part of its memory falls? `World(4)` runs a program four times, each time with another number,
-# `comm.rank`. How ranks talk to each other is the next lesson.
+# Both walls call for the same thing: many cards. The simplest way is this. Each of four [ranks](term:rank), copies of the program, has a copy of the network and a quarter of the batch. Which part of a rank's memory will fall? Decide first.
+
+# %%
+guess_falls = "both"  # or "activations", "model states", "neither"
+
+# %% [markdown]
+# The package runs such programs inside the notebook. `World(4)` calls a function four times, each time with a communicator `comm` that knows its number, `comm.rank`. How ranks talk to each other is the subject of the [next lesson](lesson:messages); here they need not.
 
 # %%
 from minidist.comm import World, launch
 
 
 def my_peak(comm, x, y):
-    mine = slice(comm.rank, None, comm.size)
-    p = profile(mlp(sizes), adam, x[mine].clone(), y[mine].clone(), cross_entropy)
-    return p.at_peak["parameters"] + p.at_peak["optimizer states"], p.at_peak["activations"], p.peak
+    """The memory of a step on this rank's share of the batch, at its peak."""
+    share = slice(comm.rank, None, comm.size)
+    found = profile(mlp(sizes), adam, x[share].clone(), y[share].clone(), cross_entropy)
+    states = found.at_peak["parameters"] + found.at_peak["optimizer states"]
+    return states, found.at_peak["activations"], found.peak
 
 
-worlds = {n: World(n).run(my_peak, x, y) for n in (1, 2, 4)}
-study.table(
-    [[f"{n} rank{'s' * (n > 1)}", *ranks[0]] for n, ranks in worlds.items()],
-    ["bytes of rank 0", "weights and optimizer", "activations", "peak"],
-    title="Each rank has a copy",
+rows = []
+for n in (1, 2, 4):
+    ranks = World(n).run(my_peak, x, y)
+    rows.append([f"{n} rank{'s' * (n > 1)}", *ranks[0]])
+
+# %% tags=["answer"]
+study.reveal(
+    guess_falls,
+    "activations",
+    study.table(
+        rows,
+        ["bytes of rank 0", "weights and optimizer", "activations", "peak"],
+        title="Each rank has a copy of the network and a share of the batch",
+    ),
+    words="The activations fall with n. The model states do not: a copy is a copy.",
 )
 
 # %% [markdown]
-# The activations fall with n. The model states do not: a copy is a copy. Data parallelism (lesson 05) breaks the
-# compute wall, not the memory wall. To share the states out is what lesson 13 will change.
+# So copies get us over the compute wall, since each card does a quarter of the work, but not over the memory wall. What to do about the model states is a question that has to wait until [ZeRO](lesson:zero).
 #
-# The same program, in four real processes of this machine:
+# The same function also runs in four real processes, and measures the same bytes:
 
 # %%
-real = launch(my_peak, 4, x, y)
-assert list(real) == list(worlds[4])
+in_processes = launch(my_peak, 4, x, y)
 study.table(
-    [[f"rank {r}", *found] for r, found in enumerate(real)],
+    [[f"rank {rank}", *found] for rank, found in enumerate(in_processes)],
     ["bytes", "weights and optimizer", "activations", "peak"],
     title="Four processes",
 )
 
+# %% tags=["maintainer"]
+assert list(in_processes) == list(World(4).run(my_peak, x, y))
+
 # %% [markdown]
-# And on a cluster, where a script calls `my_peak(from_env(), x, y)`:
+# ## The library's files
 #
-# ```
-# torchrun --nproc-per-node 4 my_peak.py
-# ```
-#
-# ## The library's version
-#
-# The calculators of this lesson are in `minidist/study/predict.py`; they also know what is still to come, n ranks and
-# all ways to split a model. How many parameters fit is found by halving:
+# The meter of this lesson is [minidist/study/meter.py](file:minidist/study/meter.py); it sits below autograd, where PyTorch dispatches its operators, and sees every allocation there. All formulas are in [minidist/study/predict.py](file:minidist/study/predict.py), which also knows what is still to come: *n* ranks and all ways to split a model over them. Its table of model states is short enough to read here:
+
+# %%
+study.source(predict.states, docstring=False)
+
+# %% [markdown]
+# `zero`, `data` and `rank` belong to a later lesson; with their defaults, every `part` is the whole. The largest model for a card is found by bisection:
 
 # %%
 study.source(predict.largest, docstring=False)
@@ -633,21 +757,19 @@ study.source(predict.largest, docstring=False)
 # %% [markdown]
 # ## Takeaways
 #
-# - A step's memory is model states, activations and temporary buffers. It peaks where the forward ends, or soon
-#   after.
-# - Only the peak counts, and both halves of it: states, and activations.
-# - With Adam it is 16 bytes a parameter. 32 GB hold 2 billion parameters, and then nothing else.
-# - A convolutional network is nearly all activations. A transformer is matrices, and those can be split.
-# - What is free must be free in one piece.
-# - Training takes 6ΨT FLOPs: years to centuries of one card. An MFU of 40 to 50 % is good.
-# - Copies share the work, not the model states.
+# - A step's memory is model states, activations, temporary buffers and fragmentation. It peaks where the forward ends, or soon after.
+# - Only the peak counts, and both halves of it: a technique that lowers only states or only activations soon meets the other.
+# - With Adam a parameter costs 16 bytes, in fp32 and in mixed precision. A card of 32 GB holds 2 billion parameters, and then nothing else.
+# - A convolutional network is nearly all activations. A transformer is matrices, and matrices can be split.
+# - Memory must be free *in one piece*.
+# - Training takes 6Ψ*T* FLOPs, which for a large language model means years to centuries on one card. An MFU of 40 to 50 % is good.
+# - Copies on many cards divide the work, but not the model states.
 #
-# ## Papers
+# ## Further reading
 #
-# - S. Rajbhandari et al. *ZeRO: memory optimizations toward training trillion parameter models.* SC, 2020. Section 3:
-#   where did all the memory go?
-# - V. Korthikanti et al. *Reducing activation recomputation in large transformer models.* MLSys, 2023. The formula.
-# - A. Chowdhery et al. *PaLM: scaling language modeling with pathways.* JMLR, 2023. MFU and HFU, appendix B.
-# - J. Kaplan et al. *Scaling laws for neural language models.* arXiv 2001.08361, 2020. 6ΨT, section 2.1.
-# - H. Touvron et al. *LLaMA: open and efficient foundation language models.* arXiv 2302.13971, 2023. What it cost.
-# - H. Zhang et al. *ResNeSt: split-attention networks.* arXiv 2004.08955, 2020.
+# - paper:rajbhandari2020 Section 3: where did all the memory go?
+# - paper:korthikanti2023 Section 4 counts what a transformer layer keeps.
+# - paper:chowdhery2023 MFU and HFU: appendix B.
+# - paper:kaplan2020 The rule 6Ψ*T*: section 2.1.
+# - paper:touvron2023 What a family of models cost.
+# - paper:zhang2020 The network whose activations fill a card.

@@ -1,516 +1,200 @@
 # %% [markdown]
 # # 03 · Topology and cost
 #
-# 1,024 ranks add up 1 MB of gradients. From lesson 02 you know a ring that sends the fewest bytes possible.
-# A message takes 5 µs to start, and a wire carries 50 GB/s.
-# **How many times faster than the ring can it be done?**
+# Two teams rent the same eight machines with eight GPUs each. Both run the ring all-reduce from the last lesson, on the same 64 MB, with the same 64 ranks. Every rank of both teams sends exactly the same number of messages and bytes, and both get the right sum. Yet one team waits several times as long as the other, in every step, for months.
+#
+# Nothing in the program can explain it. The reason lies in the wires: which GPU is connected to which, through what, and who else uses the same cable. This lesson is about the machines under the messages, and about a model simple enough to predict what they do.
+#
+# **How many times as long does the slower team wait?** Guess now; you will cause the trouble yourself at the end of the lesson.
 
 # %%
-guess = 1.5  # times faster than the ring: change this number
+guess = 1.5  # times as long: change this number
 
 # %% [markdown]
-# ## On paper: 3 ranks, 6 numbers
+# ## On paper: two messages tell you the network
 #
-# This time count steps, not bytes: messages that have to wait for each other. In a ring everything passes everyone.
-# In a **tree** one half gives all it has to the other half, again and again: of four ranks 2 to 0 and 3 to 1, then
-# 1 to 0. The sum comes back the same way. With 3 ranks ring and tree take 4 steps. Count for more:
+# In [Messages](lesson:messages) a message of $N$ bytes took $\alpha + N\beta$ seconds. Suppose somebody hands you a network and does not tell you the two constants. You send 1 MB and it takes 25 µs; you send 2 MB and it takes 45 µs. The second megabyte took 20 µs more, so $\beta$ is 20 µs per MB, a bandwidth of 50 GB/s. And what remains of the first message is the [latency](term:latency), $\alpha$ = 25 − 20 = 5 µs. Two measurements are enough for a straight line.
+#
+# ![A message of N bytes over time. The sender's port is busy for Nβ while the bytes leave; each byte arrives α after it left, so the last one after α + Nβ. Below, a short message, whose time is nearly all α, and a long one, whose time is nearly all Nβ.](../course/03_topology/figures/alpha_beta.svg)
+#
+# Try it on a machine. A `World` can be given a `Cluster`, a description of devices and of the wires between them; this one has two nodes of eight H100 GPUs, with the constants of real hardware. (So the seconds in this lesson are modelled ones until you measure your own machine at the end, and the model's sources are named as we go.) We send a small and a large message from rank 0 to three other ranks and fit the line.
 
 # %%
-from itertools import pairwise
-from math import exp
-from statistics import NormalDist, median
-
 import torch
-from IPython.display import display
 
 from minidist import study
-from minidist.collectives import all_reduce_, bandwidth, verbs
-from minidist.comm import World, launch
+from minidist.comm import World
 from minidist.comm.cluster import Cluster
 
 MB = 10**6
-ALPHA = 5e-6
-BETA = 1 / 50e9
-ns = [3, 4, 8, 64, 1024]
-rows = [(n, 2 * (n - 1), 2 * (n - 1).bit_length()) for n in ns]
-study.table(rows, ["ranks", "steps of a ring, 2(n−1)", "steps of a tree, 2⌈log2 n⌉"])
+
+
+def one_message(comm, dst, nbytes):
+    x = torch.empty(nbytes, dtype=torch.uint8, device=comm.device)
+    if comm.rank == 0:
+        comm.send(x, dst)
+    elif comm.rank == dst:
+        comm.recv(x, 0)
+
+
+def fit(cluster, dst):
+    """α in seconds and β in seconds per byte between ranks 0 and dst, from two messages."""
+    ranks = cluster.size
+    small = World(ranks, cluster=cluster, device="meta").run(one_message, dst, 1000).time
+    large = World(ranks, cluster=cluster, device="meta").run(one_message, dst, 100 * MB).time
+    beta = (large - small) / (100 * MB - 1000)
+    alpha = small - 1000 * beta
+    return alpha, beta
+
+
+machine = Cluster.dgx_h100(nodes=8)
+rows = []
+for dst, where in [(1, "same node"), (8, "next node, same rack"), (32, "another rack")]:
+    alpha, beta = fit(machine, dst)
+    rows.append([f"0 → {dst}", where, round(alpha * 1e6, 1), round(1e-9 / beta, 1)])
+study.table(rows, ["ranks", "", "α, µs", "bandwidth, GB/s"], title="Two messages, one line")
 
 # %% [markdown]
-# ## A tree
+# The ranks all look alike to the program, but they are not equally far apart. A message within the node starts in 3.4 µs and travels at 371 GB/s; one that leaves the node needs four times as long to start and travels at about an eighth of the speed. The next section opens the machine and looks for the reason.
 #
-# Broadcast first. The naive root sends to all others itself. In a tree those who have the numbers help: `reach` ranks
-# have them, and each sends to one `reach` further on. So in each round twice as many have them.
-
-
-# %%
-def tree_broadcast(comm, x):
-    reach = 1
-    while reach < comm.size:
-        if comm.rank < reach and comm.rank + reach < comm.size:
-            comm.send(x, comm.rank + reach)
-        elif reach <= comm.rank < 2 * reach:
-            comm.recv(x, comm.rank - reach)
-        reach *= 2
-
-
-world = World(8)
-world.run(tree_broadcast, torch.zeros(6))
-study.messages(world.trace, clock="steps", label=None, title="A tree: 1, 2, 4 messages at once")
-
-# %% [markdown]
-# The same rounds backwards, with a sum, are a reduce. One after the other, they are an all-reduce.
-
-
-# %%
-def tree_reduce(comm, x):
-    reach = 1 << (comm.size - 1).bit_length()
-    while reach > 1:
-        reach //= 2
-        if comm.rank < reach and comm.rank + reach < comm.size:
-            x += comm.recv(torch.empty_like(x), comm.rank + reach)
-        elif reach <= comm.rank < 2 * reach:
-            comm.send(x, comm.rank - reach)
-
-
-def tree_all_reduce(comm, x):
-    tree_reduce(comm, x)
-    tree_broadcast(comm, x)
-    return x
-
-
-# %% [markdown]
-# Is it right, for our 3 ranks and for others? The oracle is the serial sum.
-
-
-# %%
-def numbers(comm, length=6):
-    return torch.arange(1, length + 1) * 10**comm.rank
-
-
-def verdict(all_reduce, n, length):
-    want = sum(torch.arange(1, length + 1) * 10**r for r in range(n))
-    got = World(n).run(lambda comm: all_reduce(comm, numbers(comm, length)))
-    return "right" if all(torch.equal(x, want) for x in got) else "wrong"
-
-
-after = World(3).run(lambda comm: tree_all_reduce(comm, numbers(comm)))
-display(
-    study.holdings(World(3).run(numbers), after, title="All-reduce by a tree: 3 ranks, 6 numbers")
-)
-rows = [
-    [f"n = {n}", *(verdict(tree_all_reduce, n, length) for length in (0, 1, 7))]
-    for n in (1, 2, 4, 5, 8, 13)
-]
-study.table(rows, ["", "length 0", "1", "7"], title="All-reduce by a tree, against the serial sum")
-
-# %% [markdown]
-# ## Why rings fail at scale
+# ## The machine, from near to far
 #
-# A ring takes $2(n-1)\left(\alpha + \frac{N}{n}\beta\right)$. The bytes stop growing with n. The latency α does not:
-# $2(n-1)\alpha$. A tree takes $2\log_2 n\,(\alpha + N\beta)$ for powers of two. (A third cost, γ seconds to add up
-# a byte, is small beside β on a GPU. We leave it out; `cost.seconds(…, gamma=…)` has it.)
-# Lines are formulas, points are runs. A ring over 1,024 ranks would be 2 million messages; its points end at 64.
-
-
-# %%
-def seconds(algorithm, n, N, a=ALPHA, b=BETA):
-    log = (n - 1).bit_length()  # ⌈log2 n⌉
-    return {
-        "ring": 2 * (n - 1) * (a + N / n * b),
-        "tree": 2 * log * (a + N * b),
-        "halving_doubling": 2 * log * a + 2 * (n - 1) / n * N * b,
-    }[algorithm]
-
-
-def reduce_bytes(comm, N, algorithm):
-    x = torch.empty(N, dtype=torch.uint8, device=comm.device)
-    if algorithm == "tree":
-        tree_all_reduce(comm, x)
-    else:
-        all_reduce_(comm, x, algorithm=algorithm)
-
-
-def run(algorithm, n, N, **where):
-    world = World(n, device="meta", **where)
-    world.run(reduce_bytes, N, algorithm)
-    return world
-
-
-# %%
-ns, few = [2**k for k in range(1, 11)], {"ring": [2, 8, 64], "tree": [2, 16, 64]}
-lines = {name: (ns, [seconds(name, n, 1024) for n in ns]) for name in few}
-points = {name: (some, [run(name, n, 1024).time for n in some]) for name, some in few.items()}
-assert all(
-    abs(t / seconds(name, n, 1024) - 1) < 1e-9
-    for name, (some, ts) in points.items()
-    for n, t in zip(some, ts)
-)
-study.curves(
-    lines,
-    points=points,
-    logx=True,
-    logy=True,
-    yunit="s",
-    xlabel="ranks, n",
-    ylabel="all-reduce of 1,024 B",
-    title="A ring's latency grows with n, a tree's with its logarithm",
-)
-
-# %% [markdown]
-# ## But a tree sends everything every time
+# ![Two of the eight GPUs of a node. Each has its own memory, HBM, read at 3,350 GB/s. All GPUs meet at the NVSwitch, 900 GB/s over NVLink. Each shares a PCIe switch with a network card; the PCIe switches hang on the CPU with its memory. With GPUDirect RDMA a message goes from the GPU's memory through the PCIe switch to the card and does not pass the CPU.](../course/03_topology/figures/node.svg)
 #
-# The tree passes all N bytes in every step, the ring a chunk of N/n. So for large N the ring wins.
-# Set the two formulas equal, and solve for N. Then run both, on 64 ranks.
-
-# %%
-n = 64
-cross = (n - 1 - 6) * ALPHA / ((6 - (n - 1) / n) * BETA)  # log2 64 = 6
-sizes, fine = [64 * 10**k for k in (3, 6)], [round(10 ** (k / 8)) for k in range(24, 73)]
-lines = {name: (fine, [seconds(name, n, N) for N in fine]) for name in ("ring", "tree")}
-points = {name: (sizes, [run(name, n, N).time for N in sizes]) for name in lines}
-points["crossover, predicted"] = ([cross], [seconds("ring", n, cross)])
-study.curves(
-    lines,
-    points=points,
-    logx=True,
-    logy=True,
-    xunit="B",
-    yunit="s",
-    xlabel="bytes to reduce, N",
-    ylabel="time of an all-reduce",
-    title=f"64 ranks: below {cross / MB:.1f} MB the tree wins",
-)
-
-# %% [markdown]
-# ## Both at once
+# Start inside the GPU. Its own memory, **HBM**, sits beside the chip. At 3,350 GB/s for an H100 it is faster than anything else outside the chip, and still it is what most operators wait for.
 #
-# Look at the tree's picture again: in the last round all ranks work, in the first one only two. **Recursive doubling**
-# lets everyone work in every step. Partners exchange all they have, and both add. After the steps with partners 4, 2
-# and 1 ranks away, everyone has everything: no way back is needed.
-
-
-# %%
-def recursive_doubling(comm, x):
-    distance = comm.size // 2  # of a power of two
-    while distance:
-        partner = comm.rank ^ distance  # the other one whose number differs in this bit
-        x += comm.sendrecv(x, partner, torch.empty_like(x), partner)
-        distance //= 2
-    return x
-
-
-assert [verdict(recursive_doubling, n, 7) for n in (1, 2, 4, 8)] == ["right"] * 4
-world = World(8)
-world.run(recursive_doubling, torch.zeros(6))
-study.messages(
-    world.trace, clock="steps", label=None, title="A butterfly: everyone works in every step"
-)
-
-# %% [markdown]
-# It still sends N bytes in each step. But two partners need not both add up everything: one adds the first half,
-# the other the second. Then half as much is left for the next step. This is **recursive halving**. Afterwards every
-# rank has the sum of 1/n, and the same steps backwards, **doubling**, gather it. Few steps *and* few bytes.
-# You will build it in the exercises. Here is the library's, counted:
-
-
-# %%
-def counted(all_reduce, n=64, N=64 * 10**4):
-    world = World(n, device="meta")
-    world.run(lambda comm: all_reduce(comm, torch.empty(N, dtype=torch.uint8, device="meta")))
-    most = lambda count: max(map(count, range(n)))
-    return most(world.trace.messages), most(world.trace.bytes_sent), round(world.time * 1e6, 1)
-
-
-def library(algorithm):
-    return lambda comm, x: all_reduce_(comm, x, algorithm=algorithm)
-
-
-ways = {
-    "ring": library("ring"),
-    "tree": tree_all_reduce,
-    "recursive doubling": recursive_doubling,
-    "halving and doubling": library("halving_doubling"),
-}
-study.table(
-    [(name, *counted(way)) for name, way in ways.items()],
-    ["640 kB on 64 ranks", "messages of the busiest rank", "bytes it sends", "time, µs"],
-)
-
-# %% [markdown]
-# ## The answer
+# GPUs of one [node](term:node), that is of one machine, are joined by **NVLink**, cables that exist for nothing else. On an H100 there are 18 of them, 900 GB/s if you add up both directions. They meet in the **NVSwitch**, so that any two GPUs of the node can talk at full speed while the others do the same. (Not every machine has such a switch. In the nodes on which BLOOM was trained, the four A100 cards are joined to each other directly, by four NVLinks.)
 #
-# On 1,024 ranks. The lines are formulas, the point is a run: halving and doubling, 20 messages a rank.
-
-# %%
-n = 1024
-lines = {
-    name: (fine, [seconds(name, n, N) for N in fine])
-    for name in ("ring", "tree", "halving_doubling")
-}
-points = {"halving_doubling": ([2**20], [run("halving_doubling", n, 2**20).time])}
-study.curves(
-    lines,
-    points=points,
-    logx=True,
-    logy=True,
-    xunit="B",
-    yunit="s",
-    xlabel="bytes to reduce, N",
-    ylabel="time of an all-reduce",
-    title="1,024 ranks",
-)
-
-# %%
-times = (
-    seconds("ring", n, MB) / seconds("tree", n, MB),
-    seconds("ring", n, MB) / seconds("halving_doubling", n, MB),
-)
-study.bars(
-    {"your guess": guess, "tree": times[0], "halving and doubling": times[1]},
-    title=f"1 MB on 1,024 ranks: times faster than a ring, which takes {seconds('ring', n, MB) * 1e3:.1f} ms",
-)
-
-# %% [markdown]
-# ## The double binary tree
+# The GPU is connected to the **host**, the CPU and its memory, by **PCIe**. In its fifth generation it has 16 lanes of 32 Gbit/s in each direction. That makes 128 GB/s both ways on the wire, and 126 at most for data, because PCIe packs every 128 bits into 130.
 #
-# A tree could be fast for large N too, if it sent N in many small pieces: while one piece goes up, the next is already
-# on its way. But in a tree half of the ranks are leaves, and a leaf passes nothing on: half of the wires rest. So lay a
-# second tree over the first one, whose leaves are the inner ranks of the first. Each tree carries half of the pieces.
-# NCCL has used this since 2019. Find rank 5 in the picture: where does it have children?
+# The way out of the node is the **network card**, or NIC. In a machine made for training each GPU has its own, here one for **InfiniBand** with 400 Gbit/s, which is 50 GB/s in each direction. Note the units: networks are sold in bits, memories in bytes.
 
 # %%
-from minidist.collectives import double_tree
-
-first, second = double_tree.trees(16)
-study.tree(
-    {"first tree": first, "second tree": second},
-    title="16 ranks in two trees: no rank has children in both",
-)
-
-# %%
-algorithms = ["ring", "tree", "halving_doubling", "double_tree"]
-some, sizes = [10**4, 10**5, 10**6, 10**7], fine[::3]
-lines = {
-    a: (sizes, [verbs.seconds("all_reduce", a, 64, N, ALPHA, BETA) for N in sizes])
-    for a in algorithms
-}
-points = {"double_tree": (some, [run("double_tree", 64, N).time for N in some])}
-assert all(
-    mine < 2 * min(best) for mine, *best in zip(*(lines[a][1] for a in reversed(algorithms)))
-)
-study.curves(
-    lines,
-    points=points,
-    logx=True,
-    logy=True,
-    xunit="B",
-    yunit="s",
-    xlabel="bytes to reduce, N",
-    ylabel="time of an all-reduce",
-    title="64 ranks: a double tree never takes twice the best of these",
-)
-
-# %% [markdown]
-# Why not halving and doubling always? In theory little beats it: for a tiny N recursive doubling, in half the steps.
-# But its partners are far apart, and where n is no power of two, it needs more. So we have to look at real wires.
-#
-# ## Hardware, from near to far
-#
-# HBM is the GPU's own memory, PCIe the way to the **host**: the CPU and its memory.
-# The makers' figures, both directions together where there are two. PCIe 5 has 16 lanes of 32 Gbit/s, each way, and
-# packs 128 bits into 130. From 128 GB/s that leaves:
-
-# %%
-assert 2 * 16 * 32 / 8 == 128
-sold = {(row["device"], row["quantity"]): row["value"] for row in study.published("hardware")}
-assert round(128 * 128 / 130) == sold["PCIe 5 x16", "duplex"]
+sold = {}
+for row in study.published("hardware"):
+    sold[row["device"], row["quantity"]] = row["value"]
 speed = {
     "HBM, its own memory": 1000 * sold["H100 SXM", "HBM_bandwidth"],
     "NVLink 4, in the node": sold["NVLink 4 (H100/H200/GH200)", "duplex"],
     "PCIe 5 x16, to the host": sold["PCIe 5 x16", "duplex"],
     "InfiniBand NDR, to other nodes": 2 * sold["IB NDR", "4x_port"] / 8,
 }
-display(study.bars(speed, unit="GB/s", title="An H100: each step outwards costs a factor"))
+study.bars(speed, unit="GB/s", title="An H100: the farther out, the slower")
+
+# %% tags=["maintainer"]
+assert 2 * 16 * 32 / 8 == 128
+assert round(128 * 128 / 130) == sold["PCIe 5 x16", "duplex"]
+
+# %% [markdown]
+# The bars are the makers' figures, both directions together. The first two steps away from the chip cost a factor of nearly 4 and one of 7; the network is then only a little slower than PCIe, but 33 times slower than the GPU's own memory. If you keep only one picture of a cluster in your head, keep this one: **bytes should stay as near as they can.**
+#
+# ### Between nodes
+#
+# ![Two racks with two nodes each. The nodes of a rack are joined by its top-of-rack switch, the racks by a spine switch. Three messages: within a node over NVLink; between two nodes of a rack through both network cards and the top-of-rack switch; and between racks, up to the spine and down again.](../course/03_topology/figures/racks.svg)
+#
+# The network cards of one **rack**, a cabinet full of nodes, plug into its [top-of-rack switch](term:top-of-rack-switch). The racks are joined by **spine** switches above them. A message to another rack goes up to the spine and down again, and its latency grows with the switches on its way.
+#
+# How many cables should lead up from a rack? If there are as many going up as there are going down to the nodes, every GPU can talk to any other at full speed at the same time. Such a network is a [fat tree](term:fat-tree), since its branches get thicker towards the root ([Leiserson 1985](paper:leiserson1985)). Switches and optical cables are expensive, though, so many clusters save on them and are **oversubscribed**: several ranks then share a cable to the spine. In the next picture eight of them do.
+
+# %%
 pod = Cluster.dgx_h100(nodes=8, oversubscription=8)
 study.cluster(pod, title="Eight nodes of eight H100, four nodes in a rack")
 
 # %% [markdown]
-# From the bottom: in a **node** any two GPUs talk over **NVLink**, wires that meet in an **NVSwitch**. Each GPU has its
-# own **NIC**, a network card, here for **InfiniBand**. The NICs of a **rack** meet in the **top-of-rack switch**, the
-# racks in the **spine**.
-# A **fat tree** has as many wires above each switch as below. That is dear, so many networks are
-# *oversubscribed*: here 8 ranks share one wire to the spine.
+# Trees are not the only shape. Jean Zay, the machine on which BLOOM was trained, has four 100 Gbit/s cards of another make, **Omni-Path**, in each node, and its switches form an *enhanced hypercube of eight dimensions*. In a hypercube each switch has a number of eight bits and a cable to every switch whose number differs from its own in exactly one bit, so no two are more than eight cables apart. It is called enhanced because the spare ports of the switches double some of those cables. In a **DGX GH200**, 256 chips reach each other's memory over NVLink alone, as if it were one memory. Huawei's **Ascend** chips come with links of their own, called HCCS, and with their own communication library, HCCL, and so do Baidu's **Kunlun** chips. The constants differ from machine to machine. The questions stay the same: what is near, what is far, and what is shared?
 #
-# Two shortcuts keep the host's memory out of it. **GPUDirect P2P**: a GPU writes into its neighbour's memory.
-# **GPUDirect RDMA** (remote direct memory access): the NIC reads the GPU's memory itself. Other machines draw the
-# borders elsewhere: in a DGX GH200
-# 256 chips share one memory over NVLink. Huawei's Ascend has links of its own (HCCS) and a library (HCCL), Baidu's
-# Kunlun likewise. α and β differ, the questions remain.
-
-
-# %%
-def laid_out(comm, N, algorithm, order):
-    comm = comm.split([0] * comm.size, order) if order else comm  # the same ranks, numbered anew
-    all_reduce_(comm, torch.empty(N, dtype=torch.uint8, device=comm.device), algorithm=algorithm)
-
-
-def on(cluster, algorithm, N, order=None):
-    world = World(64, cluster=cluster, device="meta", meter=False)  # count messages only
-    world.run(laid_out, N, algorithm, order)
-    return world
-
-
-fat, N = Cluster.dgx_h100(nodes=8), 64 * MB
-worlds = {
-    name: [on(where, name, N) for where in (fat, pod)]
-    for name in ("ring", "tree", "halving_doubling", "hierarchical")
-}
-rows = [(name, *(world.time * 1e3 for world in both)) for name, both in worlds.items()]
-study.table(rows, ["64 MB on 64 GPUs, ms", "fat tree", "8 share a wire to the spine"])
-
-# %% [markdown]
-# On a fat tree halving and doubling beats the ring; where wires are shared it is the worst of all. It begins with half
-# of everything, from all ranks at once, to far ranks, through the spine. A formula for one link cannot know that
-# others use it, too. A flat ring does not care: of its 64 messages in a step two cross the spine.
+# ### Shortcuts
 #
-# ## Hierarchical
+# One more thing decides how fast a message is: how often it is copied on its way. Without help, data from one GPU to another would be copied into the host's memory, from there to the other GPU or to the network card, and on the other side the same in reverse. Two shortcuts avoid the host. With **GPUDirect P2P** (peer to peer) a GPU writes straight into the memory of another GPU of the node. With **GPUDirect RDMA** (remote direct memory access) the network card reads the GPU's memory itself, and nothing is copied into the host's memory. If these are not set up, a cluster still works, but slowly. `nvidia-smi topo -m` prints which GPU reaches which card by which path, and is the first command to type on a new machine.
 #
-# So let few bytes cross. Add up inside the node, reduce over the nodes, spread inside the node. The naive way
-# gives each node a leader. `split` makes groups: ranks of one color.
-
-
-# %%
-def leaders(comm, x, g=8):
-    node = comm.split([r // g for r in range(comm.size)])
-    place = comm.split([r % g for r in range(comm.size)])
-    tree_reduce(node, x)
-    if node.rank == 0:
-        all_reduce_(place, x)
-    tree_broadcast(node, x)
-    return x
-
-
-assert [verdict(lambda comm, x: leaders(comm, x, 2), n, 7) for n in (2, 4, 6)] == ["right"] * 3
-
-
-# %%
-def crossing(world, g=8):
-    sent = [0] * world.n
-    for m in world.trace:
-        sent[m.src] += m.nbytes * (m.src // g != m.dst // g)
-    return sum(b > 0 for b in sent), max(sent) / MB
-
-
-assert sum(pod.place(r).rack != pod.place((r + 1) % 64).rack for r in range(64)) == 2
-led = World(64, cluster=fat, device="meta", meter=False)
-led.run(lambda comm: leaders(comm, torch.empty(N, dtype=torch.uint8, device="meta")))
-ways = {
-    "flat ring": worlds["ring"][0],
-    "leaders": led,
-    "hierarchical, the library's": worlds["hierarchical"][0],
-}
-study.table(
-    [(name, *crossing(world), world.time * 1e3) for name, world in ways.items()],
-    ["64 MB on 64 GPUs", "ranks that send to other nodes", "MB each of them sends there", "ms"],
-)
-
-# %% [markdown]
-# With leaders seven of eight NICs rest. The library cuts first: after a reduce-scatter in the node each rank has
-# the sum of an eighth. Then all eight cross at once, each with its piece, and an all-gather in the node
-# ends it. You will build it in the exercises.
-
-# %% [markdown]
-# ## Predict, then run: to 1,024 ranks
+# ## When a wire is shared
 #
-# 16 MB on DGX H100 nodes behind a fat tree. Between nodes a message takes 14 µs to start. The formulas are the
-# library's: for each step they take its slowest link. Where do ring and tree cross for good? And does
-# anything cross the third? (The lines join powers of 2. A tree on 96 GPUs has as many rounds as one on 128.)
-
-# %%
-from minidist.collectives.hierarchical import Hierarchical
-from minidist.collectives.links import Net
-
-
-def dgx(n):
-    return Cluster.dgx_h100(nodes=max(1, n // 8))
-
-
-def links(n):
-    where = dgx(n)
-    return Net(n, lambda dst, src: where.link(src, dst))
-
-
-halving = "halving_doubling"  # both inside nodes of 8 and between them
-three = {"ring": "ring", "tree": "tree", "hierarchical": Hierarchical(halving, halving, 8)}
-N, ns = 16 * MB, [8 * 2**k for k in range(8)]
-lines = {
-    name: (ns, [verbs.predict(links(n), "all_reduce", N, algorithm) for n in ns])
-    for name, algorithm in three.items()
-}
-
-# %%
-few = {"ring": [8, 32, 96], "tree": [8, 32, 96], "hierarchical": [16, 1024]}
-points = {
-    name: (
-        some,
-        [
-            World(n, cluster=dgx(n), device="meta", meter=False)
-            .run(laid_out, N, three[name], None)
-            .time
-            for n in some
-        ],
-    )
-    for name, some in few.items()
-}
-assert points["ring"][1][1] < points["tree"][1][1] and points["ring"][1][2] > points["tree"][1][2]
-study.curves(
-    lines,
-    points=points,
-    logx=True,
-    logy=True,
-    yunit="s",
-    xlabel="GPUs, n",
-    ylabel="all-reduce of 16 MB",
-    title="Ring and tree cross near 64 GPUs; cut inside the node first, and neither matters",
-)
-
-# %% [markdown]
-# ## Bandwidth, and why a faster wire is used less well
-#
-# How good is a run? `nccl-tests` prints two numbers. **Algorithm bandwidth** is N over seconds. **Bus bandwidth** is
-# that times $2(n-1)/n$ for an all-reduce: what each wire carried. Here is a ring of 8 GiB on 4 to 8 H200, as Bekman
-# measured it, and as a World says, whose NVLink is as fast as NCCL takes it to be:
+# The model $\alpha + N\beta$ describes one message on an empty network. Now let everyone send at once. Each of 64 ranks sends 64 MB to the rank that sits `distance` further on; no rank sends or receives more than one message. On the fat tree all distances beyond the node should cost the same. What do you expect on the oversubscribed cluster? Decide before you run it.
 
 
 # %%
-def measured(gpu):
-    rows = [r for r in study.published("nccl") if r["hw"] == gpu and r["algo"] == "NVLS off (Ring)"]
-    return {r["ranks"]: r["value"] for r in rows}
+def everyone_sends(comm, distance, nbytes):
+    x = torch.empty(nbytes, dtype=torch.uint8, device=comm.device)
+    y = torch.empty_like(x)
+    comm.sendrecv(x, (comm.rank + distance) % comm.size, y, (comm.rank - distance) % comm.size)
 
 
 rows = []
-for n, busbw in measured("H200").items():
+for distance in (1, 8, 32):
+    times = []
+    for cluster in (machine, pod):
+        world = World(64, cluster=cluster, device="meta", meter=False)
+        world.run(everyone_sends, distance, 64 * MB)
+        times.append(round(world.time * 1e3, 2))
+    rows.append([f"to the rank {distance} further on", *times])
+study.table(rows, ["64 MB from everyone, ms", "fat tree", "oversubscribed"])
+
+# %% [markdown]
+# With distance 1 most messages stay in their node. Only the last rank of each node sends out of it, and that decides the time, because everyone waits for the slowest. With distance 32 every message goes to the other rack, and on the oversubscribed cluster eight of them queue for each cable: eight times as long. Distance 8 is no better, although now only one node in each rack sends to the other rack: its eight ranks still share one cable, and everybody waits for them. No formula for a single link could have told you. A simulation that knows the wires can, and so can a person who asks of each step: *which cable carries how many of these messages?*
+#
+# ## Measuring a collective: two bandwidths
+#
+# You run an all-reduce of 8 GiB on eight GPUs and it takes 41 ms. Is that good? The program `nccl-tests`, which everyone uses for this, prints two numbers. The first is simple, the size of the tensor divided by the time; it is called **algorithm bandwidth**. The trouble with it is that it falls as ranks are added, even when nothing is wrong, because a ring must send $2\frac{n-1}{n}$ times the tensor. So the second number corrects for that factor:
+#
+# $$\text{bus bandwidth} = \frac{N}{T}\cdot 2\,\frac{n-1}{n}.$$
+#
+# For our example: 8.59 GB in 41 ms is an algorithm bandwidth of 210 GB/s; times $2\cdot\frac78$ it is a bus bandwidth of 367 GB/s. NVLink is sold as 450 GB/s in one direction, so 81 % of it is in use. That is good, as the next section shows.
+#
+# [Bus bandwidth](term:bus-bandwidth) is what each wire must have carried per second, at the very least, for the all-reduce to finish in that time. It can be compared with the data sheet of the wire, whatever *n* is. For reduce-scatter and all-gather the factor is $\frac{n-1}{n}$, for broadcast and reduce it is 1.
+#
+# The next table has a ring of 8 GiB on 4 to 8 H200 cards as it was [measured](paper:bekman2024), beside a `World` with the same cards. The World's NVLink is as fast as NCCL itself assumes it to be when it plans, 20.6 GB/s for each of the 18 cables.
+
+# %%
+from minidist.collectives import all_reduce_, bandwidth
+
+
+def all_reduce_bytes(comm, nbytes, algorithm="ring"):
+    x = torch.empty(nbytes, dtype=torch.uint8, device=comm.device)
+    all_reduce_(comm, x, algorithm=algorithm)
+
+
+def measured_ring(gpu):
+    """Bus bandwidth in GB/s by number of GPUs, as it was measured."""
+    found = {}
+    for row in study.published("nccl"):
+        if row["hw"] == gpu and row["algo"] == "NVLS off (Ring)":
+            found[row["ranks"]] = row["value"]
+    return found
+
+
+rows = []
+for n, bus in measured_ring("H200").items():
     world = World(n, cluster=Cluster.dgx_h200(), device="meta", meter=False)
-    world.run(laid_out, 2**33, "ring", None)
-    ours = bandwidth("all_reduce", n, 2**33, world.time)[1] / 1e9
-    rows.append((n, busbw * n / (2 * (n - 1)), busbw, ours, f"{ours / busbw - 1:+.1%}"))
+    world.run(all_reduce_bytes, 2**33)
+    modelled = bandwidth("all_reduce", n, 2**33, world.time)[1] / 1e9
+    algorithm = bus * n / (2 * (n - 1))
+    rows.append((n, algorithm, bus, modelled, f"{modelled / bus - 1:+.1%}"))
 study.table(
-    rows, ["H200", "algorithm bandwidth, GB/s", "bus bandwidth, GB/s", "in the World", "off by"]
+    rows,
+    [
+        "H200",
+        "algorithm bandwidth, GB/s",
+        "bus bandwidth, GB/s",
+        "the same in the World",
+        "off by",
+    ],
 )
 
 # %% [markdown]
-# The first falls with n though nothing is wrong. The second does not, and can be held against the wire, which is sold
-# as 450 GB/s each way. Some is lost at every size: headers, flags, waiting for the memory. This **protocol cost** is
-# a larger part of a faster wire:
+# The first column of figures falls, the second stays put, and the World is off by 2 % at most.
+#
+# ## Why a faster wire is used less well
+#
+# NVLink 4 is sold as 450 GB/s in each direction, and 366 were measured. Where is the rest? Some of it is lost at any size: headers, flags that say "this buffer is full", waiting for memory. This is the **protocol cost**, and it takes a larger part of a faster wire:
 
 # %%
-reckoned = {row["quantity"]: row["value"] for row in study.published("nccl")}
+nccl = {row["quantity"]: row["value"] for row in study.published("nccl")}
 used = {
-    "a network of 100 Gbit/s, as NCCL reckons": reckoned["NET_BW_100Gbit"]
-    / (sold["IB EDR", "4x_port"] / 8),
-    "NVLink 4, measured on 8 H200": measured("H200")[8]
+    "100 Gbit/s network, as NCCL reckons": nccl["NET_BW_100Gbit"] / (sold["IB EDR", "4x_port"] / 8),
+    "NVLink 4, measured on 8 H200": measured_ring("H200")[8]
     / sold["NVLink 4 (H100/H200/GH200)", "unidirectional"],
-    "NVLink 5, measured on 8 B200": measured("B200")[8] / sold["NVLink 5 (B200)", "unidirectional"],
+    "NVLink 5, measured on 8 B200": measured_ring("B200")[8]
+    / sold["NVLink 5 (B200)", "unidirectional"],
 }
 study.bars(
     {name: round(100 * part) for name, part in used.items()},
@@ -519,9 +203,14 @@ study.bars(
 )
 
 # %% [markdown]
-# The other reason is α. A chunk of N/n bytes uses its wire to one half if it is as long as the latency:
-# $N = n\alpha/\beta$. Twice as fast a wire needs twice as large a message: 20 MB for 8 B200. And for 8 V100?
-# (100 % is now what the protocol leaves.)
+# The other reason is latency. In a ring of *n* ranks a message has $N/n$ bytes. It uses its wire for $\frac{N}{n}\beta$ seconds and then makes everyone wait for $\alpha$. So half of the wire's speed is used when the two are equal:
+#
+# $$\frac{N}{n}\,\beta = \alpha \quad\Longrightarrow\quad N_{1/2} = \frac{n\,\alpha}{\beta}.$$
+#
+# Notice the $\beta$ in the denominator. If the wire becomes twice as fast and the latency stays the same, a message must be twice as large to use half of it. **How large must a tensor be to use half of NVLink on eight B200 cards?** Take $\alpha$ = 3.4 µs and 722 GB/s.
+
+# %%
+guess_half = 1 * MB  # bytes: change this number
 
 # %%
 makes = {"V100": Cluster.dgx1_v100(), "H100": Cluster.dgx_h100(), "B200": Cluster.dgx_b200()}
@@ -529,216 +218,285 @@ sizes = [8 * 10**k for k in (4, 6, 8)]
 fine = [round(10 ** (k / 8)) for k in range(36, 73)]
 lines = {}
 points = {}
-for name, where in makes.items():
-    a, b = where.link(0, 1)
-    lines[name] = fine, [100 * N * b / (8 * a + N * b) for N in fine]
-    worlds = [
-        World(8, cluster=where, device="meta", meter=False).run(laid_out, N, "ring", None)
-        for N in sizes
-    ]
-    points[name] = (
-        sizes,
-        [100 * bandwidth("all_reduce", 8, N, w.time)[1] * b for N, w in zip(sizes, worlds)],
-    )
-assert round(8 * a / b / MB) == 20  # the last one, B200
-study.curves(
+half = {}
+for name, cluster in makes.items():
+    alpha, beta = cluster.link(0, 1)
+    half[name] = round(8 * alpha / beta)
+    lines[name] = fine, [100 * size * beta / (8 * alpha + size * beta) for size in fine]
+    found = []
+    for size in sizes:
+        world = World(8, cluster=cluster, device="meta", meter=False)
+        world.run(all_reduce_bytes, size)
+        found.append(100 * bandwidth("all_reduce", 8, size, world.time)[1] * beta)
+    points[name] = sizes, found
+
+# %% tags=["answer"]
+picture = study.curves(
     lines,
     points=points,
     logx=True,
     xunit="B",
     yunit="%",
     xlabel="bytes to reduce, N",
+    ylabel="bus bandwidth, % of what the protocol leaves",
+    title="Eight GPUs: the faster the wire, the more it takes to fill it",
+)
+study.reveal(
+    guess_half,
+    half["B200"],
+    picture,
+    unit="B",
+    words="nα/β is 20 MB for eight B200, against 3 MB for eight V100, three generations older.",
+)
+
+# %% tags=["maintainer"]
+assert round(half["B200"] / MB) == 20 and round(half["V100"] / MB) == 3
+
+# %% [markdown]
+# Set the tensor to 10 MB and move the sliders: does it help more to double the bandwidth, or to halve the latency?
+
+
+# %%
+def wire_used(n, N, latency, bandwidth):
+    """The part of the wire's speed, in %, that a ring of n ranks uses for N bytes."""
+    return {"used": 100 * N / bandwidth / (n * latency + N / bandwidth)}
+
+
+study.explore(
+    wire_used,
+    over="N",
+    n=[2, 4, 8, 16, 32],
+    N=[10**k for k in range(4, 11)],
+    latency=[1e-6, 3.4e-6, 14e-6],
+    bandwidth=[50e9, 150e9, 450e9, 900e9],
+    units={"N": "B", "latency": "s", "bandwidth": "B/s"},
+    labels={"n": "ranks", "N": "bytes to reduce"},
+    start={"n": 8, "latency": 3.4e-6, "bandwidth": 450e9},
+    unit="%",
+    logx=True,
+    xlabel="bytes to reduce, N",
     ylabel="bus bandwidth, % of the wire's",
-    title="8 GPUs: the faster the wire, the more it takes to fill it",
+    title="How large must a tensor be?",
 )
 
 # %% [markdown]
+# This is why every library collects small tensors into large messages, which is the subject of [Buckets and overlap](lesson:buckets).
+#
 # ## One slow rank
 #
-# One rank has a bad cable: all that it sends and receives takes twice as long. How much longer do 8 ranks take?
-# And 256?
-
+# One of the cables is bad: everything that one rank sends and receives takes twice as long. **By what factor does the all-reduce slow down, on 8 ranks and on 128?** Surely one bad cable among 128 cannot matter much.
 
 # %%
-def slowed(n, factor):
-    where = Cluster.uniform(n, ALPHA, BETA)
-    where = where.slow_rank(n // 2, factor) if factor > 1 else where
-    return World(n, cluster=where, device="meta").run(laid_out, MB, "halving_doubling", None).time
+guess_slow = {"8 ranks": 1.5, "128 ranks": 1.01}  # times: change these numbers
+
+# %%
+ALPHA = 5e-6
+BETA = 1 / 50e9
 
 
-rows = [(n, slowed(n, 1) * 1e6, slowed(n, 2) * 1e6) for n in (8, 256)]
-display(
-    study.table(
-        [
-            (n, fast, slow, f"{slow / fast:.2f}", (n - 1) * (slow - fast) / 1e3)
-            for n, fast, slow in rows
-        ],
-        ["ranks", "time, µs", "one is slow, µs", "times", "lost by the others together, ms"],
-    )
+def ring_time(n, slow):
+    cluster = Cluster.uniform(n, ALPHA, BETA)
+    if slow:
+        cluster = cluster.slow_rank(n // 2, 2)
+    world = World(n, cluster=cluster, device="meta", meter=False)
+    world.run(all_reduce_bytes, n * MB)  # chunks of 1 MB at any n
+    return world.time
+
+
+rows = []
+factors = {}
+for n in (8, 128):
+    healthy = ring_time(n, slow=False)
+    sick = ring_time(n, slow=True)
+    factors[f"{n} ranks"] = round(sick / healthy, 2)
+    lost = (n - 1) * (sick - healthy)
+    rows.append((n, healthy * 1e3, sick * 1e3, factors[f"{n} ranks"], lost * 1e3))
+table = study.table(
+    rows, ["ranks", "healthy, ms", "one is slow, ms", "factor", "lost by the others together, ms"]
 )
-where = Cluster.uniform(8, ALPHA, BETA).slow_rank(4, 2)
-study.timeline(
-    World(8, cluster=where, device="meta").run(laid_out, MB, "halving_doubling", None).trace,
-    title="Rank 4 is slow, and all are late",
+cluster = Cluster.uniform(8, ALPHA, BETA).slow_rank(4, 2)
+sick = World(8, cluster=cluster, device="meta", meter=False).run(all_reduce_bytes, 8 * MB)
+
+# %% tags=["answer"]
+study.reveal(
+    guess_slow,
+    factors,
+    [table, study.viewer(sick.trace, title="Rank 4 is slow, and all are late")],
 )
 
 # %% [markdown]
-# All take twice as long, at any n: a chain is as fast as its slowest link. What grows is the number of those who wait,
-# and the odds that there is one. If each rank is late in one step of 1,000, a step of 512 ranks is late with a
-# probability of
-# $1 - 0.999^{512}$: 40 %.
+# ![An all-reduce on a ring of four ranks in six steps. Above, all ranks are alike, and it ends after six units of time. Below, what rank 2 sends and receives takes twice as long: all ranks go at its pace, although rank 0 never talks to it, and the all-reduce ends after twelve units.](../course/03_topology/figures/slow_rank.svg)
 #
-# **Noise** needs no fault. Every rank computes for a time that varies by some 10 %, and then waits for all. So a step
-# takes the *largest* of n random times. The line is the median of all such maxima, a point the median step of a run.
+# The factor is the same at any *n*. A ring, like a chain of people handing on buckets, moves at the pace of its slowest member. What grows with *n* is the number of ranks that wait: in the same time, the same broken cable wastes 18 times as much on 128 ranks as on 8. (The loss in the table grows even more, because there the all-reduce on 128 ranks also takes 18 times as long.) Such a rank is called a [straggler](term:straggler).
+#
+# With many ranks it also becomes likely that there *is* one. Suppose each rank is late in one step out of a thousand, for reasons of its own. On 8 ranks a step has to wait for somebody in 0.8 % of all cases. On 512 ranks the chance that nobody is late is $0.999^{512}$, so it waits in 40 % of them.
+#
+# ### Noise needs no fault
+#
+# It does not even take a fault. Each rank computes for a time that varies a little from step to step, and then all wait for the slowest. So the time of a step is the *largest of n random times*, and the largest of many is larger. In the next picture every rank's time varies by about 10 % around the same median. The line is calculated: the largest of *n* draws is below *m* with probability $F(m)^n$, so its median lies where $F(m)=\left(\tfrac12\right)^{1/n}$; the logarithm of our times is normally distributed, with a deviation of 0.1. The points are runs, each step a matrix product with noise followed by a tiny all-reduce.
 
 # %%
-assert round(1 - 0.999**512, 1) == 0.4
+from itertools import pairwise
+from math import exp
+from statistics import NormalDist, median
 
 
 def steps(comm, count):
-    a, clock = torch.empty(4096, 4096, device="meta"), [comm.now()]
+    """The median time of a step: compute, then wait for everyone."""
+    matrix = torch.empty(4096, 4096, device="meta")
+    clock = [comm.now()]
     for _ in range(count):
-        a @ a  # takes the time that an H100 takes, and its noise
+        matrix @ matrix  # takes as long as on an H100, with its noise
         all_reduce_(comm, torch.empty(1, device="meta"), algorithm="tree")
         clock.append(comm.now())
     return median(end - start for start, end in pairwise(clock))
 
 
-def noisy(n, sigma, count):
-    where = Cluster.uniform(n, ALPHA, BETA, device=Cluster.dgx_h100().device).jitter(sigma)
-    return World(n, cluster=where, device="meta").run(steps, count)[0]
+def noisy_step(n, sigma, count):
+    device = Cluster.dgx_h100().device
+    cluster = Cluster.uniform(n, ALPHA, BETA, device=device).jitter(sigma)
+    return World(n, cluster=cluster, device="meta").run(steps, count)[0]
 
 
-# %%
-ns, few = [2**k for k in range(10)], [1, 8, 64]
-lines = {
-    "largest of n": (ns, [100 * exp(0.1 * NormalDist().inv_cdf(0.5 ** (1 / n))) - 100 for n in ns])
-}
-points = {
-    "largest of n": (
-        few,
-        [100 * noisy(n, 0.1, max(5, 499 // n)) / noisy(n, 0.0, 1) - 100 for n in few],
-    )
-}
+def largest_of(n):
+    """The median of the largest of n draws, in % above the median of one."""
+    return 100 * exp(0.1 * NormalDist().inv_cdf(0.5 ** (1 / n))) - 100
+
+
+ns = [2**k for k in range(10)]
+few = [1, 8, 64]
+longer = [100 * noisy_step(n, 0.1, max(5, 499 // n)) / noisy_step(n, 0, 1) - 100 for n in few]
 study.curves(
-    lines,
-    points=points,
+    {"largest of n draws": (ns, [largest_of(n) for n in ns])},
+    points={"runs": (few, longer)},
     logx=True,
     yunit="%",
     xlabel="ranks, n",
     ylabel="how much longer a step takes",
-    title="The same noise on every rank costs the more, the more ranks there are",
+    title="The same noise on every rank costs more with more ranks",
 )
 
+# %% tags=["maintainer"]
+assert round(1 - 0.999**512, 1) == 0.4
+
 # %% [markdown]
+# On 64 ranks a step takes a quarter longer than on one, and on 512 a third, although no rank is slower than any other. [Petrini, Kerbyson and Pakin](paper:petrini2003) found that it cost one of the largest supercomputers of its day half of its speed: system daemons woke up for a moment, on some node or other, all the time. [Dean and Barroso](paper:dean2013) describe the same effect in web services.
+#
 # ## Break it: who is whose neighbour
 #
-# The same ring on the oversubscribed cluster, but somebody has dealt the ranks out like cards, one to each node in
-# turn. Every number is right, every count of messages and bytes is the same.
+# Now we can cause the trouble of the two teams. Take the oversubscribed cluster and a ring in the order of the ranks. Of the 64 messages in a step, eight leave their nodes and two cross between racks. The second team has numbered its GPUs differently, the way cards are dealt: one to each node in turn, and then again from the first. `split` with an order of your own renumbers the ranks; the program remains the same.
+
 
 # %%
-dealt = [r % 8 * 8 + r // 8 for r in range(64)]  # the new number of each GPU
-worlds = {"in order": on(pod, "ring", 64 * MB), "dealt out": on(pod, "ring", 64 * MB, dealt)}
-assert len({(w.trace.messages(), w.trace.bytes_sent()) for w in worlds.values()}) == 1
-study.bars(
-    {name: world.time for name, world in worlds.items()},
-    unit="s",
-    title="A ring of 64 MB on 64 GPUs",
+def renumbered(comm, nbytes, order):
+    comm = comm.split([0] * comm.size, order)  # one group of all ranks, numbered anew
+    all_reduce_bytes(comm, nbytes)
+
+
+in_order = list(range(64))
+# GPU g of node k has been rank 8k + g, and becomes rank 8g + k.
+dealt = [rank % 8 * 8 + rank // 8 for rank in range(64)]
+times = {}
+for name, order in {"in order": in_order, "dealt out": dealt}.items():
+    world = World(64, cluster=pod, device="meta", meter=False)
+    world.run(renumbered, 64 * MB, order)
+    times[name] = world.time
+    print(f"{name}: {world.trace.messages():,} messages, {world.trace.bytes_sent():,} bytes")
+
+# %% tags=["answer"]
+study.reveal(
+    guess,
+    round(times["dealt out"] / times["in order"], 1),
+    study.bars(times, unit="s", title="A ring of 64 MB on 64 GPUs"),
+    words="In order, a step takes 15 µs and 1 MB at 48 GB/s, 36 µs together. Dealt out, all 64 messages of a "
+    "step leave their nodes, and eight GPUs of one node send to the other rack through the same cable: "
+    "8 times 21 µs, 167 µs. With a larger tensor the factor would come close to 8.",
 )
 
 # %% [markdown]
-# The symptom: one job is several times slower than another, with the same code on the same machines. Now all
-# 64 messages of a step leave their nodes, and those that cross racks share few wires. Ask who sits where.
+# You will recognize the symptom: one job is several times slower than another, with the same code on the same machines, and no counter of messages or bytes shows why. Ask who sits where. Schedulers number ranks in ways that you did not choose, and every serious launcher has an option for it.
 #
-# ## The library's version
+# ## Who carries the messages in practice
 #
-# The library's tree numbers the ranks from the root, and serves the largest part of the tree first. `"auto"` asks the
-# formulas of the flat algorithms, and of the hierarchical ones with a ring inside the node, and takes one that is
-# least, or nearly so. Like any formula of single links it does not see what is shared.
+# PyTorch does not send messages itself. It uses one of these libraries, and you choose it by the `backend` of the process group:
 
 # %%
-from minidist.collectives import tree
-
-display(study.source(tree.broadcast, docstring=False), study.source(verbs.fastest))
-
-
-def chosen(net, N):
-    best = verbs.fastest(net, "all_reduce", N)
-    return best if isinstance(best, str) else f"hierarchical, {best.outer}"
-
-
-rows = [
-    (f"{net.n} H100", *(chosen(net, N) for N in (10**3, 10**6, 10**9)))
-    for net in map(links, (8, 64))
-]
-study.table(
-    rows,
-    ["auto", "1 kB", "1 MB", "1 GB"],
-    title="What auto takes; hierarchical, with … between the nodes",
-)
-
-# %%
-words = [
+libraries = [
     ("MPI", "mpi", "CPUs, on any network that a cluster has; PyTorch must be built for it"),
-    (
-        "Gloo",
-        "gloo",
-        "CPUs, over TCP; comes with PyTorch; also beside NCCL, for what lies in the host's memory",
-    ),
-    (
-        "NCCL",
-        "nccl",
-        "NVIDIA's GPUs; NVLink and GPUDirect; ring, double tree, or a switch that adds (NVLS)",
-    ),
+    ("Gloo", "gloo", "CPUs, over TCP; comes with PyTorch; also for what lies in the host's memory"),
+    ("NCCL", "nccl", "NVIDIA's GPUs, over NVLink and GPUDirect; knows the topology"),
 ]
-study.table(words, ["library", "in torch.distributed", "when"], title="Who does it in practice")
+study.table(libraries, ["library", "backend", "when"], title="Who does it in practice")
 
 # %% [markdown]
-# ## The same program on processes
+# ## Your own machine
 #
-# Four processes over shared memory. Numbers and messages are those of the World.
-
+# The same measurement works on real processes, where the clock is a real one. Two processes on your machine send a message back and forth; half of a round trip is one message. Since your machine is not mine, the cell only prints what should be true of both: a large message has many times the bandwidth of a small one.
 
 # %%
-def tree_sum(comm):
-    return tree_all_reduce(comm, numbers(comm, 1000))
+from minidist.comm import launch
 
 
-results = {"World": World(4).run(tree_sum), "processes": launch(tree_sum, 4)}
-assert all(torch.equal(x, y) for x, y in zip(*results.values()))
-rows = [(f"rank {r}", *(found.trace.messages(r) for found in results.values())) for r in range(4)]
-study.table(rows, ["messages sent", *results], title="A tree on four ranks")
+def ping_pong(comm, nbytes, repeats=20):
+    """Seconds of one message between ranks 0 and 1: the fastest of some round trips, halved."""
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    fastest = float("inf")
+    for _ in range(repeats):
+        start = comm.now()
+        if comm.rank == 0:
+            comm.send(x, 1)
+            comm.recv(x, 1)
+        else:
+            comm.recv(x, 0)
+            comm.send(x, 0)
+        fastest = min(fastest, comm.now() - start)
+    return fastest / 2
+
+
+small = launch(ping_pong, 2, 100)[0]
+large = launch(ping_pong, 2, 4 * MB)[0]
+print(
+    "4 MB travel at more than 10 times the bandwidth of 100 bytes:",
+    4 * MB / large > 10 * 100 / small,
+)
 
 # %% [markdown]
-# On a cluster: `tree_sum(from_env())` in a script, with
+# Print `small` and `4 * MB / large` yourself: they are your $\alpha$ in seconds and your bandwidth in bytes per second. On a cluster the same program runs with `ping_pong(from_env(), …)` under torchrun, and this is how the standard tools are called on a node of eight GPUs:
 #
 # ```
-# torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 my_tree.py
-# NCCL_ALGO=Ring ./all_reduce_perf -b 1K -e 8G -f 4 -g 8
+# nvidia-smi topo -m
+# ./all_reduce_perf -b 1K -e 8G -f 4 -g 8
 # ```
 #
-# The second line is nccl-tests, on one node of 8 GPUs: your curve of bus bandwidth over size. Then `NCCL_ALGO=Tree`.
+# ## The library's file
+#
+# The model of machines is [minidist/comm/cluster.py](file:minidist/comm/cluster.py). It knows a handful of real ones, each constant with its source, and a cluster of your own can be described in a small file. What matters for this lesson is how it adds up the levels between two ranks: latencies add, and the slowest link decides the bandwidth.
+
+# %%
+study.source(Cluster.link)
+
+# %% [markdown]
+# A message occupies the sender's port, the receiver's port and every shared wire in between, each for as long as the bytes need on it. That is all the World has to know in order to queue messages where a real network would. The conversion to bandwidths is a small table of factors in [verbs.py](file:minidist/collectives/verbs.py):
+
+# %%
+study.source(bandwidth, docstring=False)
+
+# %% [markdown]
+# **When not to trust the model.** It has no congestion control, no packet loss and no adaptive routing; a switch in it never blocks. It knows nothing of switches that add on the way ([NVLS](term:nvls), with which a bus bandwidth above the wire's can be measured). For the time of one message or one collective on a quiet network it is good to a few per cent, as you saw. For a busy network at the edge of what it can carry, measure.
 #
 # ## Takeaways
 #
-# - α counts steps, β counts bytes. A ring has the fewest bytes and $2(n-1)$ steps; a tree $2\log_2 n$ steps and all the
-#   bytes in each. Halving and doubling has few of both, and the double binary tree nearly so.
-# - Small tensors and many ranks: trees. Large tensors and few ranks: rings. The crossover can be predicted.
-# - Wires that are shared change the order. Reduce inside the node first; let every NIC carry its piece.
-# - Bus bandwidth can be compared with the wire. With a ring or a tree it is less than the wire's: protocol, and
-#   α. (Where the switch adds, NVLS, it can be more.)
-# - All wait for the slowest rank. With more ranks there is more often one, and more wait.
+# - A message costs α + *N*β. Two measurements tell you both, and every pair of ranks may have its own.
+# - HBM, NVLink, PCIe, network: each is slower than the one before, and the network is 33 times slower than HBM. Keep bytes near.
+# - A wire that is shared by eight is eight times slower for each of them, and only a look at the topology tells you.
+# - Bus bandwidth can be compared with the data sheet; algorithm bandwidth cannot.
+# - A faster wire needs larger messages: half of it is used at *N* = *n*α/β.
+# - Everyone waits for the slowest. The more ranks there are, the longer the wait, and the more likely it is that somebody is slow.
+# - The same program on the same machines can be several times slower if the ranks are numbered badly.
 #
-# ## Papers
+# ## Further reading
 #
-# - R. Thakur, R. Rabenseifner, W. Gropp. *Optimization of collective communication operations in MPICH.*
-#   International Journal of High Performance Computing Applications, 2005. Which algorithm for which size.
-# - P. Sanders, J. Speck, J. L. Träff. *Two-tree algorithms for full bandwidth broadcast, reduction and scan.*
-#   Parallel Computing, 2009. The double binary tree.
-# - M. Cho et al. *BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy.* MLSys,
-#   2019. All-reduce in nodes.
-# - C. E. Leiserson. *Fat-trees: universal networks for hardware-efficient supercomputing.* IEEE Transactions on
-#   Computers, 1985.
-# - F. Petrini, D. Kerbyson, S. Pakin. *The case of the missing supercomputer performance.* SC, 2003. Noise, found.
-# - J. Dean, L. A. Barroso. *The tail at scale.* Communications of the ACM, 2013. Why the slowest of many matters.
-# - S. Bekman. *Machine learning engineering open book.* 2024. A book of measured figures, ours of NVLink among them.
+# - paper:leiserson1985 Why the branches of a network should get thicker.
+# - paper:petrini2003 How noise was found to halve a machine's speed.
+# - paper:dean2013 Why the slowest of many matters.
+# - paper:bekman2024 A book of measured figures, including the NVLink figures used here.

@@ -1,81 +1,68 @@
 # %% [markdown]
-# # 06 · Buckets, overlap, SyncBatchNorm
+# # 06 · Buckets and overlap
 #
-# Four GPUs train a model of 8 million weights. A step's forward and backward take 3.6 ms on each. Averaging the
-# gradients, one after the other as in lesson 05, takes another 4.3 ms. Together 7.9 ms.
-# **How short can the step become, in ms?** No byte less may be sent.
+# In the [last lesson](lesson:data_parallel) we averaged gradients one after another, when the backward pass was over. Let us see what that costs on a modelled cluster of four H100 cards. A model of 8 million weights takes 3.6 ms for forward and backward. Averaging its 16 gradients takes another 4.3 ms, in which all four cards do nothing but wait. More than half of what was paid for them is wasted.
+#
+# This lesson gets most of it back without sending a single byte less. **How short can the step of 7.9 ms become?**
 
 # %%
 guess = 7.9  # ms: change this number
 
 # %% [markdown]
-# ## On paper: 6 gradients, ready one a second
+# ## On paper: six gradients, one a second
 #
-# A message takes 1 s to start, and ½ s for each gradient in it. The wire carries one message at a time.
-# Six messages after backward: 6 + 6 · 1½ = 15 s. What if two gradients share a message? What if all six do?
-# And what if a message may leave while backward goes on, **beside** it? `schedule` says when each message leaves and
-# ends. (In the picture a **lane** is a rank's second line of work, for messages.)
+# A backward pass makes six gradients, one per second. A message takes 1 s to start and ½ s for each gradient in it, and the wire carries one message at a time. If we wait for the end of the backward and then send six messages, we are done after 6 + 6 · 1½ = 15 s.
+#
+# Two ideas come to mind. *Put several gradients into one message*: all six together start once instead of six times, and take 6 + 1 + 3 = 10 s. And *send while the backward still runs*: the wire is idle all that time, so why not use it? But the two ideas are at odds. One large message cannot leave before the last gradient is ready. Six small ones can leave early, but pay for six starts. What about pairs?
+#
+# The small function below computes when each message starts and ends. `shares` says how many gradients each message carries.
 
 # %%
-from functools import partial
-
 import torch
-from IPython.display import display
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 from minidist import study
-from minidist.collectives import all_gather, all_reduce_
-from minidist.comm import World, launch
-from minidist.comm.cluster import Cluster
-from minidist.comm.cluster import H100
-from minidist.comm.trace import Trace
-from minidist.models import mlp
 
 
-def schedule(shares, overlap):
-    ready = 0
-    wire = 0 if overlap else sum(shares)
+def message_times(shares, overlap):
+    """(start, end) of each message, in seconds."""
+    ready = 0  # when the gradients of this message are there
+    wire_free = 0 if overlap else sum(shares)
     times = []
     for share in shares:
-        ready += share  # a gradient a second: now this message is complete
-        start = max(ready, wire)
-        wire = start + 1 + share / 2
-        times.append((share, start, wire))
+        ready += share  # one gradient a second
+        start = max(ready, wire_free)
+        wire_free = start + 1 + share / 2
+        times.append((start, wire_free))
     return times
 
 
-# %%
-def drawn(shares, overlap):
-    trace, g = Trace(2), 6
-    for t in range(6):
-        trace.spans.add(0, "main", "compute", t, t + 1, f"gradient {6 - t}")
-    for share, start, end in schedule(shares, overlap):
-        names = " ".join(f"g{g - i}" for i in range(share))
-        trace.add(0, 1, share, start, end, end, names, "lane 0")
-        g -= share
-    return trace
-
-
-cuts = {"one by one": [1] * 6, "in pairs": [2] * 3, "all in one": [6]}
-plans = {f"{name}, afterwards": drawn(shares, False) for name, shares in cuts.items()}
-for name in ("one by one", "in pairs"):
-    plans[f"{name}, beside"] = drawn(cuts[name], True)
-study.timeline(plans, ranks=[0], title="Six gradients, five ways to send them")
+cuts = {"one by one": [1] * 6, "in pairs": [2, 2, 2], "all in one": [6]}
+rows = []
+for name, shares in cuts.items():
+    afterwards = message_times(shares, overlap=False)[-1][1]
+    beside = message_times(shares, overlap=True)[-1][1]
+    rows.append((name, afterwards, beside))
+study.table(
+    rows,
+    ["six gradients", "sent after the backward, s", "sent during it, s"],
+    title="When the last message has arrived",
+)
 
 # %% [markdown]
-# One message of all six saves five starts: 10 s. But nothing can leave before the last gradient is there.
-# Pairs start three times, and two of the three travel while backward runs: 8 s. That is lesson 06: **buckets**,
-# and **overlap**.
-
-# %% [markdown]
+# Pairs, sent during the backward, are done after 8 s: only the last of the three messages is not hidden. This is the whole lesson in one table. A group of gradients that travel together is called a [bucket](term:bucket), sending while computing is called [overlap](term:overlap), and the question is how to do both correctly, and how large a bucket should be.
+#
+# ![Backward through six layers, last layer first. Above, without overlap: one all-reduce of all gradients starts when the backward is over, until 13.8 units of time. Below, three buckets of two layers: each all-reduce starts as soon as its gradients are there and runs beside the backward; only the last one is left at the end, until 10.6 units.](../course/06_buckets/figures/buckets_over_backward.svg)
+#
 # ## The naive step, measured
 #
-# 8 layers of 1,024 × 1,024, a batch of 2,560 on each of 4 GPUs. We need no GPU: on the device `"meta"` tensors have a
-# shape and no numbers, and the World charges each operation the time that an H100 would take. A GPU reaches only a part
-# of its data sheet, and the World counts with that part. A message takes 20 µs to start, the wire carries 25 GB/s.
+# Our model has 8 layers of 1,024 × 1,024, and each of four GPUs has a batch of 2,560. We need no GPU to study it: on the device `"meta"`, tensors have no numbers, and the World charges each operation the time that an H100 would need. (A GPU reaches only part of the speed on its data sheet, and the World allows for that.) A message takes 20 µs to start, and the wires carry 25 GB/s.
 
 # %%
+from minidist.collectives import all_reduce_
+from minidist.comm import World
+from minidist.comm.cluster import H100, Cluster
+from minidist.models import mlp
+
 ALPHA = 20e-6
 BETA = 1 / 25e9
 MB = 10**6
@@ -85,725 +72,582 @@ def network(comm):
     return mlp([1024] * 9, device=comm.device)
 
 
-def backward(comm, model):
-    model(torch.empty(2560, 1024, device=comm.device)).sum().backward()
+def forward_backward(comm, model):
+    x = torch.empty(2560, 1024, device=comm.device)
+    model(x).sum().backward()
 
 
-# %%
 def naive(comm, average=True):
     model = network(comm)
-    backward(comm, model)
-    for p in model.parameters() if average else []:
-        all_reduce_(comm, p.grad, op="mean")
+    forward_backward(comm, model)
+    if average:
+        for p in model.parameters():
+            all_reduce_(comm, p.grad, op="mean")
 
 
-def run(program, *args):
-    world = World(4, cluster=Cluster.uniform(4, ALPHA, BETA, H100), device="meta")
-    world.run(program, *args)
+def run(program, *arguments, ranks=4):
+    cluster = Cluster.uniform(ranks, ALPHA, BETA, H100)
+    world = World(ranks, cluster=cluster, device="meta")
+    world.run(program, *arguments)
     return world
 
 
-one_by_one, computing = run(naive), run(naive, False).time
-assert 7.81e-3 < one_by_one.time < 7.91e-3 and 3.50e-3 < computing < 3.60e-3
-print(f"{1e3 * one_by_one.time:.1f} ms, of which forward and backward {1e3 * computing:.1f} ms")
-study.timeline(
-    {"one by one": one_by_one.trace}, ranks=[0, 1], memory=False, title="Compute, then talk"
+one_by_one = run(naive)
+computing = run(naive, False).time
+print(
+    f"{1e3 * one_by_one.time:.1f} ms, of which forward and backward take {1e3 * computing:.1f} ms"
 )
+study.viewer(one_by_one.trace, ranks=[0, 1], title="Compute, then talk")
+
+# %% tags=["maintainer"]
+assert 7.81e-3 < one_by_one.time < 7.91e-3 and 3.50e-3 < computing < 3.60e-3
 
 # %% [markdown]
-# Every second all-reduce is for a bias of 4 kB. It takes 2(n−1) messages like any other: 6 · 20 = 120 µs of latency.
+# Look closely at the second half of the picture: after each large message comes a small one. Every other all-reduce is for a bias of 4 kB, and it takes $2(n-1)$ = 6 steps like any other, 120 µs of pure latency.
 #
-# ## Step 1: buckets
+# ## Step 1: fill buckets from the back
 #
-# Put gradients together until a bucket is full. In which order? Backward begins at the *last* layer. So its gradients
-# are ready first, and buckets are filled from the back.
+# So gradients should share messages, but which should go together? The backward pass begins at the *last* layer, so the gradients of the last layer are ready first. A bucket can leave when all its gradients are there; if it held the first and the last layer, it would have to wait for both. So we fill buckets in the order in which gradients appear, from the back of the model to its front.
 
 
 # %%
-def fill(params, room):
-    """Lists of parameters, each of at most `room` bytes; those whose gradients are ready first in front."""
-    buckets, free = [], 0
-    for p in reversed(list(params)):
-        if p.nbytes > free:
+def fill(parameters, bucket_bytes):
+    """Lists of parameters of at most so many bytes each; the first list is ready first."""
+    buckets = []
+    free = 0
+    for p in reversed(list(parameters)):
+        if not buckets or p.nbytes > free:
             buckets.append([])
-            free = room
+            free = bucket_bytes
         buckets[-1].append(p)
         free -= p.nbytes
     return buckets
 
 
-names = {p: name for name, p in mlp([4, 4, 4, 4]).named_parameters()}
-rows = [
-    (k, ", ".join(names[p] for p in b), sum(p.nbytes for p in b))
-    for k, b in enumerate(fill(names, 128))
-]
+small = mlp([4, 4, 4, 4])
+names = {p: name for name, p in small.named_parameters()}
+rows = []
+for k, bucket in enumerate(fill(small.parameters(), 128)):
+    inside = ", ".join(names[p] for p in bucket)
+    rows.append((k, inside, sum(p.nbytes for p in bucket)))
 study.table(
-    rows, ["bucket", "gradients", "bytes"], title="Three layers of 4 × 4, in buckets of 128 bytes"
+    rows, ["bucket", "gradients", "bytes"], title="Three layers of 4 × 4, buckets of 128 bytes"
 )
 
 # %% [markdown]
 # ## Step 2: gradients as views
 #
-# A bucket is one flat tensor. Copy the gradients in, send, copy them out? There is a way without copies:
-# let each `p.grad` *be* a piece of the bucket. Backward adds to `p.grad` in place, so it fills the bucket by itself.
+# A bucket is one flat tensor, and one all-reduce sends it. The obvious way is to copy the gradients in, send, and copy the results out, which moves every byte through memory twice more. There is a better way. A tensor in PyTorch can be a *view* of a part of another. If each `p.grad` is a view of its piece of the bucket, then the backward pass, which adds to `p.grad` in place, fills the bucket by itself, and the averaged bucket needs no unpacking either.
+#
+# ![Four parameters and their gradients in two buckets. In the order in which the backward makes them, last layer first, the gradients lie one after the other in flat buffers; p.grad of each parameter is a view of its place, and one all-reduce sends a whole bucket.](../course/06_buckets/figures/bucket_layout.svg)
 
 
 # %%
-def flat(bucket):
-    """One tensor of zeros with room for all gradients of the bucket; each p.grad is a view of it."""
-    buffer = torch.zeros(
-        sum(p.numel() for p in bucket), dtype=bucket[0].dtype, device=bucket[0].device
-    )
-    for p, piece in zip(bucket, buffer.split([p.numel() for p in bucket])):
+def flat_buffer(bucket):
+    """One tensor of zeros for all gradients of a bucket; each p.grad becomes a view of it."""
+    sizes = [p.numel() for p in bucket]
+    buffer = torch.zeros(sum(sizes), dtype=bucket[0].dtype, device=bucket[0].device)
+    for p, piece in zip(bucket, buffer.split(sizes)):
         p.grad = piece.view_as(p)
     return buffer
 
 
-model = mlp([2, 3, 1])
-[buffer] = [flat(b) for b in fill(model.parameters(), 1000)]
-model(torch.ones(1, 2)).sum().backward()
-assert all(
-    p.grad.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
-    for p in model.parameters()
-)
-assert buffer.any() and torch.equal(buffer[-6:].view(3, 2), model[0].weight.grad)
+tiny = mlp([2, 3, 1])
+[buffer] = [flat_buffer(bucket) for bucket in fill(tiny.parameters(), 1000)]
+tiny(torch.ones(1, 2)).sum().backward()
+print(buffer)
+print(tiny[0].weight.grad)  # the last six numbers of the buffer
+
+# %% tags=["maintainer"]
+assert torch.equal(buffer[-6:].view(3, 2), tiny[0].weight.grad)
+for p in tiny.parameters():
+    assert p.grad.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
 
 # %% [markdown]
-# From here on nobody may set `p.grad` to None: `zero_grad(set_to_none=False)`, or zero the buckets.
+# There is one rule to obey from here on: nothing may set `p.grad` to None, since that would cut the gradient off from its bucket. PyTorch's `zero_grad` does so by default; `zero_grad(set_to_none=False)` does not.
 #
-# The exchange is one all-reduce a bucket. P gradients in b buckets: 2(n−1) · b messages instead of 2(n−1) · P.
-# **Predict the number of messages** for buckets of 10 MB, then run. (A layer has 4.2 MB.)
+# The exchange is now one all-reduce for each bucket. With *P* gradients in *b* buckets a rank sends $2(n-1)\,b$ messages instead of $2(n-1)\,P$. A layer here takes 4.2 MB. **How many messages does a rank send with buckets of 10 MB?** (There are 4 ranks and 8 layers.)
+
+# %%
+guess_messages = 96  # as one by one: change this number
 
 
 # %%
-def bucketed(comm, room):
+def bucketed(comm, bucket_bytes):
     model = network(comm)
-    buffers = [flat(b) for b in fill(model.parameters(), room)]
-    backward(comm, model)
+    buffers = [flat_buffer(bucket) for bucket in fill(model.parameters(), bucket_bytes)]
+    forward_backward(comm, model)
     for buffer in buffers:
         all_reduce_(comm, buffer, op="mean")
 
 
-ROOMS = (1, 5, 10, 20, 40)
-packed = {room: run(bucketed, room * MB) for room in ROOMS}
-rows = [("one by one", 16, one_by_one.trace.messages(0), 0)]
-for room, world in packed.items():
-    b = len(fill(network(world).parameters(), room * MB))
-    assert world.trace.messages(0) == 6 * b
-    rows.append((f"{room} MB", b, 6 * b, 6 * (16 - b)))
-display(study.table(rows, ["buckets of", "buckets", "messages a rank", "messages saved"]))
-pair = {"one by one": one_by_one.trace, "one bucket": packed[40].trace}
-study.timeline(
-    pair,
-    ranks=[0, 1],
-    memory=False,
-    title="Before and after buckets: the same bytes, 6 messages for 96",
+bucket_sizes = [1, 5, 10, 20, 40]  # MB
+afterwards = {}
+rows = [("one by one", 16, one_by_one.trace.messages(0), round(1e3 * one_by_one.time, 2))]
+for size in bucket_sizes:
+    world = run(bucketed, size * MB)
+    afterwards[size] = world
+    count = len(fill(network(world).parameters(), size * MB))
+    rows.append((f"{size} MB", count, world.trace.messages(0), round(1e3 * world.time, 2)))
+
+# %% tags=["answer"]
+study.reveal(
+    guess_messages,
+    afterwards[10].trace.messages(0),
+    study.table(rows, ["buckets of", "buckets", "messages a rank", "step, ms"]),
+    unit="messages",
+    words="Two layers fit into 10 MB, so there are 4 buckets, and 6 messages for each.",
 )
 
+# %% tags=["maintainer"]
+for size, world in afterwards.items():
+    assert world.trace.messages(0) == 6 * len(fill(network(world).parameters(), size * MB))
+
 # %% [markdown]
-# Buckets of 1 MB save nothing: not even one layer fits.
-# One large bucket saves all it can: (P − 1) · 2(n−1) latencies. And the wire still rests for over half of the step.
-# (Backward ends a little later than before: the GPU sets the buckets to zero, and adds to them.)
+# Buckets of 1 MB save nothing, because not even one layer fits into them. One bucket for everything saves all the latencies that can be saved, $(P-b)\cdot 2(n-1)\,\alpha$. And still the wire is idle for more than half of the step.
 #
 # ## Step 3: overlap
 #
-# PyTorch calls a hook when a parameter's gradient is there. The hook counts what is still missing in each bucket.
-# The last gradient of a bucket starts its all-reduce with `comm.stream(f, …)`. That runs f on a **lane**: a second line
-# of work of the same rank, beside its computation. It returns at once, with a work that one can `wait()` for.
-# Before the optimizer's step somebody must wait.
+# To send during the backward pass, we have to know when a bucket is full. PyTorch tells us: `register_post_accumulate_grad_hook` calls a function of ours as soon as the gradient of a parameter is complete. The function counts how many gradients its bucket is still missing, and the last one starts the all-reduce.
+#
+# How do we start something and go on computing? With `comm.stream(f, …)`, which runs `f` on a **lane**, a second line of work of the same rank with its own channel for messages. (On a GPU this is a second CUDA stream.) It returns at once, with a handle to `wait` on. All handles must be waited on before the optimizer takes its step.
 
 
 # %%
-def overlapped(comm, buckets, buffers):
-    """Hooks that start each bucket as soon as it is complete. Returns the function that waits for all."""
-    missing, works = [len(b) for b in buckets], []
+class Overlap:
+    """Starts the all-reduce of each bucket as soon as it is full, in the order of the buckets."""
 
-    def start():
-        works.append(comm.stream(all_reduce_, buffers[len(works)], "mean"))
+    def __init__(self, comm, buckets):
+        self.comm = comm
+        self.buckets = buckets
+        self.buffers = [flat_buffer(bucket) for bucket in buckets]
+        self.missing = [len(bucket) for bucket in buckets]
+        self.works = []  # of the buckets that have started
 
-    def hook(k, p):
-        missing[k] -= 1
-        while len(works) < len(buckets) and missing[len(works)] <= 0:  # this one, and all before it
-            start()
+    def arm(self):
+        for k, bucket in enumerate(self.buckets):
+            for p in bucket:
+                p.register_post_accumulate_grad_hook(self.hook_for(k))
 
-    return finishes(buckets, hook, start, missing, works)
+    def hook_for(self, k):
+        def hook(p):
+            self.missing[k] -= 1
+            self.start_what_is_full()
 
+        return hook
 
-# %%
-def finishes(buckets, hook, start, missing, works):
-    for k, bucket in enumerate(buckets):
-        for p in bucket:
-            p.register_post_accumulate_grad_hook(partial(hook, k))
+    def start_what_is_full(self):
+        # This bucket and none before it may still be missing a gradient.
+        while len(self.works) < len(self.buckets) and self.missing[len(self.works)] <= 0:
+            self.start_next()
 
-    def finish():
-        while len(works) < len(buckets):
-            start()  # what no backward has reached
-        for work in works:
+    def start_next(self):
+        buffer = self.buffers[len(self.works)]
+        self.works.append(self.comm.stream(all_reduce_, buffer, "mean"))
+
+    def finish(self):
+        """Call it before the optimizer's step."""
+        while len(self.works) < len(self.buckets):
+            self.start_next()  # buckets with a parameter that no sample has reached
+        for work in self.works:
             work.wait()
-        works.clear()
-        missing[:] = [len(b) for b in buckets]
-
-    return finish
+        self.works = []
+        self.missing = [len(bucket) for bucket in self.buckets]
 
 
-# %%
-def overlapping(comm, room):
+def overlapping(comm, bucket_bytes):
     model = network(comm)
-    buckets = fill(model.parameters(), room)
-    finish = overlapped(comm, buckets, [flat(b) for b in buckets])
-    backward(comm, model)
-    finish()
+    overlap = Overlap(comm, fill(model.parameters(), bucket_bytes))
+    overlap.arm()
+    forward_backward(comm, model)
+    overlap.finish()
 
 
-hidden = {room: run(overlapping, room * MB) for room in ROOMS}
-pair = {"10 MB, afterwards": packed[10].trace, "10 MB, beside backward": hidden[10].trace}
-display(
-    study.timeline(pair, ranks=[0, 1], memory=False, title="A lane talks while its rank computes")
-)
-study.viewer(
-    hidden[10].trace,
+beside = {size: run(overlapping, size * MB) for size in bucket_sizes}
+study.timeline(
+    {
+        "10 MB, after the backward": afterwards[10].trace,
+        "10 MB, during it": beside[10].trace,
+    },
     ranks=[0, 1],
-    title="Buckets of 10 MB, with overlap: point at bars and messages",
+    memory=False,
+    title="A lane talks while its rank computes",
 )
 
 # %% [markdown]
-# Before and after overlap. A step takes at least its computation and the last bucket's all-reduce: nothing hides what
-# begins when backward ends. (In the notebook, point at the second picture: which buckets travel while which
-# layers compute?)
-#
-# ## Is it right?
-#
-# The oracle is the serial run, gradient by gradient, on the digits in float64. Three ranks, buckets of 1 kB.
+# Each rank has two rows now, one for its computation and one for its lane. Point at the bars in the next picture and find out which bucket travels while which layer computes. You will also find what cannot be hidden: the last bucket is full only when the backward is over. So a step takes at least its computation plus one bucket.
 
 # %%
+study.viewer(beside[10].trace, ranks=[0, 1], title="Buckets of 10 MB, sent during the backward")
+
+# %% [markdown]
+# ### Is it right?
+#
+# Things that run at the same time easily go wrong, so the oracle matters more than ever. It is the serial run again, gradient by gradient, on the handwritten digits in double precision. We take three ranks, and small buckets of 1 kB so that there are several.
+
+# %%
+from torch.nn.functional import cross_entropy
+
 from minidist.parallel.data import Sampler
 from minidist.tasks import digits
 
 task = digits()
 
 
-def off(one, other):
-    return float((one - other).norm() / other.norm())
+def relative_error(found, right):
+    return float((found - right).norm() / right.norm())
 
 
-def gradients(comm, task, room=1000):
+def gradients(comm, task):
     model = mlp([64, 32, 16, 10], dtype=torch.float64)
-    buckets = fill(model.parameters(), room)
-    finish = overlapped(comm, buckets, [flat(b) for b in buckets])
+    overlap = Overlap(comm, fill(model.parameters(), 1000))
+    overlap.arm()
     mine = next(iter(Sampler(len(task.x), 60, comm)))
     cross_entropy(model(task.x[mine]), task.y[mine]).backward()
-    finish()
+    overlap.finish()
     return {name: p.grad for name, p in model.named_parameters()}
 
 
-# %%
-serial, three = World(1).run(gradients, task)[0], World(3).run(gradients, task)
-assert all(off(grads[name], g) < 1e-12 for grads in three for name, g in serial.items())
-assert all(torch.equal(grads[name], three[0][name]) for grads in three for name in serial)
-rows = [(name, str(tuple(g.shape)), "below 1e-12", "bit for bit") for name, g in serial.items()]
+serial = World(1).run(gradients, task)[0]
+three = World(3).run(gradients, task)
+rows = []
+for name, right in serial.items():
+    error = max(relative_error(found[name], right) for found in three)
+    equal = all(torch.equal(found[name], three[0][name]) for found in three)
+    rows.append(
+        (
+            name,
+            str(tuple(right.shape)),
+            "below 1e-12" if error < 1e-12 else f"{error:.0%}",
+            "bit for bit" if equal else "no",
+        )
+    )
 study.table(rows, ["parameter", "shape", "off from the serial one", "equal on 3 ranks"])
 
+# %% tags=["maintainer"]
+assert all(row[2:] == ("below 1e-12", "bit for bit") for row in rows)
+
 # %% [markdown]
-# ## Predict the best size, then run
+# ## How large should a bucket be?
 #
-# Small buckets pay latencies. Large ones start late, and leave much for the end. Between the two lies the best.
-# We know the bytes of each gradient, and when it is ready (measured on a rank that sends nothing).
-# A bucket starts when it is complete and the wire is free: the `schedule` from above. It takes an all-reduce by a ring;
-# and the GPU takes a little time for n − 1 sums and a division, as long as its memory needs to move their numbers.
+# Small buckets pay many latencies; large ones start late and leave much for the end. Somewhere between lies the best size, and it can be calculated. We need two things. The first is when each gradient is ready, which we measure on a rank that sends nothing. The second is how long a bucket takes: a ring's $2(n-1)\left(\alpha+\frac sn\beta\right)$ for *s* bytes, plus the time that the GPU needs to add up *n* − 1 chunks and to divide the sum. The rest is the little function from the beginning, in which a bucket starts when it is full *and* the wire is free.
 
 
 # %%
 def ready_times(comm):
+    """The bytes of each gradient, and when it is ready, in the order of the backward."""
     model = network(comm)
+    for bucket in fill(model.parameters(), 10 * MB):
+        flat_buffer(bucket)
     sizes = []
     times = []
-    for bucket in fill(model.parameters(), 10 * MB):
-        flat(bucket)
+
+    def hook(p):
+        sizes.append(p.nbytes)
+        times.append(comm.now())
+
     for p in model.parameters():
-        p.register_post_accumulate_grad_hook(
-            lambda p: sizes.append(p.nbytes) or times.append(comm.now())
-        )
-    backward(comm, model)
+        p.register_post_accumulate_grad_hook(hook)
+    forward_backward(comm, model)
     return sizes, times
 
 
-def bucket_seconds(s, n=4):
-    ring = 2 * (n - 1) * (ALPHA + s / n * BETA)
-    moved = (n - 1) * 3 * s / n + 2 * s  # a sum reads two numbers and writes one
+def bucket_seconds(nbytes, n=4):
+    ring = 2 * (n - 1) * (ALPHA + nbytes / n * BETA)
+    # A sum reads two numbers and writes one; the division reads one and writes one.
+    moved = (n - 1) * 3 * nbytes / n + 2 * nbytes
     return ring + n * H100.launch + H100.moving(moved)
 
 
-# %%
-def step_seconds(sizes, times, room, overlap):
-    wire = 0.0 if overlap else times[-1]
-    filled = 0
-    ready = 0.0
-    # the last one only closes the bucket before it
-    for size, time in [*zip(sizes, times), (room, 0.0)]:
-        if filled and filled + size > room:
-            wire = max(ready, wire) + bucket_seconds(filled)
+def step_seconds(sizes, times, bucket_bytes, overlap):
+    """The predicted time of a step."""
+    wire_free = 0.0 if overlap else times[-1]
+    filled = 0  # bytes in the bucket that is being filled
+    full_at = 0.0  # when its last gradient was ready
+    for size, time in zip(sizes, times):
+        if filled and filled + size > bucket_bytes:
+            wire_free = max(full_at, wire_free) + bucket_seconds(filled)
             filled = 0
-        filled, ready = filled + size, time
-    return wire
+        filled += size
+        full_at = time
+    return max(full_at, wire_free) + bucket_seconds(filled)
 
 
-sizes, times = World(1, cluster=Cluster.uniform(1, ALPHA, BETA, H100), device="meta").run(
-    ready_times
-)[0]
+one_rank = World(1, cluster=Cluster.uniform(1, ALPHA, BETA, H100), device="meta")
+sizes, times = one_rank.run(ready_times)[0]
 layer = sizes[0] + sizes[1]  # bytes of a bias and a weight
-fine = sorted({round(MB * 2 ** (k / 8)) for k in range(45)} | {k * layer for k in range(1, 9)})
-lines = {
-    word: (fine, [step_seconds(sizes, times, room, overlap) for room in fine])
-    for word, overlap in {"afterwards": False, "beside backward": True}.items()
-}
+candidates = sorted(
+    {round(MB * 2 ** (k / 8)) for k in range(45)} | {k * layer for k in range(1, 9)}
+)
+best = min(candidates, key=lambda size: (step_seconds(sizes, times, size, True), -size))
+
+# %% [markdown]
+# Before you look at the answer, think about the shape of the curve. Is the best bucket nearer to 1 MB or to 40 MB? And will the curve be smooth?
 
 # %%
-best = max(fine, key=lambda room: (-step_seconds(sizes, times, room, True), room))
-points = {
-    word: ([room * MB for room in ROOMS], [world.time for world in worlds.values()])
-    for word, worlds in zip(lines, (packed, hidden))
-}
-points["predicted to be the best"] = ([best], [run(overlapping, best).time])
-for word, (rooms, found) in points.items():
-    wanted = [step_seconds(sizes, times, room, word != "afterwards") for room in rooms]
-    assert all(abs(t / want - 1) < 0.02 for t, want in zip(found, wanted))
-display(
-    study.curves(
-        lines,
-        points=points,
-        logx=True,
-        xunit="B",
-        yunit="s",
-        xlabel="size of a bucket",
-        ylabel="time of a step",
-        title="The best bucket: predicted, then run",
-    )
+lines = {}
+points = {}
+for name, overlap, worlds in [
+    ("after the backward", False, afterwards),
+    ("during it", True, beside),
+]:
+    predicted = [step_seconds(sizes, times, size, overlap) for size in candidates]
+    lines[name] = candidates, predicted
+    points[name] = [size * MB for size in bucket_sizes], [world.time for world in worlds.values()]
+shortest = run(overlapping, best).time
+points["predicted to be the best"] = [best], [shortest]
+
+# %% tags=["answer"]
+curves = study.curves(
+    lines,
+    points=points,
+    logx=True,
+    xunit="B",
+    yunit="s",
+    xlabel="size of a bucket",
+    ylabel="time of a step",
+    title="The best bucket: predicted (lines), then run (points)",
 )
-shortest = points["predicted to be the best"][1][0]
-assert (
-    shortest < 1.0001 * min(world.time for world in hidden.values())
-    and 4.52e-3 < shortest < 4.57e-3
-)
-assert best == 2 * layer
-study.bars(
+bars = study.bars(
     {
         "your guess": guess / 1e3,
-        "one by one": one_by_one.time,
-        "one bucket": packed[40].time,
-        "overlap, one by one": hidden[1].time,
-        "overlap, the best bucket": shortest,
+        "one by one, afterwards": one_by_one.time,
+        "one bucket, afterwards": afterwards[40].time,
+        "one by one, overlapped": beside[1].time,
+        "the best bucket, overlapped": shortest,
     },
     unit="s",
     target=computing,
     note="computing alone",
     title="A step of 4 ranks",
 )
+study.reveal(
+    guess,
+    round(1e3 * shortest, 2),
+    [curves, bars],
+    unit="ms",
+    words="Prediction and run agree to within 2 %. The best bucket holds exactly two layers, 8.4 MB.",
+)
+
+# %% tags=["maintainer"]
+for overlap, worlds in [(False, afterwards), (True, beside)]:
+    for size, world in worlds.items():
+        assert abs(world.time / step_seconds(sizes, times, size * MB, overlap) - 1) < 0.02
+assert abs(shortest / step_seconds(sizes, times, best, True) - 1) < 0.02
+assert best == 2 * layer and 4.52e-3 < shortest < 4.57e-3
+assert shortest < 1.0001 * min(world.time for world in beside.values())
 
 # %% [markdown]
-# **4.55 ms** of 7.86. Prediction and run agree within 2 %. The best bucket holds exactly two layers, 8.4 MB. Into 10 MB
-# go 4 kB of the next layer's bias, too, and the whole bucket waits 0.3 ms for them: hence the teeth. PyTorch's default
-# is 25 MiB, with a first bucket of 1 MiB, so that the wire has something to do early. On another network the best size
-# is another: it grows with α.
+# The step has shrunk from 7.9 to 4.55 ms. The curve has teeth, and one of them is instructive: a bucket of 10 MB has room for two layers *and* the 4 kB bias of the next. The whole bucket then waits 0.3 ms for these 4 kB.
 #
-# ## Break it: everyone in his own order
+# PyTorch's default is 25 MiB, with a first bucket of 1 MiB so that the wire has something to do early. The best size depends on the network: it grows with $\alpha$, and with the speed of the wire.
 #
-# Hooks fire in the order of *this rank's* backward. Let a model have two branches, and let odd ranks run them in the
-# other order. And let each bucket start at once, without the `while`: whoever is complete, goes.
-
+# ## Break it: each rank starts what is full
+#
+# In `start_what_is_full` there is a `while` that looks at the buckets in order. Why so complicated? Why not start a bucket as soon as *it* is full? Because hooks fire in the order of *this rank's* backward, and nothing guarantees that all ranks have the same order. Take a model with two branches, and let odd ranks run them in the other order.
 
 # %%
+from torch import nn
+
+
 class Branches(nn.Module):
     def __init__(self, widths):
         super().__init__()
-        self.branches = nn.ModuleList(
-            mlp([4, width], seed, torch.float64) for seed, width in enumerate(widths)
-        )
+        self.branches = nn.ModuleList()
+        for seed, width in enumerate(widths):
+            self.branches.append(mlp([4, width], seed, torch.float64))
 
     def forward(self, x, first):
-        return sum(self.branches[i](x).square().sum() for i in (first, 1 - first))
+        one = self.branches[first](x).square().sum()
+        other = self.branches[1 - first](x).square().sum()
+        return one + other
 
 
-def branches(comm, overlap, widths, differs=True):
+class StartsWhatIsFull(Overlap):
+    """Wrong: a bucket starts as soon as it is full, whatever came before it."""
+
+    def hook_for(self, k):
+        def hook(p):
+            self.missing[k] -= 1
+            if self.missing[k] == 0:
+                self.works.append(self.comm.stream(all_reduce_, self.buffers[k], "mean"))
+
+        return hook
+
+
+def branches(comm, kind, widths, order_differs=True):
     model = Branches(widths)
-    buckets = [list(branch.parameters()) for branch in model.branches]
-    buffers = [flat(b) for b in buckets]
-    finish = overlap(comm, buckets, buffers)
-    model(
-        torch.ones(1, 4, dtype=torch.float64) + comm.rank, comm.rank % 2 if differs else 0
-    ).backward()
-    finish()
-    return torch.cat(buffers)
+    overlap = kind(comm, [list(branch.parameters()) for branch in model.branches])
+    overlap.arm()
+    x = torch.ones(1, 4, dtype=torch.float64) + comm.rank
+    model(x, first=comm.rank % 2 if order_differs else 0).backward()
+    overlap.finish()
+    return torch.cat(overlap.buffers)
 
 
-# %%
-def hasty(comm, buckets, buffers):
-    """Wrong: each bucket starts when it is complete, whatever came before it."""
-    missing, works = [len(b) for b in buckets], []
-
-    def hook(k, p):
-        missing[k] -= 1
-        if missing[k] == 0:
-            works.append(comm.stream(all_reduce_, buffers[k], "mean"))
-
-    return finishes(buckets, hook, lambda: None, missing, works)
-
-
-# %%
-right, rows = World(3).run(branches, overlapped, [5, 5], differs=False)[0], []
-for name, overlap in {"as it is complete": hasty, "in one order": overlapped}.items():
-    found = World(3).run(branches, overlap, [5, 5])
-    error, equal = off(found[1], right), all(torch.equal(g, found[0]) for g in found)
+right = World(3).run(branches, Overlap, [5, 5], order_differs=False)[0]
+rows = []
+for name, kind in {"as soon as it is full": StartsWhatIsFull, "in one order": Overlap}.items():
+    found = World(3).run(branches, kind, [5, 5])
+    error = relative_error(found[1], right)
+    equal = all(torch.equal(gradient, found[0]) for gradient in found)
     rows.append(
-        (name, f"{error:.0%}" if error > 1e-12 else "below 1e-12", "yes" if equal else "no")
+        (name, "below 1e-12" if error < 1e-12 else f"{error:.0%}", "yes" if equal else "no")
     )
+study.table(rows, ["a bucket starts", "rank 1's gradients are off by", "replicas equal"])
+
+# %% tags=["maintainer"]
 assert rows[0][2] == "no" and rows[1][1:] == ("below 1e-12", "yes")
-display(study.table(rows, ["a bucket starts", "rank 1's gradients are off by", "replicas equal"]))
-try:
-    World(3).run(branches, hasty, [5, 6])
-except ValueError as why:
-    # without the library's lines
-    text = [line for line in str(why).splitlines() if " at " not in line]
-    print("With branches of 5 and 6:", *text, sep="\n")
 
 # %% [markdown]
-# With equal branches there is no error! Rank 1 sends the first branch while the others send the second, and branch is
-# added to branch. With other sizes the checked header of our messages tells us. NCCL has no such header: it hangs, or
-# adds. So **the order of the buckets is part of the program**, the same on all ranks. Complete is not enough;
-# all before it must have started.
+# There was no error, just wrong numbers. Rank 1 sent its first branch while the others sent their second, both have the same size, and branch was added to branch. If the sizes differ, the header that our messages carry catches the mistake:
+
+# %%
+try:
+    World(3).run(branches, StartsWhatIsFull, [5, 6])
+except ValueError as error:
+    for line in str(error).splitlines():
+        if " at " not in line:  # leave out the lines of the library
+            print(line)
+
+# %% [markdown]
+# ![Two ranks whose backwards make the gradients in different orders. On rank 0 bucket 0 is full first, on rank 1 bucket 1. If each sent what is full first, the sum would mix two layers. So rank 1 holds bucket 1 back until bucket 0 is full.](../course/06_buckets/figures/one_order.svg)
 #
-# ## Break it: who does not wait
+# NCCL has no such header: it hangs, or it adds the wrong numbers. So **the order of the buckets is part of the program** and must be the same on all ranks. A bucket that is full is not enough; all buckets before it must have started.
 #
-# The hooks have started everything. What if the optimizer's step comes first, and `finish` after it?
+# ## Break it: the step that does not wait
+#
+# The second classic: the hooks have started everything, and the optimizer takes its step before anyone has waited.
 
 
 # %%
-def train(comm, task, waits, steps=12):
-    model, history = mlp([64, 32, 16, 10], dtype=torch.float64), []
-    buckets, optimizer = fill(model.parameters(), 1000), torch.optim.SGD(model.parameters(), lr=0.1)
-    finish = overlapped(comm, buckets, [flat(b) for b in buckets])
+def train(comm, task, finish_first, steps=12):
+    model = mlp([64, 32, 16, 10], dtype=torch.float64)
+    overlap = Overlap(comm, fill(model.parameters(), 1000))
+    overlap.arm()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    history = []
     for mine, _ in zip(Sampler(len(task.x), 60, comm), range(steps)):
         optimizer.zero_grad(set_to_none=False)
         cross_entropy(model(task.x[mine]), task.y[mine]).backward()
-        for act in [finish, optimizer.step] if waits else [optimizer.step, finish]:
-            act()
+        if finish_first:
+            overlap.finish()
+            optimizer.step()
+        else:
+            optimizer.step()
+            overlap.finish()
         history.append(nn.utils.parameters_to_vector(model.parameters()).detach())
     return history
 
 
-# %%
-def apart(one, other):
-    return [max(1e-12, float((a - b).abs().max())) for a, b in zip(one, other)]
-
-
-runs = {"waits": World(3).run(train, task, True), "steps first": World(3).run(train, task, False)}
-assert all(torch.equal(a, b) for a, b in zip(runs["waits"][0], runs["waits"][1]))
-gaps = {name: (range(1, 13), apart(ranks[0], ranks[1])) for name, ranks in runs.items()}
-assert gaps["steps first"][1][-1] > 1e-3
+gaps = {}
+runs = {}
+for name, finish_first in {"waits first": True, "steps first": False}.items():
+    runs[name] = World(3).run(train, task, finish_first)
+    differences = []
+    for a, b in zip(runs[name][0], runs[name][1]):
+        differences.append(max(1e-12, float((a - b).abs().max())))
+    gaps[name] = list(range(1, 13)), differences
 study.curves(
     gaps,
     logy=True,
     xlabel="step",
     ylabel="largest difference between rank 0 and rank 1",
-    title="Replicas that should be equal (below 1e-12 is drawn as 1e-12)",
+    title="Replicas that should be equal (0 is drawn as 1e-12)",
 )
 
+# %% tags=["maintainer"]
+assert all(torch.equal(a, b) for a, b in zip(runs["waits first"][0], runs["waits first"][1]))
+assert gaps["steps first"][1][-1] > 1e-3
+
 # %% [markdown]
-# Each rank steps with what lies in the bucket at that moment: its own gradient, or half a sum. There is no error.
-# Only a comparison of the replicas shows it.
+# Each rank steps with what lies in the bucket at that moment: its own gradient, or a half-finished sum. Again nothing complains. Only the comparison of the replicas shows it.
 #
 # ## Break it: hooks in every backward
 #
-# A rank's part comes in four micro-batches. The hooks fire in the first backward already, and send what is not all:
-# the rest is added to a sum that has been averaged. (An average of the losses, for a log, gives the messages time.)
-# So arm the hooks for the last one only. That is what `no_sync()` of lesson 05 is for.
+# Often a rank's share of a batch does not fit into memory and is processed in several [micro-batches](term:micro-batch) whose gradients add up. Now the hooks already fire in the first of these backwards. They send a gradient that is not complete, and the rest is added to a sum that has been averaged. So the hooks must be armed for the last micro-batch only. In the next run they are armed before micro-batch `armed_at` of four. (The all-reduce of the loss stands for anything else that a program sends in between; it gives the buckets time to travel.)
 
 
 # %%
 def accumulate(comm, task, armed_at):
-    model, *parts = (
-        mlp([64, 32, 16, 10], dtype=torch.float64),
-        *next(iter(Sampler(len(task.x), 60, comm))).chunk(4),
-    )
-    buckets = fill(model.parameters(), 1000)
-    buffers = [flat(b) for b in buckets]
-    for i, part in enumerate(parts):
+    model = mlp([64, 32, 16, 10], dtype=torch.float64)
+    mine = next(iter(Sampler(len(task.x), 60, comm)))
+    overlap = Overlap(comm, fill(model.parameters(), 1000))
+    for i, part in enumerate(mine.chunk(4)):
         if i == armed_at:
-            finish = overlapped(comm, buckets, buffers)
+            overlap.arm()
         loss = cross_entropy(model(task.x[part]), task.y[part]) / 4
         loss.backward()
         all_reduce_(comm, loss.detach(), op="mean")
-    finish()
+    overlap.finish()
     return torch.cat([p.grad.view(-1) for p in model.parameters()])
 
 
-# %%
-whole, rows = torch.cat([g.view(-1) for g in serial.values()]), []
+right = torch.cat([gradient.view(-1) for gradient in serial.values()])
+rows = []
 for name, armed_at in {"in every backward": 0, "in the last two": 2, "in the last": 3}.items():
     found = World(3).run(accumulate, task, armed_at)
-    error = max(off(g, whole) for g in found)
-    equal = all(torch.equal(g, found[0]) for g in found)
+    error = max(relative_error(gradient, right) for gradient in found)
+    equal = all(torch.equal(gradient, found[0]) for gradient in found)
     rows.append(
         (name, "below 1e-12" if error < 1e-12 else f"{error:.0%}", "yes" if equal else "no")
     )
-assert [row[2] for row in rows] == ["no", "no", "yes"] and rows[2][1] == "below 1e-12"
 study.table(rows, ["hooks fire", "gradients are off by", "replicas equal"])
 
-# %% [markdown]
-# Two more cases, in a sentence each. A parameter that no sample reaches never calls its hook, so its bucket is never
-# complete: `finish` must start what is left, or all wait forever. A **tied** parameter, in two layers, calls it once,
-# when both parts of its gradient are in. The library's version has both right:
-
-# %%
-from minidist.parallel.data import DataParallel
-
-
-class Odd(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.unused = (
-            nn.Linear(4, 4, dtype=torch.float64) for _ in range(3)
-        )
-        self.second.weight = self.first.weight  # tied
-
-    def forward(self, x):
-        return self.second(self.first(x).tanh()).square().sum()
-
-
-def odd(comm):
-    model = DataParallel(Odd(), comm, bucket_bytes=64)
-    model(torch.ones(2, 4, dtype=torch.float64) * (comm.rank + 1)).backward()
-    return [(name, p.grad) for name, p in model.module.named_parameters()]
-
-
-per_rank = World(3).run(odd)
-assert all(torch.equal(g, other) for (_, g), (_, other) in zip(per_rank[0][:3], per_rank[2][:3]))
-assert [name for name, g in per_rank[1] if g is None] == ["unused.weight", "unused.bias"]
+# %% tags=["maintainer"]
+assert [row[2] for row in rows] == ["no", "no", "yes"] and rows[2][1] == "below 1e-12"
 
 # %% [markdown]
-# ## Batch norm: not a sum over samples
+# This is what `no_sync()` is for in PyTorch's DDP and in our `DataParallel`: a backward inside it only adds up. [What needs the whole batch](lesson:whole_batch) has the rest of the story.
 #
-# So far each sample had a loss of its own, and gradients were averaged. **Batch norm** mixes the samples: it divides by
-# the standard deviation *of the batch*. Split the batch, and each rank divides by another one.
-# Six numbers on three ranks, 1 to 6. Their variance is 35/12 = 2.92. What does each rank see?
-
-# %%
-parts = [torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]), torch.tensor([[5.0], [6.0]])]
-
-
-def own_variance(comm, parts):
-    return parts[comm.rank].var(0, correction=0).item()
-
-
-def mean_of_variances(comm, parts):
-    return all_reduce_(comm, parts[comm.rank].var(0, correction=0), op="mean").item()
-
-
-def of_squares(comm, parts):
-    x = parts[comm.rank]
-    total, squares, count = all_reduce_(
-        comm, torch.stack([x.sum(0), (x * x).sum(0), torch.full_like(x[0], len(x))])
-    )
-    return (squares / count - (total / count) ** 2).item()
-
-
-ways = {
-    "rank 0's own": own_variance,
-    "mean of the variances": mean_of_variances,
-    "E[x²] − E[x]²": of_squares,
-}
-study.bars(
-    {name: World(3).run(way, parts)[0] for name, way in ways.items()},
-    target=35 / 12,
-    note="variance of all six",
-    title="Variance of 1 … 6, in parts of two",
-)
-
-# %% [markdown]
-# The mean of the variances misses what lies *between* the ranks. The third way is right.
-# Is it? Add 10,000 to all six numbers. The variance stays. Guess what float32 makes of it.
+# Two special cases deserve a sentence each, because both have hung real runs. A parameter that *no sample reaches*, an unused layer for instance, never calls its hook, so its bucket is never full; `finish` must start what is left, or all ranks wait forever. And a parameter that is *shared by two layers* calls its hook only once, when both parts of its gradient are in.
 #
-# So merge what each rank has centered: its mean, its sum of squares around that mean, and its count.
-# Squares around the common mean are those around one's own, plus the count times the distance of the means, squared.
-
-
-# %%
-def statistics(comm, x):
-    """Mean and variance (C,) of all ranks' samples, and their number. x: (B, C), B may differ."""
-    mean = x.mean(0)
-    mine = torch.stack([mean, (x - mean).square().sum(0), torch.full_like(mean, len(x))])
-    means, squares, counts = all_gather(comm, mine[None]).unbind(1)  # each (n, C)
-    count = counts.sum(0)
-    mean = (counts * means).sum(0) / count
-    return mean, (squares + counts * (means - mean).square()).sum(0) / count, count
-
-
-def merged(comm, parts):
-    return statistics(comm, parts[comm.rank])[1].item()
-
-
-# %%
-far, uneven = [x + 10_000 for x in parts], [torch.cat(parts[:2]), parts[2][:1], parts[2][1:]]
-ways["merged"] = merged
-rows = [
-    (name, *(f"{World(3).run(way, data)[0]:.3f}" for data in (parts, uneven, far)))
-    for name, way in ways.items()
-]
-assert abs(World(3).run(merged, far)[0] - 35 / 12) < 1e-3
-study.table(
-    [*rows, ("right", *["2.917"] * 3)],
-    ["", "1 … 6", "parts of 4, 1 and 1", "all + 10,000"],
-    title="Four variances, in float32",
-)
-
-# %% [markdown]
-# $E[x^2] - E[x]^2$ subtracts two numbers of 10⁸, of which float32 knows the first seven digits.
+# **When not to overlap.** The all-reduce competes with the backward for the GPU's memory bandwidth and some of its processors, so the computation becomes a little slower while a bucket travels. If the network is so slow that communication takes longer than the whole backward, overlap can hide only as much as the backward lasts, and you have to send less ([Send less](lesson:compress)) or less often ([Send seldom](lesson:local_sgd)).
 #
-# ## Backward
+# ## The library's file
 #
-# Every output depends on every input, through mean and variance, across ranks too. With m samples in all,
-# $\sigma = \sqrt{\mathrm{var}+10^{-5}}$, $\hat x = (x-\mathrm{mean})/\sigma$, and dy from the layers above
-# (Ioffe and Szegedy derive it):
-#
-# $$dx = \frac{1}{\sigma}\left(dy - \frac{1}{m}\sum dy - \hat x\,\frac{1}{m}\sum dy\,\hat x\right)$$
-#
-# The sums run over all ranks' samples: one more all-reduce. Forget it, and see.
-
-
-# %%
-class Synchronized(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, comm, exchanged):
-        mean, var, ctx.count = statistics(comm, x)
-        scale = (var + 1e-5).rsqrt()
-        normal = (x - mean) * scale
-        ctx.save_for_backward(normal, scale)
-        ctx.comm, ctx.exchanged = comm, exchanged
-        return normal
-
-    @staticmethod
-    def backward(ctx, dy):
-        normal, scale = ctx.saved_tensors
-        sums, count = torch.stack([dy.sum(0), (dy * normal).sum(0)]), ctx.count
-        sums, count = (all_reduce_(ctx.comm, sums), count) if ctx.exchanged else (sums, len(dy))
-        return scale * (dy - sums[0] / count - normal * sums[1] / count), None, None
-
-
-# %%
-draw = partial(torch.randn, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-X, DY = draw(12, 4), draw(12, 4)
-ranks_of = [slice(0, 5), slice(5, 11), slice(11, 12)]  # uneven: 5, 6 and 1 samples
-
-
-def forward_backward(comm, X, DY, exchanged):
-    x = X[ranks_of[comm.rank] if comm.size > 1 else slice(None)].clone().requires_grad_()
-    y = Synchronized.apply(x, comm, exchanged)
-    y.backward(DY[ranks_of[comm.rank] if comm.size > 1 else slice(None)])
-    return torch.stack([y.detach(), x.grad])
-
-
-x = X.clone().requires_grad_()
-y = nn.functional.batch_norm(x, None, None, training=True)  # the oracle: PyTorch, on one rank
-y.backward(DY)
-y = y.detach()
-both, no = (
-    torch.cat(World(3).run(forward_backward, X, DY, exchanged), 1) for exchanged in (True, False)
-)
-assert off(both[0], y) < 1e-12 and off(both[1], x.grad) < 1e-12 and off(no[0], y) < 1e-12
-errors = {
-    "outputs": 0,
-    "gradients, exchanged": 0,
-    "gradients, not exchanged": round(100 * off(no[1], x.grad), 1),
-}
-study.bars(errors, unit="%", title="Parts of 5, 6 and 1 samples: how far from PyTorch on one rank?")
-
-# %% [markdown]
-# Outputs and gradients agree to 1e-12. Without the exchange the forward is right, the loss is right, and the gradient
-# is not: the worst kind of bug.
-#
-# ## Does it matter?
-#
-# 4 ranks, 2 samples each: a batch of 8. A batch norm of two samples knows little more than which is larger.
-# Forty steps with `nn.BatchNorm1d`, forty with the library's `SyncBatchNorm`, each from three seeds.
-
-# %%
-from minidist.parallel.batchnorm import SyncBatchNorm
-
-
-def digits_net(comm, task, seed, sync, batch=8, steps=40):
-    torch.manual_seed(seed)
-    net = nn.Sequential(
-        nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)
-    ).double()
-    model = DataParallel(SyncBatchNorm.convert(net, comm) if sync else net, comm)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for mine, _ in zip(Sampler(len(task.x), batch, comm, seed), range(steps)):
-        optimizer.zero_grad()
-        cross_entropy(model(task.x[mine]), task.y[mine]).backward()
-        optimizer.step()
-    model.eval()
-    return float((model(task.test_x).argmax(1) == task.test_y).double().mean())
-
-
-# %%
-found = {
-    word: [World(4).run(digits_net, task, seed, sync)[0] for seed in range(3)]
-    for word, sync in {"each rank its own": False, "synchronized": True}.items()
-}
-assert max(found["each rank its own"]) < min(found["synchronized"])
-serial_net = [World(1).run(digits_net, task, seed, False)[0] for seed in range(3)]
-assert all(abs(a - b) < 0.01 for a, b in zip(serial_net, found["synchronized"]))
-rows = [
-    (name, *(f"{a:.1f}" for a in some))
-    for name, some in (found | {"1 rank, batch of 8": serial_net}).items()
-]
-study.table(
-    rows,
-    ["batch norm", *(f"seed {s}" for s in range(3))],
-    title="Accuracy on the test set, 2 samples a rank",
-)
-
-# %% [markdown]
-# The worst synchronized run beats the best of the others, and each is that of one rank with the whole batch.
-# With large parts the difference is small: 32 samples know their variance (Goyal et al.). Detection and segmentation,
-# where an image fills a GPU, need it (Peng et al.).
-#
-# `SyncBatchNorm.convert` replaces the batch norms of a model. Running statistics come from the whole batch, too, so
-# they are equal on all ranks. PyTorch has the same, for GPUs only. Uneven parts: a `DataParallel` has `model.weight`,
-# this rank's number of samples, for lesson 05's weighted average. It scales gradients after backward, too late here,
-# for batch norm's backward has mixed those of all ranks. Divide each rank's *summed* loss by B/n instead (B samples on
-# n ranks), and leave the weight None.
-#
-# ## The library's version
-#
-# `Bucket.put` makes a gradient a view of its bucket, scaled. The hook calls `ready`; `finish` runs when backward ends.
+# [minidist/parallel/reducer.py](file:minidist/parallel/reducer.py) has the machinery of this lesson. `Bucket.put` makes a gradient a view of its bucket; the pass over memory that scales it by 1/*n* also moves it, so nothing is copied for the sake of the bucket.
 
 # %%
 from minidist.parallel.reducer import Bucket, Reducer
 
-display(study.source(Bucket.put), study.source(Reducer.ready))
+study.source(Bucket.put)
+
+# %% [markdown]
+# The hook calls `ready`, in which you will recognize the `while`:
+
+# %%
+study.source(Reducer.ready)
+
+# %% [markdown]
+# And at the end of the backward `finish` starts the rest and waits. It also carries flags that say on how many ranks a parameter has a gradient at all, and after the first backward it lays the buckets out anew, in the order in which rank 0's hooks actually fired.
+
+# %%
 study.source(Reducer.finish)
 
 # %% [markdown]
-# `ready` has our `while`. `finish` starts the rest, and waits, as ours does. What it adds: dtypes, weights for uneven
-# parts, flags in each bucket (on how many ranks is there a gradient at all?), and a second look at the order:
-# after the first backward it lays out the buckets as rank 0's hooks fired.
+# ## In real processes
 #
-# ## On processes
-#
-# The same training with real processes and real lanes, which are threads. Equal bit for bit among themselves, and the
-# serial run to rounding.
+# We run the same `train` with real lanes, which are threads. The replicas are equal bit for bit, and equal to the serial run to rounding.
 
 # %%
-real, one = launch(train, 3, task, True), World(1).run(train, task, True)[0]
-assert all(torch.equal(history[-1], real[0][-1]) for history in real)
-assert all(off(a, b) < 1e-12 for a, b in zip(real[0], one))
-rows = [(f"rank {r}", real.trace.messages(r), real.trace.bytes_sent(r)) for r in range(3)]
+from minidist.comm import launch
+
+real = launch(train, 3, task, True)
+rows = [
+    (f"rank {rank}", real.trace.messages(rank), real.trace.bytes_sent(rank)) for rank in range(3)
+]
 study.table(
     rows, ["", "messages sent", "bytes sent"], title="Twelve steps on three processes, overlapped"
 )
 
+# %% tags=["maintainer"]
+one = World(1).run(train, task, True)[0]
+assert all(torch.equal(history[-1], real[0][-1]) for history in real)
+assert all(relative_error(a, b) < 1e-12 for a, b in zip(real[0], one))
+
 # %% [markdown]
-# The script of lesson 05 uses `DataParallel`, so it has buckets and overlap already:
+# The script of the last lesson uses the library's `DataParallel`, so it has buckets and overlap already. It is [examples/train_digits.py](file:examples/train_digits.py):
 #
 # ```
 # torchrun --nproc-per-node 4 examples/train_digits.py
@@ -811,19 +655,14 @@ study.table(
 #
 # ## Takeaways
 #
-# - P gradients in b buckets: 2(n−1)(P − b) latencies less, not a byte less.
-# - Fill buckets from the last layer. Let gradients be views of them: nothing is copied.
-# - The last gradient of a bucket starts it, beside backward. A step is at least the computation and the last bucket.
-# - All ranks start the buckets in one order, whatever order their hooks fire in. Wait before the step.
-#   Arm the hooks for the last micro-batch.
-# - The best size follows from α, β and the times of backward. Calculate it.
-# - Batch norm needs the statistics of the whole batch, forward *and* backward. Merge centered sums.
+# - *P* gradients in *b* buckets save $2(n-1)(P-b)$ latencies, and not a byte.
+# - Fill buckets from the last layer. Let gradients be views of them, and nothing is copied.
+# - The last gradient of a bucket starts its all-reduce, while the backward goes on. A step takes at least its computation and the last bucket.
+# - All ranks start the buckets in the same order, whatever order their hooks fire in. Wait before the optimizer's step. Arm the hooks for the last micro-batch only.
+# - The best size follows from α, β and the times of the backward. Calculate it.
 #
-# ## Papers
+# ## Further reading
 #
-# - S. Li et al. *PyTorch distributed: experiences on accelerating data parallel training.* VLDB, 2020.
-#   Sections 3.2 and 4.2: hooks, buckets, order, overlap; section 5 measures the best size.
-# - S. Ioffe, C. Szegedy. *Batch normalization.* ICML, 2015. Section 3 has the backward.
-# - C. Peng et al. *MegDet: a large mini-batch object detector.* CVPR, 2018. Batch norm across GPUs, and why.
-# - P. Goyal et al. *Accurate, large minibatch SGD: training ImageNet in 1 hour.* arXiv 1706.02677, 2017.
-#   Gradients are sent as soon as they are there; batch norm stays local, on 32 images a GPU, by choice.
+# - paper:li2020 Sections 3.2 and 4.2: hooks, buckets, order, overlap; section 5 measures the best size.
+# - paper:goyal2017 Gradients are sent as soon as they are ready.
+# - paper:sergeev2018 Horovod's name for a bucket is tensor fusion.

@@ -800,11 +800,11 @@ study.bars(
 # - Reversible blocks keep nothing; what comes back is rounded.
 # - Lower the peak, or nothing. Free memory in pieces is not memory.
 #
-# ## Papers
+# ## Further reading
 #
-# - T. Chen et al. *Training deep nets with sublinear memory cost.* 2016. Sections 3 and 4.
-# - V. Korthikanti et al. *Reducing activation recomputation in large transformer models.* 2022. Table 2, section 5.
-# - A. Gomez et al. *The reversible residual network.* NeurIPS, 2017.
-# - P. Jain et al. *Checkmate.* MLSys, 2020. Plans for graphs that are no chains.
-# - P. Goyal et al. *Accurate, large minibatch SGD.* 2017. The linear rule; sections 2.1 and 3.
-# - S. Ioffe, C. Szegedy. *Batch normalization.* ICML, 2015.
+# - paper:chen2016 Sections 3 and 4.
+# - paper:korthikanti2023 Table 2, section 5.
+# - paper:gomez2017
+# - paper:jain2020 Plans for graphs that are no chains.
+# - paper:goyal2017 The linear rule; sections 2.1 and 3.
+# - paper:ioffe2015

@@ -694,11 +694,11 @@ print(
 # - An optimizer over a flat buffer is one launch and 7N numbers: by the roofline 1.05 ms for GPT-2, not 9.04.
 # - Compilers group what stands between two products, within one graph. CUDA graphs save launches alone.
 #
-# ## Papers
+# ## Further reading
 #
-# - S. Williams, A. Waterman, D. Patterson. *Roofline.* Communications of the ACM, 2009.
-# - M. Milakov, N. Gimelshein. *Online normalizer calculation for softmax.* arXiv 1805.02867, 2018.
-# - T. Dao et al. *FlashAttention.* NeurIPS, 2022. Algorithms 1 and 4, theorem 2.
-# - J. Ansel et al. *PyTorch 2.* ASPLOS, 2024. `torch.compile`.
-# - Z. Jia, M. Zaharia, A. Aiken. *Beyond data and model parallelism* (FlexFlow). MLSys, 2019. N. Shazeer et al.
-#   *Mesh-TensorFlow.* NeurIPS, 2018.
+# - paper:williams2009
+# - paper:milakov2018
+# - paper:dao2022 Algorithms 1 and 4, theorem 2.
+# - paper:ansel2024 `torch.compile`.
+# - paper:jia2019 FlexFlow.
+# - paper:shazeer2018

@@ -824,9 +824,8 @@ study.curves(
 # - Offload: states and step on the host, each rank's shard on its own. Give it large batches. Delayed, it is one update
 #   late.
 #
-# ## Papers
+# ## Further reading
 #
-# - S. Rajbhandari et al. *ZeRO: memory optimizations toward training trillion parameter models.* SC, 2020.
-#   Sections 5 and 7.
-# - J. Ren et al. *ZeRO-Offload: democratizing billion-scale model training.* USENIX ATC, 2021. Sections 3 to 6.
-# - Y. Zhao et al. *PyTorch FSDP: experiences on scaling fully sharded data parallel.* VLDB, 2023. Sections 3, 4.
+# - paper:rajbhandari2020 Sections 5 and 7.
+# - paper:ren2021 Sections 3 to 6.
+# - paper:zhao2023 Sections 3, 4.

@@ -713,11 +713,8 @@ study.table(
 # - Sequence parallel: the same bytes, norms and dropout divided by n. Gather again, and all activations are.
 # - $8\frac{n-1}{n}\,B\,T\,H$ numbers a rank and layer. They cannot hide. Stay in the node.
 #
-# ## Papers
+# ## Further reading
 #
-# - M. Shoeybi et al. *Megatron-LM: training multi-billion parameter language models using model parallelism.*
-#   arXiv 1909.08053, 2019. Section 3: columns, rows, f and g.
-# - V. Korthikanti et al. *Reducing activation recomputation in large transformer models.* MLSys, 2023
-#   (arXiv 2205.05198). Section 4.2: sequence parallelism, and the extra all-gather.
-# - D. Narayanan et al. *Efficient large-scale language model training on GPU clusters using Megatron-LM.* SC, 2021.
-#   Section 3: tensor parallelism up to the size of a node, pipelines between nodes.
+# - paper:shoeybi2019 Section 3: columns, rows, f and g.
+# - paper:korthikanti2023 Section 4.2: sequence parallelism, and the extra all-gather.
+# - paper:narayanan2021 Section 3: tensor parallelism up to the size of a node, pipelines between nodes.

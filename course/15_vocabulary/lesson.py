@@ -656,9 +656,8 @@ study.table(rows, ["", "messages sent", "bytes sent"], title="40 steps on three 
 # - It saves (n−1)/n of the matrix, its gradients, its optimizer states, and of the logits. Not for small vocabularies,
 #   and not across nodes if it can be inside one.
 #
-# ## Papers
+# ## Further reading
 #
-# - M. Shoeybi et al. *Megatron-LM: training multi-billion parameter language models using model parallelism.*
-#   arXiv 1909.08053, 2019. Section 3: the embedding, and the cross-entropy fused with the projection.
-# - M. Milakov and N. Gimelshein. *Online normalizer calculation for softmax.* arXiv 1805.02867, 2018. The merging.
-# - O. Press and L. Wolf. *Using the output embedding to improve language models.* EACL, 2017. Why the ends are tied.
+# - paper:shoeybi2019 Section 3: the embedding, and the cross-entropy fused with the projection.
+# - paper:milakov2018 The merging.
+# - paper:press2017 Why the ends are tied.

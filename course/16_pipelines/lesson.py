@@ -646,11 +646,9 @@ study.bars(times, target=4, note="four GPUs", title="Times as fast as one GPU, 8
 # - The gradient is the serial one, bit for bit. If yours is not, it is a bug.
 # - Balance stages by time. Use pipelines for what does not fit, with many micro-batches that are not small.
 #
-# ## Papers
+# ## Further reading
 #
-# - Y. Huang et al. *GPipe: efficient training of giant neural networks using pipeline parallelism.* NeurIPS, 2019.
-# - D. Narayanan et al. *PipeDream: generalized pipeline parallelism for DNN training.* SOSP, 2019. Partition by time,
-#   1F1B; lesson 18.
-# - D. Narayanan et al. *Efficient large-scale language model training on GPU clusters using Megatron-LM.* SC, 2021.
-#   1F1B with a flush, and interleaved.
-# - P. Qi et al. *Zero bubble pipeline parallelism.* ICLR, 2024.
+# - paper:huang2019
+# - paper:narayanan2019 Partition by time, 1F1B; [lesson 18](lesson:pipedream).
+# - paper:narayanan2021 1F1B with a flush, and interleaved.
+# - paper:qi2024

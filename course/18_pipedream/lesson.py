@@ -655,9 +655,8 @@ study.bars({"your guess": guess} | copies, title="The model's weights, how many 
 # - No stashing is a gradient of no function. A small rate hides it. Test with the weights, not with the loss.
 # - Late gradients are not the serial ones. With enough micro-batches, flush.
 #
-# ## Papers
+# ## Further reading
 #
-# - D. Narayanan et al. *PipeDream: generalized pipeline parallelism for DNN training.* SOSP, 2019. Section 3.3.
-# - D. Narayanan et al. *Memory-efficient pipeline-parallel DNN training.* ICML, 2021. PipeDream-2BW.
-# - D. Narayanan et al. *Efficient large-scale language model training on GPU clusters using Megatron-LM.* SC, 2021. Why
-#   they flush.
+# - paper:narayanan2019 Section 3.3.
+# - paper:narayanan2021a PipeDream-2BW.
+# - paper:narayanan2021 Why they flush.

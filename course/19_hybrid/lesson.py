@@ -676,10 +676,9 @@ study.table(
 #   model.
 # - At 13 B on 64 H100, data and ZeRO alone are fastest; at 65 B tensor parallelism wins 11 %.
 #
-# ## Papers
+# ## Further reading
 #
-# - D. Narayanan et al. *Efficient large-scale language model training on GPU clusters using Megatron-LM.* SC, 2021.
-#   Sections 2 and 3.
-# - T. Le Scao et al. *BLOOM: a 176B-parameter open-access multilingual language model.* 2022. Section 3.4.
-# - S. Smith et al. *Using DeepSpeed and Megatron to train Megatron-Turing NLG 530B.* 2022. Section 2.
-# - S. Rajbhandari et al. *ZeRO: memory optimizations toward training trillion parameter models.* SC, 2020.
+# - paper:narayanan2021 Sections 2 and 3.
+# - paper:lescao2022 Section 3.4.
+# - paper:smith2022 Section 2.
+# - paper:rajbhandari2020

@@ -755,12 +755,12 @@ study.curves(
 #   begins long and shortens H as the loss falls.
 # - Count bytes, and look at the loss. Either alone says nothing.
 #
-# ## Papers
+# ## Further reading
 #
-# - Y. Lin et al. *Deep gradient compression.* ICLR, 2018. Section 3, Algorithms 4 and 5.
-# - T. Vogels et al. *PowerSGD.* NeurIPS, 2019. Algorithms 1 and 2.
-# - S. P. Karimireddy et al. *Error feedback fixes SignSGD.* ICML, 2019.
-# - S. Stich. *Local SGD converges fast and communicates little.* ICLR, 2019.
-# - T. Lin et al. *Don't use large mini-batches, use local SGD.* ICLR, 2020. Post-local SGD.
-# - J. Wang, G. Joshi. *Adaptive communication strategies…* SysML, 2019. AdaComm, section 4.
-# - J. Wang et al. *SlowMo.* ICLR, 2020.
+# - paper:lin2018 Section 3, Algorithms 4 and 5.
+# - paper:vogels2019 Algorithms 1 and 2.
+# - paper:karimireddy2019
+# - paper:stich2019
+# - paper:lin2020 Post-local SGD.
+# - paper:wang2019 AdaComm, section 4.
+# - paper:wang2020

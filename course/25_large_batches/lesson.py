@@ -643,11 +643,11 @@ study.table(rows, ["batch, four times", "fewer steps, times", "more samples, tim
 # - GPTs: AdamW (0.9, 0.95), decay 0.1, one norm over all ranks clipped to 1.0, short warm-up, cosine to a tenth.
 # - One seed proves nothing: without warm-up, two of five looked well.
 #
-# ## Papers
+# ## Further reading
 #
-# - S. McCandlish et al. *An empirical model of large-batch training.* 2018. Section 2, appendix A.
-# - P. Goyal et al. *Accurate, large minibatch SGD: training ImageNet in 1 hour.* 2017. Section 2.
-# - A. Krizhevsky. *One weird trick for parallelizing convolutional neural networks.* 2014. Section 5.
-# - Y. You, I. Gitman, B. Ginsburg. *Large batch training of convolutional networks.* 2017. Algorithm 1.
-# - Y. You et al. *Large batch optimization for deep learning: training BERT in 76 minutes.* ICLR, 2020. Algorithm 2.
-# - T. Brown et al. *Language models are few-shot learners.* 2020. Appendix B.
+# - paper:mccandlish2018 Section 2, appendix A.
+# - paper:goyal2017 Section 2.
+# - paper:krizhevsky2014 Section 5.
+# - paper:you2017 Algorithm 1.
+# - paper:you2020 Algorithm 2.
+# - paper:brown2020 Appendix B.

@@ -966,8 +966,14 @@ print(", ".join(sorted(path.name for path in (HERE / "dcp").iterdir())))
 # - Pieces of whole tensors, by name: then any grid reads what any grid wrote.
 # - A plan is memory, time, money and the reasons; hold it against runs that took place.
 #
-# **Papers:** Young 1974, *A first order approximation to the optimum checkpoint interval*; Daly 2006, *A higher order
-# estimate…*; Pillai et al. 2014, *All file systems are not created equal*; Eisenman et al. 2022, *Check-N-Run*; Wan et
-# al. 2024, *ByteCheckpoint*; Zhang et al. 2022, *OPT*, section 2.5; Narayanan et al. 2021, *Efficient large-scale
-# language model training*; Korthikanti et al. 2022, *Reducing activation recomputation*; Chowdhery et al. 2022,
-# *PaLM*, appendix B.
+# ## Further reading
+#
+# - paper:young1974
+# - paper:daly2006
+# - paper:pillai2014
+# - paper:eisenman2022
+# - paper:wan2024
+# - paper:zhang2022 Section 2.5.
+# - paper:narayanan2021
+# - paper:korthikanti2023
+# - paper:chowdhery2023 Appendix B.

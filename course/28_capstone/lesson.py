@@ -645,9 +645,9 @@ study.table(
 # - A wrong collective need not make an error. Replicas drift, losses fall. Compare replicas bit for bit.
 # - Done must mean done.
 #
-# ## Papers
+# ## Further reading
 #
-# - S. Li et al. *PyTorch Distributed: experiences on accelerating data parallel training.* VLDB, 2020. Section 3.
-# - Y. Zhao et al. *PyTorch FSDP: experiences on scaling fully sharded data parallel.* VLDB, 2023. Section 3.
-# - S. Rajbhandari et al. *ZeRO: memory optimizations toward training trillion parameter models.* SC, 2020. Section 7.
-# - P. Patarasuk, X. Yuan. *Bandwidth optimal all-reduce algorithms for clusters of workstations.* JPDC, 2009.
+# - paper:li2020 Section 3.
+# - paper:zhao2023 Section 3.
+# - paper:rajbhandari2020 Section 7.
+# - paper:patarasuk2009

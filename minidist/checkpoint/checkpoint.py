@@ -38,6 +38,7 @@ from torch.optim import Optimizer
 from ..arguments import instance, whole
 from ..collectives import all_gather_json
 from ..comm.base import Comm, Work
+from ..parallel.experts import ExpertShardedOptimizer
 from ..parallel.zero import ShardedOptimizer, options
 from . import files
 from .files import Refused
@@ -131,6 +132,7 @@ def read_state(
 
 Rename = Callable[[str], str]
 OPTIONS = "optimizer.options"
+SHARDED = ShardedOptimizer | ExpertShardedOptimizer
 
 
 def pieces(
@@ -204,7 +206,7 @@ def _placed(optimizer: Optimizer, where: dict[Tensor, Place]) -> list[tuple[Tens
 
 def _state_dict(optimizer: Optimizer) -> dict[str, Any]:
     """What this rank has of it, without messages."""
-    if isinstance(optimizer, ShardedOptimizer):
+    if isinstance(optimizer, SHARDED):
         state = optimizer.own_state_dict()
         del state["owner"]  # a checkpoint loads on any number of ranks
         return state
@@ -224,11 +226,9 @@ def _whole_state(
     state["param_groups"] = [
         own_group | group for own_group, group in zip(own_groups, groups, strict=True)
     ]
-    sharded = optimizer if isinstance(optimizer, ShardedOptimizer) else None
     for i, (p, place) in enumerate(params):
         name = f"optimizer/{place.name}"
-        # one without an owner may be thawed
-        here = sharded is None or sharded.owner(p) in (None, sharded.comm.rank)
+        here = not isinstance(optimizer, SHARDED) or optimizer.steps(p)
         if here and name in saved.tensors:
             for what, value in read_state(saved, name, place, p).items():
                 state.setdefault(what, {})[i] = value

@@ -1,17 +1,18 @@
 """Weights in Hugging Face's layout, as `transformers` reads and writes them: GPT-2 and LLaMA, to and from any grid.
 
-A folder has `config.json`, which says the model, and its tensors in one safetensors file, or in several with an index:
+A folder has `config.json`, which describes the model, and its tensors in one safetensors file, or in several with an
+index:
 
     config.json    model-00001-of-00002.safetensors    model-00002-of-00002.safetensors    model.safetensors.index.json
 
-The numbers are ours; their names are others, and so is the order of rows:
+The numbers are the same as ours; the names differ, and so does the order of rows:
 
     ours                theirs
     attention.qkv       GPT-2    c_attn: all queries, all keys, all values. Ours has a head's q, k and v together, so
-                                 that a cut through the rows is whole heads
+                                 that a cut between rows leaves heads whole
                                      q₀ q₁ k₀ k₁ v₀ v₁   ⇄   q₀ k₀ v₀ │ q₁ k₁ v₁
-                        LLaMA    q_proj, k_proj, v_proj, so cut. Rotary positions turn numbers i and i + D/2 of a head
-                                 there, 2i and 2i + 1 here
+                        LLaMA    q_proj, k_proj, v_proj, which ours joins likewise. Rotary positions turn
+                                 numbers i and i + D/2 of a head there, 2i and 2i + 1 here
                                      0 1 2 3 4 5 6 7     ⇄   0 4 1 5 2 6 3 7                 (D = 8)
     mlp.fc              LLaMA    gate_proj, up_proj. Ours has a feature's gate and value side by side
     every matrix        GPT-2    transposed within layers: its Conv1D computes x·W, a linear layer x·Wᵀ
@@ -26,7 +27,8 @@ rows[i] of ours.
 
 Invariant: logits are those of `transformers`, to rounding, both ways.
 Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; Touvron et al. 2023, "LLaMA", section
-2.2; Su et al. 2021, "RoFormer", section 3.4.2 (a turn by elements); the models gpt2 and llama of `transformers` 5.24.
+2.2; Su et al. 2021, "RoFormer", section 3.4.2 (the rotation, element by element); the models gpt2 and llama of
+`transformers` 5.24.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ INDEX = ONE_FILE + ".index.json"
 # ------------------------------------------------------------
 # Which model it is: config.json, and the options of `models.gpt`.
 #
-# What a config says and ours has no option for must be as ours is: nothing is left out silently.
+# A setting for which ours has no option must be as it is in ours: nothing is left out silently.
 
 SAME: dict[str, dict[str, Any]] = {
     "gpt2": {
@@ -82,7 +84,7 @@ FIXED: dict[str, Options] = {
 
 
 def options(config: Mapping[str, Any]) -> Options:
-    """The options of `models.gpt` for the model of a config.json. Raises Refused for one that ours cannot be."""
+    """The options of `models.gpt` for the model of a config.json. Raises Refused for one that ours cannot represent."""
     kind = config.get("model_type")
     if kind not in SAME:
         raise Refused(f"model_type is one of {', '.join(SAME)}, not {kind!r}")
@@ -259,7 +261,7 @@ IN_LAYER = {
 
 
 def qkv_rows(groups: int, queries: int, size: int, rotary: bool) -> list[Tensor]:
-    """Where all queries lie in the rows of ours, all keys, all values."""
+    """Where all queries, all keys and all values lie in our rows."""
     rows = torch.arange(groups * (queries + 2) * size).view(groups, queries + 2, size)
     turned = rows
     if rotary:  # the first of all pairs, then the second of all
@@ -307,7 +309,7 @@ class Pretrained(Saved):
         load(saved, engine.module, rename=engine.rename)
 
     options: of `models.gpt`, from config.json.  config: what that says. Values are rounded to the dtype of the
-    parameter that they go to. Raises Refused for a folder that cannot be read, that has another model than GPT-2 or
+    parameter that they go to. Raises Refused for a folder that cannot be read, has a model other than GPT-2 or
     LLaMA, or lacks a tensor.
     """
 
@@ -359,7 +361,7 @@ class Pretrained(Saved):
         return entries
 
     def _entry(self, name: str) -> tuple[str, files.Entry]:
-        """Some folders have the parts of a GPT-2 without their first word."""
+        """In some folders the names of a GPT-2's tensors lack their first word."""
         for key in (name, name.removeprefix("transformer.")):
             if key in self.entries:
                 return self.entries[key]
@@ -372,7 +374,7 @@ class Pretrained(Saved):
         rows of ours     10 11 12 13 14 15      piece: 12 to 15
         rows of theirs    0  3  1  4  2  5      so 1, 2 and 4 of theirs: boxes 1:3 and 4:5
 
-        Raises ValueError for a tensor that there is not, or is in another shape; then none was filled.
+        Raises ValueError for a tensor that is missing or has another shape; then none has been filled.
         """
         reads = defaultdict(list)  # by file
         for piece in pieces:
@@ -427,9 +429,9 @@ def write(
     """Write the model in `saved`, whose options are these (see `options_of`), into a new folder, for `transformers`.
 
     On all ranks of `comm`, which see the folder: each writes some of the files. shard_bytes: of tensors in one file, at
-    most, unless it has one tensor alone.  more: what config.json says beside the model, such as its eos_token_id. The
-    dtype is the checkpoint's. Raises ValueError for a folder that is there already, and for a model that is no GPT-2 and
-    no LLaMA; SaveError where a disk fails.
+    most, unless it has only one tensor.  more: what config.json says besides the model, such as its eos_token_id. The
+    dtype is the checkpoint's. Raises ValueError for a folder that is there already, and for a model that is neither a
+    GPT-2 nor a LLaMA; SaveError where a disk fails.
     """
     path = Path(path)
     unfinished = path.with_name(path.name + ".partial")

@@ -1,9 +1,9 @@
-"""What of a machine's surroundings makes a run fail, hang or crawl: looked at before it starts, and said.
+"""Check what in a machine's environment would make a run fail, hang or crawl, before it starts.
 
     python -m minidist.comm --doctor
 
-Each finding says what is, why it matters, and, where something is wrong, what to do. The exit status is 1 if anything
-is. Nothing is changed. Run it on each machine, in the environment in which torchrun will run.
+Each finding says what is the case, why it matters, and, where something is wrong, what to do. The exit status is 1 if
+anything is. Nothing is changed. Run it on each machine, in the environment in which torchrun will run.
 
 Sources: "Environment Variables" of NCCL's user guide; "PYTORCH ProcessGroupNCCL Environment Variables" and
 ProcessGroupNCCL.hpp of PyTorch 2.13; "CUDA Environment Variables" of NVIDIA's programming guide; Megatron-Core's user
@@ -27,7 +27,7 @@ GIB = 2**30
 
 
 class Finding(NamedTuple):
-    """what: is the case.  why: it matters.  do: what to do about it; "" where nothing is wrong."""
+    """what: what is the case.  why: why it matters.  do: what to do about it; "" where nothing is wrong."""
 
     what: str
     why: str
@@ -68,7 +68,7 @@ def gloo_interface(environ: Mapping[str, str], here: dict[str, str]) -> Finding:
         if absent:
             return Finding(what, why, f"unset it, or name one of these, not {', '.join(absent)}")
         if _hosts(environ) > 1 and name == "lo":
-            return Finding(what, why, "unset it: over loopback other hosts are not reached")
+            return Finding(what, why, "unset it: other hosts cannot be reached over loopback")
         return Finding(what, why)
     host = socket.gethostname()
     own = address_of(host)
@@ -87,7 +87,7 @@ def gloo_interface(environ: Mapping[str, str], here: dict[str, str]) -> Finding:
 
 
 def nccl_interface(environ: Mapping[str, str], here: dict[str, str]) -> Finding:
-    """Which interfaces NCCL may take: a list of beginnings, `^` for all others, `=` for whole names."""
+    """Which interfaces NCCL may take: a list of prefixes, `^` for all others, `=` for whole names."""
     why = "NCCL's ranks meet over sockets, and exchange everything over them where there is no InfiniBand"
     asked = environ.get("NCCL_SOCKET_IFNAME")
     if asked is None:
@@ -98,7 +98,7 @@ def nccl_interface(environ: Mapping[str, str], here: dict[str, str]) -> Finding:
     if not taken:
         return Finding(what, why, f"unset it, or name one of {', '.join(here.values()) or 'lo'}")
     if _hosts(environ) > 1 and taken == ["lo"]:
-        return Finding(what, why, "unset it: over loopback other hosts are not reached")
+        return Finding(what, why, "unset it: other hosts cannot be reached over loopback")
     return Finding(what, why)
 
 
@@ -170,7 +170,7 @@ def shared_memory(path: str = "/dev/shm", least: int = GIB) -> Finding:
     disk = shutil.disk_usage(path)
     what = f"{path}: {disk.free / GIB:.2f} of {disk.total / GIB:.2f} GiB are free"
     if disk.free < least:
-        do = f"give it {least / GIB:g} GiB or more; a container of Docker's has 64 MB without --shm-size"
+        do = f"give it {least / GIB:g} GiB or more; a Docker container has 64 MB without --shm-size"
         return Finding(what, why, do)
     return Finding(what, why)
 
@@ -228,7 +228,7 @@ HARMFUL = [
     (
         "TORCH_NCCL_DUMP_ON_TIMEOUT",
         OFF,
-        "after a timeout nothing is written of which call each rank was in",
+        "after a timeout nothing is written about which call each rank was in",
     ),
     ("TORCH_FR_BUFFER_SIZE", OFF, "the flight recorder is off: nobody knows where a run hangs"),
     (

@@ -1,4 +1,4 @@
-"""Where a run hangs that torchrun has started: which ranks wait in which call, and where the others are instead.
+"""Where a run under torchrun hangs: which ranks wait in which call, and where the others are instead.
 
 A World knows all of its ranks, and `launch` asks the processes that it has started. Under torchrun nobody does, and a
 rank that waits in vain knows only itself. So here each rank has a thread that answers, whatever its program waits for:
@@ -7,16 +7,16 @@ rank that waits in vain knows only itself. So here each rank has a thread that a
     rank 1   all_reduce …………………………… "in all_reduce, at train.py:31"  ◀─┤  through the store at which all ranks met
     rank 2   reads a file ………………………… "at train.py:12: batch = load()"  ◀─┘
 
-What calls there were says PyTorch's flight recorder: each process group notes its last 2,000 operations in a ring in
+PyTorch's flight recorder knows what calls there were: each process group notes its last 2,000 operations in a ring in
 memory, with the line of the program, unless TORCH_FR_BUFFER_SIZE (its older name: TORCH_NCCL_TRACE_BUFFER_SIZE) is 0.
-NCCL's watchdog writes it to a file for each rank before it ends a rank that has waited too long, and gloo's can be
-asked for. What it writes is a pickle of plain values; anything else in it is refused here, not run.
+NCCL's watchdog writes it to a file for each rank before it ends a rank that has waited too long, and gloo's record can
+be asked for. A dump is a pickle of plain values; anything else in it is refused here, not run.
 
     python -m minidist.comm --hang runs/one/trace_rank_       # reads runs/one/trace_rank_0, _1, …
 
 Invariant: call number i of a group is the same call on all of its ranks. The first number that some rank is still in
-is where the run hangs; whoever has not come to it, or has made another call there, is the cause.
-Cost: one small request of the store for each rank and interval, which is a twentieth of the timeout, 5 s at most.
+is where the run hangs; whoever has not reached it, or has made another call there, is the cause.
+Cost: one small request to the store for each rank and interval, which is a twentieth of the timeout, 5 s at most.
 Source: "Flight Recorder for Debugging Stuck Jobs", PyTorch tutorials; the format is version 2.10, of PyTorch 2.13.
 """
 
@@ -75,14 +75,14 @@ class Report(NamedTuple):
 
 
 class _Plain(pickle.Unpickler):
-    """Reads numbers, strings, lists and dictionaries: a pickle can name any function, which would be called."""
+    """Reads numbers, strings, lists and dictionaries: a pickle can name any function, and loading calls it."""
 
     def find_class(self, module: str, name: str):
         raise ValueError(f"a flight recorder's dump is plain values, and this one asks for {name}")
 
 
 def unpacked(dump: bytes) -> dict[str, Any]:
-    """A dump. ValueError for what is none."""
+    """Read a dump. Raises ValueError for anything else."""
     try:
         values = _Plain(io.BytesIO(dump)).load()
     except (pickle.UnpicklingError, EOFError, IndexError) as error:
@@ -296,14 +296,14 @@ def _ranks(ranks: list[int]) -> str:
 ASKED = (
     "minidist/hang"  # in the store: how often somebody has asked; with a rank: what it has answered
 )
-_RECENT = 20  # calls that an answer has
+_RECENT = 20  # finished calls in an answer, at most
 
 
 class Watch:
     """Answers for this rank, and asks for others.
 
     store: where all ranks have met.  timeout: seconds that a call may take.  tells: whether a call of the recorder that
-    takes longer is told on standard error; over NCCL nobody else would: the host waits for nothing.
+    takes longer is reported on standard error; over NCCL nobody else would: the host waits for nothing.
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: float, tells: bool):
@@ -311,7 +311,7 @@ class Watch:
         self.size = size
         self.timeout = timeout
         self.interval = min(5.0, max(0.05, timeout / 20))
-        # connections of their own: who waits for a key holds up whoever shares one
+        # connections of their own: whoever waits for a key holds up all who share the connection
         self._store, self._asking = store.clone(), store.clone()  # type: ignore[attr-defined]
         self._tells = tells
         self._waited_at = ""  # where this rank has last waited in vain
@@ -339,7 +339,7 @@ class Watch:
             self._say(self._store, 2**62, Report("its end: its program has returned", [], {}))
 
     def _answer(self, store: dist.Store, number: int) -> None:
-        lines = "torch._inductor" in sys.modules  # else it takes seconds, which nobody waits
+        lines = "torch._inductor" in sys.modules  # otherwise this takes too long
         known = recorded(lines, at=line_of(threading.main_thread()) or self._waited_at)
         calls = [call for call in known.calls if not call.over]
         kept = [call for call in known.calls[-_RECENT:] if call.over]
@@ -352,7 +352,7 @@ class Watch:
 
     def ask(self, ranks: Iterable[int]) -> dict[int, Report]:
         """The answers of those of `ranks` that give one within two intervals and a second; of others what they said last:
-        a rank that has waited in vain says where before it ends."""
+        a rank that has waited in vain says where it is before it ends."""
         store = self._asking
         self._waited_at = line_of(threading.main_thread())
         number = store.add(ASKED, 1)

@@ -10,6 +10,7 @@ OffloadedOptimizer     the step on the CPU, beside the next step of the device (
 tensor_parallel_, ColumnLinear, RowLinear    layers split over ranks (tensor)
 VocabEmbedding, ColumnEmbedding, vocab_cross_entropy    an embedding, and a loss split over the vocabulary (vocab)
 expert_parallel_, ExpertDataParallel    experts shared out over ranks, their gradients averaged apart (experts)
+ExpertShardedOptimizer    ZeRO 1 and 2 of experts and the rest, each over those who hold the same (experts)
 ring_attention, heads_attention, context_parallel_    one sample's tokens split over ranks (context)
 Pipeline, partition    stages that pass micro-batches, by any schedule (pipeline, schedules)
 PipeDream, PipeDream2BW    pipelines that never flush: weights are stashed (pipedream)
@@ -24,7 +25,7 @@ from .batchnorm import SyncBatchNorm
 from .compress import DGC, Half, PowerSGD, Sign
 from .context import context_parallel_, heads_attention, ring_attention
 from .data import DataParallel, Sampler, average_gradients
-from .experts import ExpertDataParallel, expert_parallel_
+from .experts import ExpertDataParallel, ExpertShardedOptimizer, expert_parallel_
 from .local_sgd import AdaComm, LocalSGD
 from .offload import OffloadedOptimizer
 from .pipedream import PipeDream, PipeDream2BW
@@ -41,6 +42,7 @@ __all__ = [
     "ColumnLinear",
     "DataParallel",
     "ExpertDataParallel",
+    "ExpertShardedOptimizer",
     "FullySharded",
     "Half",
     "LocalSGD",

@@ -1,4 +1,4 @@
-"""Context parallelism: the tokens of one sample are split over the ranks, and attention still sees all before each.
+"""Context parallelism: the tokens of one sample are split over the ranks, and each still attends to all before it.
 
 zigzag, contiguous                                    which tokens each rank has: `segments`, `positions`
 own_tokens, all_tokens                                a sample taken apart, and put together
@@ -7,9 +7,10 @@ ring_attention                                        they travel round a ring, 
 heads_attention                                       two all-to-alls: tokens for heads, and back
 context_parallel_                                     the layers of a GPT with one of them
 
-Of a GPT's layers attention alone looks from token to token: all else works on the tokens that are there. With T tokens on
-n ranks everything that a rank keeps is T/n. What is sent, of Q numbers of queries and K of keys and values together that
-a rank has, Q = B·T/n·H and K = 2·B·T/n·H with as many heads of both:
+In a GPT's layers only attention looks from token to token; everything else works on the tokens that a rank has. With T
+tokens on n ranks a rank keeps 1/n of all activations, except of keys and values in the naive way. It has Q numbers of
+queries and K of keys and values together: Q = B·T/n·H, and K = 2·B·T/n·H where both have as many heads. It sends and
+holds:
 
     way                    forward               backward                           holds of keys and values
     gathered               (n−1)·K               (n−1)·K                            n·K
@@ -46,8 +47,9 @@ from .tensor import conjugate, gather_sequence
 #
 # A token looks at those before it, so late tokens are more work. Contiguous, rank r computes r + 1 blocks of (T/n)² pairs
 # of a query and a key, and all wait for the last rank's n. Cut into 2n chunks, of which a rank has an early one and a late
-# one, each rank computes as much: 2n + 1 blocks of (T/2n)². So the slowest does 4n/(2n + 1) times less, nearly half.
-# Source: the zigzag order is that of Zhu 2024, "ring-flash-attention" (github.com/zhuzilin); Brandon et al. 2023,
+# one, every rank has the same work: 2n + 1 blocks of (T/2n)². So the slowest does (2n + 1)/(4n) of what it did, little
+# more than half.
+# Source: the zigzag order is from Zhu 2024, "ring-flash-attention" (github.com/zhuzilin); Brandon et al. 2023,
 # "Striped Attention", deal out single tokens instead.
 
 
@@ -58,7 +60,7 @@ Segment = tuple[int, int]
 def segments(T: int, n: int, order: str) -> list[list[Segment]]:
     """For each of `n` ranks the segments of T tokens that it has, in rising order; where n does not divide T, uneven.
 
-    ValueError for another order than `ORDERS`, and for less than 0 tokens or 1 rank.
+    Raises ValueError for an order that is not in `ORDERS`, and for less than 0 tokens or 1 rank.
     """
     choice(order, "order", ORDERS)
     if order == "contiguous":
@@ -122,7 +124,7 @@ def _checked(
     if tokens != expected:
         raise ValueError(
             f"rank {comm.rank} of {comm.size} has {expected} of {T} tokens in the order {order!r}, "
-            f"not {tokens}; where ranks have different numbers of them, say T"
+            f"not {tokens}; where ranks have different numbers of them, pass T"
         )
     return T
 
@@ -130,8 +132,9 @@ def _checked(
 # ------------------------------------------------------------
 # The naive way: gather the keys and values of all ranks, and let each query see those before it.
 #
-# Exact, and short; but each rank holds all keys and values, so their memory is not divided. LLaMA 3 was trained so, since
-# with few heads of keys and values they are small beside the rest: Dubey et al. 2024, section 3.3.2.
+# It is exact and short, but each rank holds all keys and values, so their memory is not divided. LLaMA 3 was trained
+# this way, since with few heads of keys and values they are small compared with the rest: Dubey et al. 2024, section
+# 3.3.2.
 
 
 def gathered_attention(
@@ -164,8 +167,9 @@ def gathered_attention(
 #
 #     dv = Pᵀ·g     dS = P ∘ (g·vᵀ − rowsum(g ∘ out))     dq = dS·k/√D     dk = dSᵀ·q/√D
 #
-# Nothing of the size of S is kept. Explicit, every step is seen, in float32 at least; fused, PyTorch's operators do the
-# same in tiles, and never hold S. Source: Dao et al. 2022, "FlashAttention", algorithm 4 in appendix B.
+# Nothing of the size of S is kept. The explicit functions show every step, in float32 at least; in the fused ones
+# PyTorch's operators do the same in tiles, and never hold S. Source: Dao et al. 2022, "FlashAttention", algorithm 4 in
+# appendix B.
 
 
 def _scores(q: Tensor, k: Tensor, diagonal: bool = False) -> Tensor:
@@ -246,7 +250,7 @@ def fused_gradients(
 
 
 def _operators(q: Tensor, attention: str) -> tuple[Callable, Callable]:
-    """The block's forward and backward. A GPU's fused ones take 16 bits, and heads of a multiple of 8."""
+    """The block's forward and backward. A GPU's fused ones take 16 bits, and heads whose size is a multiple of 8."""
     fits = q.device.type != "cuda" or (q.dtype.itemsize == 2 and q.shape[-1] % 8 == 0)
     if attention == "explicit" or not fits or not q.shape[1]:
         return explicit_block, explicit_gradients
@@ -262,21 +266,22 @@ def _operators(q: Tensor, attention: str) -> tuple[Callable, Callable]:
 #     rank 2     k₂ v₂ ←── k₁ v₁ ←── k₀ v₀ ←── k₃ v₃          while it computes with one, the next is on its way
 #     rank 3     k₃ v₃ ←── k₂ v₂ ←── k₁ v₁ ←── k₀ v₀
 #
-# A softmax wants the sum over all keys, and they are never there together. But two partial results are enough to make
-# their union's, exactly (online softmax):
+# A softmax needs the sum over all keys, and they are never in one place. But two partial results are enough to make the
+# result for both sets of keys together, exactly (online softmax):
 #
 #     lse = log(exp lse₁ + exp lse₂)      out = out₁·exp(lse₁ − lse) + out₂·exp(lse₂ − lse)
 #
 # Backward, the blocks come by again, and behind each travels the sum of what the ranks add to its gradients. It starts at
-# the first rank that is not the block's own, and after n − 1 hops is home, where the own part is added.
+# the first rank that is not the block's own, and after n − 1 hops is home, where its own rank adds its part.
 #
-# A block is split into the segments that a rank has: of a pair of segments all keys come before the queries, or the
-# diagonal goes through, or it is the future, which costs nothing.
+# A block is split into the segments that a rank has: in a pair of segments either all keys come before the queries, or
+# the diagonal goes through, or all keys lie in the future, which costs nothing.
 #
-# Exchange and block take max(Kβ, F) where F is the block's time, so messages are hidden once a rank has enough tokens:
-# of a causal layer in 16 bits 2·T/n·H·2 bytes against 2·(T/n)²·H FLOPs, forward. Invariant: ⟨the sum of n blocks⟩ is the
-# serial attention, whatever the order. Sources: Liu et al. 2023, "Ring Attention with Blockwise Transformers for
-# Near-Infinite Context"; Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", section 3.1.
+# Exchange and block together take max(Kβ, F), where F is the block's time, so messages are hidden once a rank has
+# enough tokens: a causal layer in 16 bits sends 2·T/n·H·2 bytes for 2·(T/n)²·H FLOPs, forward. Invariant: ⟨the sum of n
+# blocks⟩ is the serial attention, whatever the order. Sources: Liu et al. 2023, "Ring Attention with Blockwise
+# Transformers for Near-Infinite Context"; Milakov and Gimelshein 2018, "Online normalizer calculation for softmax",
+# section 3.1.
 
 
 def ring_attention(
@@ -319,7 +324,7 @@ def visible(queries: list[Segment], keys: list[Segment], causal: bool) -> list[P
 
 
 def merge_(out: Tensor, lse: Tensor, more: Tensor, lse_of_more: Tensor) -> None:
-    """Make of the result for some keys, in place, that for these and others. Of none yet `lse` is −inf."""
+    """Turn the result for some keys, in place, into the result for these and others. Before any, `lse` is −inf."""
     both = torch.logaddexp(lse, lse_of_more)
     out.mul_((lse - both).exp()[..., None]).add_(more * (lse_of_more - both).exp()[..., None])
     lse.copy_(both)
@@ -403,7 +408,7 @@ class Ring(Function):
 
 
 def _start_exchange(comm: Comm, x: Tensor, parts: list[list[Segment]], source: int) -> Work:
-    """`x` belongs to the block of rank `source`; what comes belongs to that of the rank before it. Runs beside."""
+    """`x` belongs to the block of rank `source`; what comes, to the block of the rank before it. It runs on a lane."""
     before = parts[(source - 1) % comm.size]
     return comm.stream(pass_on, x, sum(end - first for first, end in before))
 
@@ -416,8 +421,8 @@ def _start_exchange(comm: Comm, x: Tensor, parts: list[list[Segment]], source: i
 #     rank 1                  ████████  ← tokens 2 3             ██  ← all tokens of head c, d
 #
 # Between the two all-to-alls it is the serial attention, of any kind. A rank sends (n−1)/n of what it has, once there and
-# once back: that falls with n, where the ring's stays. But there are no more ranks with work than heads of keys and
-# values. Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.
+# once back: that falls with n, whereas the ring's share stays. But no more ranks have work than there are heads of keys
+# and values. Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.
 
 
 def heads_attention(
@@ -428,10 +433,10 @@ def heads_attention(
     attend: Callable[[Tensor, Tensor, Tensor], Tensor],
     T: int | None = None,
 ) -> Tensor:
-    """`attend(q, k, v)`, given all tokens of this rank's heads, in the place of all heads of this rank's tokens.
+    """Apply `attend(q, k, v)` to all tokens of this rank's heads, instead of to all heads of this rank's tokens.
 
     q, k, v, T, errors: as for `ring_attention`, in the order "contiguous". Heads of keys and values are dealt out as evenly
-    as possible, each with its queries; with more ranks than them the last ranks have none.
+    as possible, each with its queries; with more ranks than heads the last ranks have none.
     attend: (B, a_r, T, D), twice (B, g_r, T, D) → (B, a_r, T, D).
     """
     T = _checked(q, k, v, comm, T, "contiguous", "sdpa")
@@ -487,7 +492,7 @@ def order_of(way: str) -> str:
 
 
 def own_positions(tokens: int, device, comm: Comm, order: str) -> Tensor:
-    """Positions of this rank's tokens, of which every rank has as many."""
+    """Positions of this rank's tokens; every rank has equally many."""
     return positions(comm.size * tokens, comm.size, order, device)[comm.rank]
 
 
@@ -496,7 +501,7 @@ def context_parallel_(module: nn.Module, comm: Comm, way: str = "zigzag") -> nn.
 
     It takes (B, T/n, H) on each rank, of tokens in the order `order_of(way)`; n, or 2n for "zigzag", divides T. Parameters
     stay whole: their gradients are this rank's share, to be averaged where each rank's loss is a mean over its tokens.
-    Raises ValueError for dropout of attention's weights, which no block of a ring could draw alike in backward.
+    Raises ValueError for dropout of attention's weights, which no block of a ring could draw again in backward.
     """
     order = order_of(way)
     for part in list(module.modules()):

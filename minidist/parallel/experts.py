@@ -1,7 +1,7 @@
 """Expert parallelism: each of n ranks holds E/n of a layer's experts, and tokens travel to theirs and back.
 
-A GPT grows by more experts without more work for a token, but every data rank would hold all of them. Here the ranks of
-the axis `ep`, which have samples of their own as data ranks do, share them out:
+With more experts a GPT grows without more work for a token, but every data rank would hold all of them. Here the ranks
+of the axis `ep`, which have samples of their own as data ranks do, share them out:
 
     rank   its tokens go to        dispatch: all-to-all     experts           combine: all-to-all
     0      a→0  b→3  c→0           a c │ d                  0 1 of a c d      a b c, each with its gate
@@ -9,31 +9,36 @@ the axis `ep`, which have samples of their own as data ranks do, share them out:
 
     x ─ router ─ sort by expert ─ all-to-all ─ MLPs ─ all-to-all ─ back in order ─ Σ gates ─ y
 
-The all-to-alls are uneven: how many rows go where hangs on the tokens, so ranks tell each other first, E numbers each.
-The slowest rank is the one whose experts are asked for most, and all wait for it: that is what the balance loss and the
-capacity are for (`models.Router`).
+The all-to-alls are uneven: how many rows go where depends on the tokens, so ranks first tell each other, E numbers
+each. The slowest rank is the one whose experts are asked for most, and all wait for it: that is what the balance loss
+and the capacity are for (`models.Router`).
 
 Cost in bytes sent by a rank whose tokens make R rows of H numbers of s bytes, balanced: Rs·H·(n−1)/n for each of four
 all-to-alls, dispatch and combine, forward and backward, and 8·(E − E/n) to announce them. The naive way gathers all rows
 everywhere: n times as much. `study.predict.expert_layer_bytes` has the formula for any counts.
 
-Gradients. An expert's rows come from all n ranks, so backward gives it the *sum* of their losses' gradients; all else
-has its rank's own. The mean over ranks is then: experts, divided by n, averaged over the data ranks that hold the same
-ones; all else, averaged over data and expert ranks together (`ExpertDataParallel`). Ranks with other numbers of samples
-must weigh their losses before backward: afterwards an expert's gradient can no longer be taken apart.
+Gradients. An expert's rows come from all n ranks, so backward gives it the *sum* of their losses' gradients; everything
+else has its own rank's gradient. For the mean over ranks, an expert's gradient is therefore divided by n and averaged
+over the data ranks that hold the same expert, and everything else is averaged over data and expert ranks together
+(`ExpertDataParallel`; with ZeRO 1 and 2 `ExpertShardedOptimizer`, which divides the states among the same ranks). Ranks
+with different numbers of samples must weight their losses before backward: afterwards an expert's gradient can no
+longer be taken apart.
 
-Invariant: outputs and gradients are those of the serial layer, but for the order of sums within an expert's gradient.
+Invariant: outputs and gradients are those of the serial layer, except for the order of sums within an expert's
+gradient.
 Sources: Lepikhin et al. 2020, "GShard", sections 2.2 and 3; Fedus et al. 2021, "Switch Transformers", section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..collectives import all_gather, all_to_all
 from ..comm.base import Comm
@@ -42,23 +47,24 @@ from ..models import Experts, Router, materialize_
 from ..split import bounds, join, uneven
 from .data import DataParallel
 from .tensor import conjugate, gather_sequence, reduce_scatter_sequence
+from .zero import ShardedOptimizer, by_number, copy_options, numbered, options
 
 # ------------------------------------------------------------
 # Rows that travel. An all-to-all is a permutation of all ranks' rows, so its transpose is the one that sends them back.
 
 
 def sent(xs: list[Tensor], comm: Comm, to: list[int], come: list[int]) -> list[Tensor]:
-    """to[r] rows of each tensor to rank r, come[r] rows from it."""
+    """Send to[r] rows of each tensor to rank r, and receive come[r] rows from it."""
     return [all_to_all(comm, x, to, come) for x in xs]
 
 
 def sent_back(xs: list[Tensor], comm: Comm, to: list[int], come: list[int]) -> list[Tensor]:
-    """What `sent` sends, to where it came from."""
+    """Send what `sent` has sent back to where it came from."""
     return [all_to_all(comm, x, come, to) for x in xs]
 
 
 def exchange(rows: Tensor, comm: Comm, to: list[int], come: list[int]) -> Tensor:
-    """to[r] rows to rank r, come[r] from it, in rank order: (Σ to, H) → (Σ come, H). Backward sends gradients back."""
+    """Send to[r] rows to rank r, get come[r] from it: (Σ to, H) → (Σ come, H), by rank. Backward sends gradients back."""
     return conjugate(rows, sent, sent_back, comm, to, come)
 
 
@@ -155,8 +161,9 @@ def expert_parallel_(
 
         model = expert_parallel_(gpt(…, experts=8, device="meta"), comm)
 
-    module: on the device "meta", each rank makes the initial values of what it holds; or with values, of which it takes
-    over its own. Names are the serial module's: `layers.1.mlp.experts.5.fc.weight` is on the rank that has expert 5.
+    module: on the device "meta", and each rank makes the initial values of what it holds; or with values, of which each
+    rank takes over its own. Names are the serial module's: `layers.1.mlp.experts.5.fc.weight` is on the rank that has
+    expert 5.
     seed, name: of the initial values.  layer: ExpertParallel, or GatheredExperts. Returns `module`, or what takes its
     place where it is a layer of experts itself.
     Raises ValueError for a module without experts, and for fewer experts than ranks.
@@ -204,8 +211,33 @@ class _Part(nn.Module):
             self.register_parameter(name.replace(".", "/"), p)
 
 
-class ExpertDataParallel:
-    """Averages the gradients of `module` while a backward runs, as DataParallel does, experts and the rest apart.
+class _Parts:
+    """What averages experts and the rest of a module separately, each by a part of its own."""
+
+    parts: list[Any]
+
+    def average(self) -> None:
+        """Do what the end of a backward does, for a rank whose backward reaches no parameter."""
+        for part in self.parts:
+            part.average()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it backwards add to gradients, and nothing is averaged."""
+        with ExitStack() as stack:
+            for part in self.parts:
+                stack.enter_context(part.no_sync())
+            yield
+
+
+def mean_of_(experts: Iterable[nn.Parameter], everyone: Comm, data: Comm) -> None:
+    """From now on the average over `data` of these experts' gradients is that of the mean loss of `everyone`."""
+    for p in experts:
+        p.register_hook(partial(torch.mul, other=data.size / everyone.size))
+
+
+class ExpertDataParallel(_Parts):
+    """Averages the gradients of `module` while a backward runs, as DataParallel does, experts and the rest separately.
 
     everyone: all ranks that have samples of their own, data and expert ranks.  data: those of them that hold the same
     experts. Afterwards each gradient is that of the mean of all ranks' losses. Ranks whose numbers of samples differ multiply their
@@ -218,18 +250,108 @@ class ExpertDataParallel:
         self.parts = [DataParallel(_Part(rest), everyone, **options)]
         if experts:
             self.parts.append(DataParallel(_Part(experts), data, **options))
-        for p in experts.values():
-            p.register_hook(partial(torch.mul, other=data.size / everyone.size))
+        mean_of_(experts.values(), everyone, data)
 
-    def average(self) -> None:
-        """What the end of a backward does, for a rank whose backward reaches no parameter."""
+
+class ExpertShardedOptimizer(_Parts, Optimizer):
+    """ZeRO 1 or 2 where experts are shared out: two ShardedOptimizers, which look like one.
+
+        optimizer = ExpertShardedOptimizer(module, module.parameters(), AdamW, everyone, data, stage=2)
+
+    The states of a rank's experts are divided among `data`, the ranks that hold them as well, and all other states
+    among `everyone`; each average is taken over the same ranks: see ExpertDataParallel. Groups and states have the
+    numbers that `params` have.
+
+    params: of `module`, or groups of them.  optimizer_class, stage, master_dtype: of ShardedOptimizer.  tied: of those
+    that are not experts. A learning rate is changed in `param_groups`, on all ranks.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        params: Iterable,
+        optimizer_class: Callable[..., Optimizer],
+        everyone: Comm,
+        data: Comm,
+        stage: int = 1,
+        master_dtype: torch.dtype | None = None,
+        tied: Collection[Tensor] = (),
+    ):
+        super().__init__(params, {})
+        experts = set(expert_parameters(module).values())
+        rest = {p for group in self.param_groups for p in group["params"]} - experts
+        self.parts = []
+        for own, comm in ((rest, everyone), (experts, data)):
+            groups = [
+                options(group) | {"params": [p for p in group["params"] if p in own]}
+                for group in self.param_groups
+            ]
+            if any(group["params"] for group in groups):
+                self.parts.append(
+                    ShardedOptimizer(groups, optimizer_class, comm, stage, master_dtype, tied=tied)
+                )
+        mean_of_(experts, everyone, data)
+        copy_options(self.parts[0].param_groups, self.param_groups)
+
+    def gradients(self) -> list[Tensor]:
+        """This rank's averaged gradients as `step()` will use them. All ranks call it."""
+        return [grad for part in self.parts for grad in part.gradients()]
+
+    def step(self, **kwargs) -> None:  # type: ignore[override]  # without a closure
+        """Average what is not averaged, step what this rank owns, and give it to the others."""
         for part in self.parts:
-            part.average()
+            copy_options(self.param_groups, part.param_groups)
+            part.step(**kwargs)
+        copy_options(self.parts[0].param_groups, self.param_groups)
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Within it backwards add to gradients, and nothing is averaged."""
-        with ExitStack() as stack:
-            for part in self.parts:
-                stack.enter_context(part.no_sync())
-            yield
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none)
+
+    def steps(self, p: Tensor) -> bool:
+        """Whether a parameter is this rank's to step, or nobody's yet."""
+        return all(part.steps(p) for part in self.parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all parameters that this rank holds; all ranks call it."""
+        return self._joined([part.state_dict() for part in self.parts])
+
+    def own_state_dict(self) -> dict[str, Any]:
+        """The part of it that this rank owns, without messages: what a checkpoint saves."""
+        states = [part.own_state_dict() for part in self.parts]
+        return self._joined(states) | {"owner": states[0]["owner"]}
+
+    def _joined(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        joined: dict[str, Any] = {}
+        for part, state in zip(self.parts, states, strict=True):
+            numbers = self._numbers(part)
+            for key in state.keys() - {"param_groups", "owner"}:
+                entries = joined.setdefault(key, {})
+                for i, x in by_number(state[key]).items():
+                    entries[numbers[i] if isinstance(i, int) else i] = x
+        return joined | {"param_groups": numbered(self.param_groups)}
+
+    def _numbers(self, part: ShardedOptimizer) -> list[int]:
+        """The number that each of the part's parameters has here."""
+        params = [p for group in self.param_groups for p in group["params"]]
+        index = {p: i for i, p in enumerate(params)}
+        return [index[p] for p in part.names()]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state_dict, of which a rank reads what it owns; on all ranks. ValueError for other groups."""
+        for part in self.parts:
+            places = {number: i for i, number in enumerate(self._numbers(part))}
+            own: dict[str, Any] = {}
+            for key in state_dict.keys() - {"param_groups", "owner"}:
+                entries = by_number(state_dict[key]).items()
+                own[key] = {
+                    places.get(i, i): x for i, x in entries if i in places or not isinstance(i, int)
+                }
+            own["param_groups"] = [
+                options(group) | {"params": [places[i] for i in group["params"] if i in places]}
+                for group in state_dict["param_groups"]
+            ]
+            if part is self.parts[0] and "owner" in state_dict:
+                own["owner"] = state_dict["owner"]
+            part.load_state_dict(own)
+        copy_options(self.parts[0].param_groups, self.param_groups)

@@ -243,13 +243,19 @@ def _in_turn(comm: Comm, todo: list):
 # The reducer: averages the buckets of one backward after the other, in one order on all ranks.
 
 
-def share(comm: Comm, weight: float | None) -> Tensor | float:
-    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), an all-reduce of 8 bytes."""
+def share(comm: Comm, weight: float | None, across: Lane | None = None) -> Tensor | float:
+    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), an all-reduce of 8 bytes.
+
+    across: the ranks of other groups like `comm`, with which the sums are summed.
+    """
     if weight is None:
         return 1 / comm.size
     check_weight(comm, weight)
     own = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
-    return own / all_reduce_(comm, own.clone())
+    total = all_reduce_(comm, own.clone())
+    if across is not None:
+        across.run(all_reduce_, total).wait()
+    return own / total
 
 
 def check_weight(comm: Comm, weight: float | None) -> None:
@@ -273,6 +279,8 @@ class Reducer:
     not pile up in memory. None: any number.
     first: `first(comm, buckets, share)` is run where the buckets are, before the first of them, once all gradients are
     there: then nothing is sent while backward runs.
+    across: the ranks of other groups like `comm`, over which the averages are, too: weights, and the order of the buckets,
+    are theirs as well; the buckets see to the gradients themselves.
     weight: of this rank's gradients, or None where all ranks weigh alike.  averaged: whether nothing has come since the
     last average.  active: whether a backward has begun and not finished.
 
@@ -297,6 +305,7 @@ class Reducer:
         in_backward: bool = True,
         in_flight: int | None = None,
         first: Callable | None = None,
+        across: Lane | None = None,
     ):
         assign([], [], bucket_bytes, first_bucket_bytes)  # raises for a size that cannot be
         self.comm = comm
@@ -310,6 +319,7 @@ class Reducer:
         self.in_backward = in_backward
         self.in_flight = in_flight
         self.first = first
+        self.across = across
         self.weight: float | None = None
         self.averaged = False
         self.active = False
@@ -387,8 +397,9 @@ class Reducer:
         self._lane = Lane(self.comm, self.overlap)
         # Without weights `put` scales by 1/n as it moves a gradient. With weights their sum is still on its way: `put`
         # multiplies by 1, by 0 for a weight of 0, and the bucket's `reduce` by the share.
-        self._factor = 1 / self.comm.size if self.weight is None else float(self.weight > 0)
-        self._share = None if self.weight is None else self._run(share, self.weight)
+        copies = self.comm.size * (1 if self.across is None else self.across.comm.size)
+        self._factor = 1 / copies if self.weight is None else float(self.weight > 0)
+        self._share = None if self.weight is None else self._run(share, self.weight, self.across)
 
     def names(self) -> list[list[str]]:
         """The parameters of each bucket."""
@@ -457,7 +468,7 @@ class Reducer:
             return None
         place = {p: i for i, p in enumerate(self._bucket_of)}
         seen = [place.pop(p) for p in self._ready]
-        return self._run(_from_rank_0, [*seen, *place.values()])
+        return self._run(_from_rank_0, [*seen, *place.values()], self.across)
 
     def _wait(self) -> None:
         """Wait for all that was started, and raise the first thing that went wrong in it."""
@@ -472,10 +483,13 @@ class Reducer:
             raise failed
 
 
-def _from_rank_0(comm: Comm, numbers: list[int]) -> list[int]:
+def _from_rank_0(comm: Comm, numbers: list[int], across: Lane | None) -> list[int]:
     comm = comm.on_host()
     device = "cpu" if comm.device.type == "meta" else comm.device
-    return broadcast_(comm, torch.tensor(numbers, device=device)).tolist()
+    found = broadcast_(comm, torch.tensor(numbers, device=device))
+    if across is not None:
+        across.run(lambda lane: broadcast_(lane.on_host(), found)).wait()
+    return found.tolist()
 
 
 def _backward_now() -> int:

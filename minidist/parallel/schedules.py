@@ -80,6 +80,11 @@ def parse(text: str) -> list[Action]:
     return [Action.parse(word) for word in text.split()]
 
 
+def parse_lists(text: str) -> list[list[Action]]:
+    """The lists of all stages from their words, a line each, stage 0 first."""
+    return [parse(line) for line in text.strip().splitlines()]
+
+
 def lists(schedule: Schedule, S: int, M: int) -> list[list[Action]]:
     """The lists of all S stages, stage 0 first."""
     return [schedule(stage, S, M) for stage in range(S)]

@@ -160,7 +160,8 @@ def check_waits(lists: Lists, shape: Shape, comm: str = "mailbox") -> None:
     sent: set[Item] = set()
     free = set(range(shape.S))  # stages whose first operation may pass
     while free:
-        stage = free.pop()
+        stage = min(free)
+        free.remove(stage)
         while queues[stage]:
             here = queues[stage][-1]
             there = queues[here.peer][-1] if queues[here.peer] else None

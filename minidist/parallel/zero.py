@@ -14,7 +14,10 @@ a rank in a step. Stage 3 gathers in forward, gathers again in backward, and red
 gradients, fp32 masters and Adam a rank keeps 4Ψ + 12Ψ/n, 2Ψ + 14Ψ/n, and 16Ψ/n bytes instead of 16Ψ.
 
     ShardedOptimizer    stages 1 and 2: a rank owns whole parameters, as an optimizer may look at the rows of one
-    FullySharded        stage 3, and hybrid sharding: a rank owns a run of elements, cut evenly through parameters
+    FullySharded        stage 3: a rank owns a run of elements, cut evenly through parameters
+
+Hybrid sharding, at any stage: n ranks are s shards × r replicas. What a rank owns is 1/s; shards are exchanged among s
+neighbours, and each gradient is also summed over its r replicas: 2(r−1)/r·Ψ/s numbers more, alone between nodes.
 
 Invariant: after a step all ranks would gather the same parameters, those of one rank with the whole batch.
 Sources: Rajbhandari et al. 2020, "ZeRO", sections 5 and 7; Zhao et al. 2023, "PyTorch FSDP", sections 3.2, 3.3 and 4.3.
@@ -209,11 +212,13 @@ class OwnedBucket:
         comm: Comm,
         averages: Averages,
         most: int,
+        across: Lane | None = None,
     ):
         self.params, self.layout = by_owner(params, owner, comm)
         self.missing: set[Tensor] = set()  # of this backward
         self._own = [i for i, p in enumerate(self.params) if owner[p] == comm.rank]
         self._averages = averages
+        self._across = across
         nbytes = max(1 << 20, sum(p.nbytes for p in params) // (16 * comm.size))
         self._slice = max(1, min(nbytes, most) // self.params[0].element_size())
 
@@ -241,8 +246,11 @@ class OwnedBucket:
                 for chunk in chunks:
                     chunk.mul_(share.wait())
             reduce_scatter_(comm, chunks, algorithm=algorithm)
+            own = chunks[comm.rank]
+            if self._across is not None:
+                self._across.run(all_reduce_, own).wait()
             for i, place, where in self.layout.within(*cuts[comm.rank]):
-                self._sums[i][place] = chunks[comm.rank][where]
+                self._sums[i][place] = own[where]
 
     def hand_out(self) -> None:
         """Give this rank the averages of what it owns."""
@@ -268,6 +276,8 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     overlap: of stage 2, as in `DataParallel`.
     weight: as in `DataParallel`, set before the backward; None: all ranks alike.  tied: parameters that other stages of
     a pipeline hold, too. They are owned by the same rank of each stage's group, if every stage gives them in the same order.
+    replicas: hybrid sharding: the ranks, this one among them, that own the same in other groups like `comm`. Gradients
+    are averaged over both, such as two axes of a mesh; parameters are gathered within `comm`.
 
     At the start all ranks get rank 0's parameters, which become views of a flat buffer: move the model to its device
     before. Change a learning rate in `param_groups`, on all ranks. Frozen parameters cost nothing; one that is unfrozen
@@ -280,7 +290,8 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     Made again over the same parameters and ranks (to resume, or at another stage), it replaces the older one, whose
     state_dict can still be taken; gradients are dropped. It goes with SyncBatchNorm, and with an OffloadedOptimizer
     inside; DataParallel, FullySharded and LocalSGD are refused (parallel/reducer.py).
-    Raises ValueError for another stage, a parameter on another device than the Comm's, or one replaced after the start.
+    Raises ValueError for another stage, a parameter on another device than the Comm's, or one replaced after the start,
+    and for replicas that do not own the same.
     """
 
     def __init__(
@@ -295,6 +306,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         first_bucket_bytes: int = 1 << 20,
         overlap: bool = True,
         tied: Collection[Tensor] = (),
+        replicas: Comm | None = None,
         **kwargs,
     ):
         if stage not in (1, 2):
@@ -312,7 +324,9 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
             optimizer_class = functools.partial(
                 Masters, optimizer_class=stepping, dtype=master_dtype
             )
+        check_replicas(comm, replicas)
         self.comm = comm
+        self.replicas = replicas
         self.stage = stage
         self._inner: torch.optim.Optimizer  # made when all groups are placed
         self._owner: dict[Tensor, int] = {}  # in the order in which they were placed
@@ -330,6 +344,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
             averages=Averages(),
             in_backward=stage == 2,
             in_flight=1,
+            across=None if replicas is None else Lane(replicas, overlap and stage == 2),
         )
         self._claim = Claim(self, "ShardedOptimizer", comm, self._let_go)
         super().__init__(params, {})
@@ -338,7 +353,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         self._inner = optimizer_class([self._own_group(g) for g in self.param_groups], **kwargs)
         self.defaults, self.state = self._inner.defaults, self._inner.state
         self._claim.making = False
-        self._copy_options(self._inner.param_groups, self.param_groups)
+        copy_options(self._inner.param_groups, self.param_groups)
 
     def _claimed(self, optimizer_class: Callable, groups: list[dict], **kwargs):
         """The optimizer of masters, which nobody else may step."""
@@ -360,7 +375,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         """Rank 0's values for all of these parameters; an owner for those that train, `first` first."""
         check_devices(self.comm, ((name, p) for p, name in names.items()))
         self._claim.take(names)
-        broadcast_(self.comm, [p for p in names if not p.requires_grad])
+        broadcast_to_all_(self.comm, self.replicas, [p for p in names if not p.requires_grad])
         self._place([p for p in names if p.requires_grad and p in first])
         self._place_new()
 
@@ -387,7 +402,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
                 view.copy_(p.detach())
                 p.data = view
                 self._places[p] = view
-            broadcast_(self.comm, flat)
+            broadcast_to_all_(self.comm, self.replicas, flat)
             self._chunks.append(list(flat.split(layout.sizes)))
 
     def _own(self, params: Iterable[Tensor]) -> list[Tensor]:
@@ -420,14 +435,19 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         """The rank that owns a parameter; None of one that has always been frozen."""
         return self._owner.get(p)
 
+    def steps(self, p: Tensor) -> bool:
+        """Whether a parameter is this rank's to step, or nobody's yet."""
+        return self.owner(p) in (None, self.comm.rank)
+
     def _named(self) -> dict[Tensor, str]:
         """The parameters that train now, and their names."""
         names = self.names()
         return {p: names[p] for p in self._owner if p.requires_grad}
 
     def _bucket(self, params: list[Tensor]) -> OwnedBucket:
+        reducer = self._reducer
         return OwnedBucket(
-            params, self._owner, self.comm, self._reducer.averages, self._bucket_bytes
+            params, self._owner, self.comm, reducer.averages, self._bucket_bytes, reducer.across
         )
 
     def average(self) -> None:
@@ -481,9 +501,9 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         self._claim.check()
         self._check_places()
         self.gradients()
-        self._copy_options(self.param_groups, self._inner.param_groups)
+        copy_options(self.param_groups, self._inner.param_groups)
         self._inner.step(**kwargs)
-        self._copy_options(self._inner.param_groups, self.param_groups)
+        copy_options(self._inner.param_groups, self.param_groups)
         self._gather()
         self._reducer.averaged = False
         return loss
@@ -500,12 +520,6 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         """The parameters as their owners have them, on all ranks."""
         for chunks in self._chunks:
             all_gather_(self.comm, chunks)
-
-    @staticmethod
-    def _copy_options(source: list[dict], to: list[dict]) -> None:
-        """What schedulers and users have changed in the groups, or the optimizer itself."""
-        for a, b in zip(source, to, strict=True):
-            b.update(options(a))
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -563,11 +577,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
                     "together from several ranks"
                 )
             state[key] = {numbers[i] if isinstance(i, int) else i: x for i, x in entries.items()}
-        index = itertools.count()
-        state["param_groups"] = [
-            {**group, "params": [next(index) for _ in group["params"]]}
-            for group in self.param_groups
-        ]
+        state["param_groups"] = numbered(self.param_groups)
         return state | {"owner": [self.comm.rank, self.comm.size]}
 
     def _numbers(self) -> list[int]:
@@ -615,12 +625,44 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         ]
         self._inner.load_state_dict(loaded)
         self.state = self._inner.state
-        self._copy_options(self._inner.param_groups, self.param_groups)
+        copy_options(self._inner.param_groups, self.param_groups)
+
+
+def check_replicas(comm: Comm, replicas: Comm | None) -> None:
+    """ValueError, on all of them, for replicas that are not of one shard. Collective."""
+    if replicas is None:
+        return
+    shards = all_gather_json(replicas, [comm.rank, comm.size])
+    if any(shard != shards[0] for shard in shards):
+        words = ", ".join(f"shard {rank} of {size}" for rank, size in shards)
+        raise ValueError(
+            f"replicas hold the same shard, and these {len(shards)} ranks hold {words}: the two "
+            "groups have this rank in common and no other, as two axes of a mesh do"
+        )
+
+
+def broadcast_to_all_(comm: Comm, replicas: Comm | None, x: Tensor | list[Tensor]) -> None:
+    """What rank 0 of the first of the replicas has, on all ranks of all of them."""
+    broadcast_(comm, x)
+    if replicas is not None:
+        broadcast_(replicas, x)
 
 
 def options(group: dict[str, Any]) -> dict[str, Any]:
     """A group without its parameters."""
     return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def copy_options(source: list[dict], to: list[dict]) -> None:
+    """What schedulers and users have changed in the groups, or the optimizer itself."""
+    for a, b in zip(source, to, strict=True):
+        b.update(options(a))
+
+
+def numbered(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups of a state_dict: in place of each parameter its number among all of them."""
+    index = itertools.count()
+    return [{**group, "params": [next(index) for _ in group["params"]]} for group in groups]
 
 
 def by_number(entries):
@@ -1237,9 +1279,7 @@ class FullySharded(Averaging, nn.Module):
         self._check()
         self._claim = Claim(self, "FullySharded", comm, self._let_go)
         self._claim.take(module.parameters())
-        for group in (comm, replicas):
-            if group is not None:
-                broadcast_(group, list(module.buffers()))
+        broadcast_to_all_(comm, replicas, list(module.buffers()))
         home = comm.host if offload else Host(comm.device)
         # `Averaging` asks it for the weight and whether to average, as it would ask a Reducer
         self._reducer = Schedule(comm, prefetch, replicas)
@@ -1259,14 +1299,7 @@ class FullySharded(Averaging, nn.Module):
                     "blocks=… say that it is a block"
                 )
         check_devices(self.comm, self.module.named_parameters())
-        if self.replicas is not None:
-            shards = all_gather_json(self.replicas, [self.comm.rank, self.comm.size])
-            if any(shard != shards[0] for shard in shards):
-                words = ", ".join(f"shard {rank} of {size}" for rank, size in shards)
-                raise ValueError(
-                    f"replicas hold the same shard, and these {len(shards)} ranks hold {words}: the two "
-                    "groups have this rank in common and no other, as two axes of a mesh do"
-                )
+        check_replicas(self.comm, self.replicas)
 
     def _let_go(self) -> None:
         """The module is as it was before, with the values of now. Collective."""

@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from minidist.comm.trace import Timeline
 from minidist.study.picture import (
@@ -47,6 +47,7 @@ from minidist.study.picture import (
 DASHES = ("-", DASHED, (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 MOST_LISTED = 12
+LEAST_TICKS = 3
 TALL = 2.45  # inches of the axes
 APART = 0.19  # inches between two names
 
@@ -100,7 +101,11 @@ def curves(
                 ax.plot(*points[name], **mark | {"linestyle": "none"})
             x, y = lines.get(name) or points[name]
             ends[name] = (x[-1], y[-1]), line | (mark if name in points else {})
-        _whole_ticks(ax, [*lines.values(), *points.values()])
+        drawn = [*lines.values(), *points.values()]
+        _whole_ticks(ax, drawn)
+        for k, (axis, unit) in enumerate(((ax.xaxis, xunit), (ax.yaxis, yunit))):
+            if axis.get_scale() == "log":
+                _log_ticks(axis, {value for curve in drawn for value in curve[k]}, unit)
         ax.grid(True)
         ax.set_xlabel(xlabel)
         sheet.note(MARGIN, top - 0.16, ylabel)
@@ -134,6 +139,24 @@ def _whole_ticks(ax, curves: list) -> None:
         whole = all(type(v) is int for curve in curves for v in curve[k])
         if axis.get_scale() == "linear" and whole:
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
+
+
+def _log_ticks(axis, values: set, unit: str | None) -> None:
+    """Below three decades a logarithmic axis is marked at 1, 2 and 5; where these are too few, as a linear one.
+
+    Counts that are powers of two (of ranks, of micro-batches) are marked themselves.
+    """
+    low, high = axis.get_view_interval()
+    if high / low >= 1000:
+        return
+    powers = all(type(v) is int and v.bit_count() == 1 for v in values) and unit != "B"
+    if powers and len(values) >= LEAST_TICKS:
+        axis.set_major_locator(FixedLocator(sorted(values)))
+        return
+    axis.set_major_locator(LogLocator(10, (1, 2, 5), numticks=12))
+    marked = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+    if len(marked) < LEAST_TICKS:
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
 def _names(sheet: Card, ax, ends: dict[str, tuple], note: str) -> None:
@@ -199,15 +222,18 @@ def stacked(
     title: str = "",
     unit: str | None = None,
     notes: Mapping[str, str] | None = None,
+    target: float | None = None,
+    note: str = "target",
 ) -> Picture:
     """Draw `{"name of a bar": {"name of a part": value}}` as horizontal bars, the sum behind each.
 
-    unit: as for `bars`.  notes: words behind the sum of a bar.
+    unit, target, note: as for `bars`.  notes: words behind the sum of a bar.
     Errors: ValueError for no bar, more than 24, or a part that is negative or infinite.
     """
     bars = {name: {part: v for part, v in parts.items() if v} for name, parts in bars.items()}
     faces = colors(part for parts in bars.values() for part in parts)
-    return _bars(title, bars, faces, unit, notes or {}, {})
+    goal = {} if target is None else {note: target}
+    return _bars(title, bars, faces, unit, notes or {}, goal)
 
 
 def _bars(title, bars, faces, unit, notes, goal) -> Picture:
@@ -379,8 +405,8 @@ class Table:
         body = "".join(self._row("td", row, THIN) for row in self.rows)
         style = "border-collapse: collapse; margin: 4px 0; color: inherit"
         return (
-            f'<table style="{style}">{bold if self.title else ""}'
-            f"<thead>{self._row('th', self.columns, RULE)}</thead><tbody>{body}</tbody></table>"
+            f'<div style="overflow-x: auto"><table style="{style}">{bold if self.title else ""}'
+            f"<thead>{self._row('th', self.columns, RULE)}</thead><tbody>{body}</tbody></table></div>"
         )
 
     def _row(self, tag: str, row: list[str], border: str) -> str:

@@ -1,4 +1,4 @@
-"""Is my run right? A serial and a parallel run of one training, recorded and held beside each other.
+"""Is my run right? A serial and a parallel training run, recorded and compared.
 
 The same lines record both, in any training loop on PyTorch, under torchrun as well:
 
@@ -17,19 +17,24 @@ which a step makes them, and only the first kind that differs is looked at:
     weights at the start → masks of dropout → outputs, module by module → loss → gradients of outputs, from the loss
     back → norm and gradients of parameters, when they are synchronized → parameters after the step → next step
 
-A rank's tensor may be all of the serial one (a copy), or a part of it along some dimension: the shapes tell, and which
-order of the parts is meant is tried. **The cause** is a hypothesis that explains the wrong tensor S → P to the last
-rounding error, tried one by one: P = c·S; the sum or the mean of all ranks' P is S; each number is right on some rank;
-P's chunks are S's in another order; and, as a hook sees what each rank's own backward adds, P = Σ a_r·L_r: which ranks
-and micro-batches L_r are in P, and how often, is a least-squares problem.
+A rank's tensor may be all of the serial one (a copy), a part of it along some dimension, or a run of its elements, as
+ZeRO has them, with padding at the end or without: the shapes tell which, and the possible orders of the parts are
+tried. A flat buffer of many parameters is cut into theirs by `Recorder.note_flat`. **The cause** is a hypothesis that
+explains the wrong tensor S → P to the last rounding error, tried one by one: P = c·S; the sum or the mean of all ranks'
+P is S; each number is right on some rank; P's chunks are S's in another order; and, as a hook sees what each rank's own
+backward adds, P = Σ a_r·L_r: which ranks and micro-batches L_r are in P, and how often, is a least-squares problem.
 
 **What rounding allows.** With unit roundoff u, a sum of K numbers in another order differs by about √K·u of their size
 (errors are independent: Higham and Mary 2019, "A New Approach to Probabilistic Rounding Error Analysis", theorem 2.4;
 at worst by K·u). Matrix products sum in float32 at least, of unit roundoff v ≤ u, and round once, to u. Through D modules
 errors add up as √D. So the bound is 4(u√D + v√(KD)) of the tensor's largest number; each step adds as much again. Below
 it is noise that an optimizer may enlarge: Adam moves a parameter by the whole rate where its gradient is 0 but for
-rounding, as is that of a key's bias. A parameter's bound grows by its update times its gradient's relative error, or by
-the largest update where that is above 1/10.
+rounding, as the gradient of a key's bias is. A parameter's bound grows by its update times its gradient's relative
+error, or by the largest update where that is above 1/10.
+
+A softmax of n blocks of keys is merged block by block: each merge multiplies by the exponential of a difference of two
+log-sums of size ℓ, which is off by 2ℓu, and rounds four times more. So it differs by √n(4 + 2ℓ)u beyond a sum's √K·u,
+which is less than the bound where n(4 + 2ℓ)² < 16KD: K is at least the number of all keys, of which n is a small part.
 
 Only some axes can be equal to the last bit: `AXES`.
 """
@@ -37,6 +42,7 @@ Only some axes can be equal to the last bit: `AXES`.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import re
 import sys
@@ -68,7 +74,10 @@ AXES = {
     ),
     "zero": (False, "as data, whose sums it cuts"),
     "tensor": (False, "a product's sum over its inputs becomes a sum of the ranks' sums"),
-    "context": (False, "a softmax's sum over the keys becomes a sum of the blocks' sums"),
+    "context": (
+        False,
+        "a softmax's sum over the keys becomes a sum of the blocks' sums, and is scaled anew with each block",
+    ),
 }
 
 # What may be the cause, and what to look for.
@@ -118,7 +127,8 @@ def record(
     """Record the next steps of this rank's model. Call it on every rank before the first step.
 
     folder: each step is a file in it, written when the step is over; None keeps them in `finished`.
-    names: gives a module's or parameter's name in the serial model, for the stage of a pipeline that counts from 0 anew.
+    names: gives a module's or parameter's name in the serial model, for the stage of a pipeline that counts from 0
+    again.
     After `steps` steps the hooks are gone. Raises ValueError where this rank has recorded a run in that folder before.
     """
     rank = whole(rank, "a rank is at least 0", 0)
@@ -143,6 +153,7 @@ class Recorder:
         self.tensors: dict[tuple[str, str], list[Tensor]] = {}
         self.finished: list[dict[tuple[str, str], list[Tensor]]] = []
         self.handles: list[Any] = []
+        self.flat: set[str] = set()
         if model is not None:
             for name, x in [*model.named_parameters(), *model.named_buffers()]:
                 self.note("start", name, x)
@@ -153,15 +164,31 @@ class Recorder:
                 self.handles.append(module.register_forward_hook(hook))
             for name, p in model.named_parameters():
                 if p.requires_grad:
-                    self.handles.append(p.register_hook(partial(self.note, "local", name)))
+                    hook = partial(self.note_gradient, "local", name)
+                    self.handles.append(p.register_hook(hook))
 
     def note(self, kind: str, name: str, x: Any) -> None:
-        """Keep a copy of a tensor of this step, or of this rank's part of it. What has no module calls it by itself."""
+        """Keep a copy of a tensor of this step, or of this rank's part of it. What has no module calls it itself."""
         if self.count < self.steps:
             x = torch.as_tensor(x).detach()
             x = x.to_local() if hasattr(x, "to_local") else x
             calls = self.tensors.setdefault((kind, self.names(name)), [])
             calls.append(x.to("cpu", copy=True))
+
+    def note_gradient(self, kind: str, name: str, x: Tensor | None) -> None:
+        if x is not None:  # where a backward returns None
+            self.note(kind, name, x)
+
+    def note_flat(self, kind: str, x: Tensor, first: int) -> None:
+        """Keep `x`, this rank's elements of a flat buffer of all parameters, from its number `first` on, as ZeRO has it:
+        each parameter's piece by its name, and no padding. `step` then keeps no other "gradient", or "parameter"."""
+        self.flat.add(kind)
+        end = -first
+        for name, p in self.model.named_parameters():
+            begin, end = end, end + p.numel()
+            piece = x[max(begin, 0) : max(end, 0)]
+            if len(piece):
+                self.note(kind, name, piece.view_as(p) if len(piece) == p.numel() else piece)
 
     def output(self, name: str, module: nn.Module, inputs: tuple, outputs: Any) -> None:
         y = outputs[0] if isinstance(outputs, tuple) else outputs
@@ -173,21 +200,21 @@ class Recorder:
                 self.note("mask", name, (y != 0) | (inputs[0] == 0))
             self.note("output", name, y)
         if y.requires_grad:
-            y.register_hook(partial(self.note, "output_grad", name))
+            y.register_hook(partial(self.note_gradient, "output_grad", name))
 
     @contextmanager
     def step(self, loss: Any = None, norm: Any = None) -> Iterator[None]:
-        """Around the optimizer's step, when gradients are what it shall see. norm: before clipping, if there is one."""
+        """Wrap the optimizer's step, with the gradients as it will see them. norm: before clipping, if there is one."""
         for kind, x in (("loss", loss), ("norm", norm)):
             if x is not None:
                 self.note(kind, kind, torch.as_tensor(x).double())
-        if self.model is not None:
-            for name, p in self.model.named_parameters():
-                if p.grad is not None:
-                    self.note("gradient", name, p.grad)
+        named = [] if self.model is None else list(self.model.named_parameters())
+        for name, p in named:
+            if p.grad is not None and "gradient" not in self.flat:
+                self.note("gradient", name, p.grad)
         yield
-        if self.model is not None:
-            for name, p in self.model.named_parameters():
+        for name, p in named:
+            if "parameter" not in self.flat:
                 self.note("parameter", name, p)
         self.finish()
 
@@ -219,7 +246,7 @@ FILE = re.compile(r"rank-(\d+)-step-(\d+)\.safetensors")
 
 
 def load(folder: str | Path) -> list[list[dict]]:
-    """The records of all ranks, as `finished`. ValueError where there is none, or ranks have not the same steps."""
+    """The records of all ranks, as `finished`. ValueError where there is none, or ranks do not have the same steps."""
     found: dict[int, dict[int, dict]] = {}
     for path in sorted(Path(folder).glob("rank-*.safetensors")):
         match = FILE.fullmatch(path.name)
@@ -253,27 +280,32 @@ def tolerance(dtype: torch.dtype, terms: int, depth: int) -> float:
 
 
 def join(parts: Sequence[Tensor], shape: torch.Size) -> list[list[Tensor]]:
-    """Each way to put parts together to tensors of this shape: cut along a dimension, between neighbours or far ranks.
+    """Each way to put parts together into tensors of this shape: cut along a dimension, between neighbours or far
+    ranks.
 
-    A way is a list of copies. Parts that have the shape already are copies themselves.
+    A way is a list of copies. Parts that have the shape already are copies themselves. Parts of one dimension may be
+    runs of elements, cut without regard to rows; parts of the same size may have padding at the end.
     """
     if any(x.dim() != len(shape) for x in parts):
-        return []
+        if any(x.dim() != 1 for x in parts) or not shape:
+            return []
+        flat = join(parts, torch.Size([shape.numel()]))
+        return [[x.view(shape) for x in copies] for copies in flat]
     cut = [d for d in range(len(shape)) if any(x.shape[d] != shape[d] for x in parts)]
     if not cut:
         return [list(parts)]
     ways = []
     for d in cut:
-        copies, rest = divmod(sum(x.shape[d] for x in parts), shape[d] or 1)
-        if rest or not copies or len(parts) % copies:
-            continue
-        each = len(parts) // copies
-        neighbours = [parts[i * each : (i + 1) * each] for i in range(copies)]
-        for groups in [neighbours, [parts[i::copies] for i in range(copies)]][: min(copies, 2)]:
-            if all(sum(x.shape[d] for x in group) == shape[d] for group in groups):
-                sizes = [{x.shape[:d] + x.shape[d + 1 :] for x in group} for group in groups]
-                if all(len(size) == 1 for size in sizes):
-                    ways += join([torch.cat(list(group), d) for group in groups], shape)
+        for copies in [c for c in range(1, len(parts) + 1) if len(parts) % c == 0]:
+            each = len(parts) // copies
+            neighbours = [parts[i * each : (i + 1) * each] for i in range(copies)]
+            for groups in [neighbours, [parts[i::copies] for i in range(copies)]][: min(copies, 2)]:
+                sums = {sum(x.shape[d] for x in group) for group in groups}
+                rest = [{x.shape[:d] + x.shape[d + 1 :] for x in group} for group in groups]
+                padded = {x.shape[d] for x in parts} == {-(-shape[d] // each)}
+                if max(map(len, rest)) == 1 and (padded or sums == {shape[d]}):
+                    joined = [torch.cat(list(group), d).narrow(d, 0, shape[d]) for group in groups]
+                    ways += join(joined, shape)
     return ways
 
 
@@ -282,7 +314,7 @@ class Difference:
     """A tensor of the serial run, and what it is in the parallel one.
 
     copies: tensors of its shape, put together from the ranks' parts; owners: which rank each of their numbers is from.
-    allowed: how far each number may be off. error: the largest difference. beyond: it in multiples of `allowed`.
+    allowed: how far each number may be off. error: the largest difference. beyond: that in multiples of `allowed`.
     """
 
     kind: str
@@ -332,6 +364,13 @@ class Pair:
         self.steps = serial[0]
         self.ranks = parallel
         self.exact = exact
+        own = {*self.names(0, "gradient"), *self.names(0, "parameter")}
+        theirs = self.everywhere(0, "gradient") | self.everywhere(0, "parameter")
+        if own and theirs and not own & theirs:
+            raise ValueError(
+                f"no parameter has one name in both runs, such as {min(own)} and {min(theirs)}: `names` of `record` "
+                "gives the names of the serial model"
+            )
         outputs = [calls[0] for (kind, _), calls in self.steps[0].items() if kind == "output"]
         starts = [calls[0] for (kind, _), calls in self.steps[0].items() if kind == "start"]
         floats = [x for x in outputs + starts if x.is_floating_point()]
@@ -348,7 +387,7 @@ class Pair:
         return len(self.ranks)
 
     def names(self, step: int, kind: str) -> list[str]:
-        """In the order of the run: a parameter's gradient is there the sooner the nearer it is to the loss."""
+        """In the order of the run: the nearer a parameter is to the loss, the sooner its gradient is there."""
         found = [name for k, name in self.steps[step] if k == kind]
         return found[::-1] if kind == "gradient" else found
 
@@ -366,6 +405,10 @@ class Pair:
         """{rank: its part}, of the ranks that have one."""
         found = {r: joined(run[step].get((kind, name), [])) for r, run in enumerate(self.ranks)}
         return {r: x for r, x in found.items() if x is not None}
+
+    def local(self, step: int, name: str) -> list[Sequence[Tensor]]:
+        """What each rank's backwards have added to a gradient, micro-batch by micro-batch."""
+        return [run[step].get(("local", name), ()) for run in self.ranks]
 
     def allowed(self, step: int, kind: str, name: str, x: Tensor) -> Tensor:
         """How far each number of the serial tensor may be off."""
@@ -390,32 +433,27 @@ class Pair:
                     bound += 2 * torch.where(noise < 0.1, update * noise, update.max())
         return bound
 
-    def before(self, step: int) -> tuple[int, str]:
-        """Where the parameters before this step stand."""
-        return (step - 1, "parameter") if step else (0, "start")
-
     def update(self, step: int, name: str) -> Tensor:
+        """What the serial step added to a parameter, since the last step that has it, or the start."""
         after = self.serial(step, "parameter", name)
-        first = self.serial(*self.before(step), name)
+        steps = [k for k in range(step) if ("parameter", name) in self.steps[k]]
+        first = self.serial(*(steps[-1], "parameter") if steps else (0, "start"), name)
         assert after is not None and first is not None
         return after - first
 
-    def difference(
-        self, step: int, kind: str, name: str, update: bool = False
-    ) -> Difference | None:
-        """Of the way to put the parts together that fits best. None where there is nothing to compare with.
+    def made(self, step: int, kind: str, name: str) -> Tensor | None:
+        """The serial run's tensor; of a parameter what the step added to it. None where there is none."""
+        if step < 0 or (kind, name) not in self.steps[step]:
+            return None
+        return self.update(step, name) if kind == "parameter" else self.serial(step, kind, name)
 
-        update: of what the step added to a parameter, not of the parameter.
-        """
+    def difference(self, step: int, kind: str, name: str) -> Difference | None:
+        """The difference when the parts are put together in the best way. None where there is nothing to compare with."""
         x = self.serial(step, kind, name)
         parts = self.parts(step, kind, name)
         if x is None or not parts:
             return None
         allowed = self.allowed(step, kind, name, x)
-        if update:
-            x = self.update(step, name)
-            first = self.parts(*self.before(step), name)
-            parts = {r: part - first[r] for r, part in parts.items() if r in first}
         marks = [torch.full_like(part, rank) for rank, part in parts.items()]
         found = [
             Difference(kind, name, x, copies, owners, allowed)
@@ -441,8 +479,8 @@ class Pair:
             best = rows if rows.beyond <= 1 else best
         return best
 
-    def differences(self, step: int, kind: str, update: bool = False) -> list[Difference]:
-        found = [self.difference(step, kind, name, update) for name in self.names(step, kind)]
+    def differences(self, step: int, kind: str) -> list[Difference]:
+        found = [self.difference(step, kind, name) for name in self.names(step, kind)]
         return [d for d in found if d is not None and d.beyond > 1]
 
 
@@ -466,7 +504,7 @@ def sorted_rows(x: Tensor) -> Tensor:
 
 
 class Verdict(NamedTuple):
-    """A cause and what is seen of it. only: the one rank whose numbers are there, if it is one."""
+    """A cause and what is seen of it. only: the one rank whose numbers are there, if there is only one."""
 
     cause: str
     words: str
@@ -478,7 +516,7 @@ def fits(x: Tensor, y: Tensor, allowed: Tensor | float) -> bool:
 
 
 def enlarged(allowed: Tensor, c: float) -> Tensor:
-    """What c times a tensor may be off by, which itself may be by `allowed`; not less than that."""
+    """How far c times a tensor may be off, if the tensor may be off by `allowed`; not less than that."""
     return torch.maximum(allowed, abs(c) * allowed)
 
 
@@ -504,20 +542,13 @@ def combination(
     return {word: 0.0 if abs(c) < 1e-5 else c for word, c in zip(columns, a.tolist(), strict=True)}
 
 
-def named(c: float, n: int, micro: int, near: float) -> str:
-    """A factor in words."""
-    known = {
-        "n": n,
-        "1/n": 1 / n,
-        "n²": n * n,
-        "1/n²": 1 / n**2,
-        "the number of micro-batches": micro,
-        "1 over the number of micro-batches": 1 / micro,
-        "−1": -1,
-    }
-    words = [
-        word for word, value in known.items() if math.isclose(c, value, rel_tol=near) and value != 1
-    ]
+def named(c: float, counts: Mapping[str, int], near: float) -> str:
+    """A factor in words, if it is the ratio of two counts."""
+    words = []
+    for (a, x), (b, y) in itertools.permutations(counts.items(), 2):
+        if x != y and math.isclose(abs(c), x / y, rel_tol=near):
+            words.append(a if b == "1" else f"{a}/{b}")
+    words += ["−1"] * math.isclose(c, -1, rel_tol=near)
     return f"{c:.6g}" + (f", which is {words[0]}" if words else "")
 
 
@@ -536,7 +567,8 @@ def uncut(d: Difference, pair: Pair, step: int) -> Verdict:
     """Parts that cannot be put together to the serial tensor."""
     parts = pair.parts(step, d.kind, d.name).values()
     shapes = ", ".join(sorted({str(tuple(x.shape)) for x in parts}))
-    if d.kind == "output" and {x.shape[1:] for x in parts} == {d.serial.shape[1:]}:
+    shapes_of_rows = {x.shape[1:] for x in parts if x.dim()}
+    if d.kind == "output" and d.serial.dim() and shapes_of_rows == {d.serial.shape[1:]}:
         rows = sum(len(x) for x in parts)
         return Verdict("part", f"the ranks computed {rows} rows, the serial run {len(d.serial)}")
     return Verdict("other", f"parts {shapes} do not make up {tuple(d.serial.shape)}")
@@ -549,31 +581,41 @@ def nonfinite(d: Difference, pair: Pair, step: int) -> Verdict | None:
 
 def lost(d: Difference, pair: Pair, step: int) -> Verdict | None:
     pieces = [(rank, P, S) for rank, P, S in d.pieces() if rank in d.ranks and S.any()]
-    if not pieces or any(P.any() for _, P, _ in pieces):
+    if not pieces or any((P.abs() > d.allowed.max()).any() for _, P, _ in pieces):
         return None
-    # A parameter that its owner has updated, of whose gradient nothing is known, was not passed on.
-    if (
-        d.kind == "parameter"
-        and set(range(pair.n)) - set(d.ranks)
-        and not pair.parts(step, "gradient", d.name)
-    ):
-        return None
+    if d.kind == "parameter":
+        wrong = set(d.ranks)
+        others = set(pair.parts(step, d.kind, d.name)) - wrong
+        alone = [rank for rank, calls in enumerate(pair.local(step, d.name)) if calls]
+        known = pair.serial(step, "gradient", d.name) is not None
+        words = f"ranks {d.ranks} have it as it was before the step"
+        if not known or wrong & set(pair.parts(step, "gradient", d.name)):
+            return Verdict("missing" if others or alone and not known else "update", words)
+        if others and wrong & set(alone):
+            return Verdict("missing", words)
     return Verdict("lost", f"zero on ranks {d.ranks}")
 
 
 def factor(d: Difference, pair: Pair, step: int) -> Verdict | None:
     allowed = 4 * d.allowed.max()
     near = max(1e-4, pair.tolerance)
-    micro = max(1, len(pair.ranks[0][step].get(("local", d.name), ())))
+    working = sum(any(kind == "local" for kind, _ in run[step]) for run in pair.ranks)
+    counts = {
+        "1": 1,
+        "n": pair.n,
+        "n²": pair.n**2,
+        "the number of micro-batches": max([1, *map(len, pair.local(step, d.name))]),
+        "the number of ranks with a gradient": max(1, working),
+    }
     found = {}
     for rank, P, S in d.pieces():
         c = ratio(P, S)
         if not c or not fits(P, c * S, enlarged(allowed, c)):
             return None
         found[rank] = c
-    if d.serial.numel() == 1 and " " not in named(found[min(found)], pair.n, micro, near):
+    words = sorted({named(c, counts, near) for c in found.values()})
+    if d.serial.numel() == 1 and " " not in words[0]:
         return None
-    words = sorted({named(c, pair.n, micro, near) for c in found.values()})
     return Verdict("factor", f"it is the serial run's times {'; '.join(words)}")
 
 
@@ -589,8 +631,8 @@ def logarithm(d: Difference, pair: Pair, step: int) -> Verdict | None:
 
 
 def stale(d: Difference, pair: Pair, step: int) -> Verdict | None:
-    old = pair.serial(step - 1, d.kind, d.name) if step and d.kind == "gradient" else None
-    if old is None:
+    old = pair.made(step - 1, d.kind, d.name)
+    if old is None or d.kind not in ("gradient", "parameter"):
         return None
     if all(fits(P, d.serial + old, 8 * d.allowed) for P in d.copies):
         return Verdict("stale", "it is this step's and the last step's together")
@@ -600,13 +642,14 @@ def stale(d: Difference, pair: Pair, step: int) -> Verdict | None:
 
 
 def place(d: Difference, pair: Pair, step: int) -> Verdict | None:
-    """Chunks in another order; or all numbers are there, and stand elsewhere in it or in other tensors of its kind."""
+    """Chunks in another order; runs or single numbers that stand elsewhere in it or in other tensors of its kind."""
     S = d.serial
+    near = d.allowed.max()
     for dim in range(S.dim()):
         for k in {pair.n, S.shape[dim]}:
             chunks = S.tensor_split(k, dim)
             moved = [
-                any(fits(piece, c, d.allowed.max()) for c in chunks)
+                any(fits(piece, c, near) for c in chunks)
                 for P in d.copies
                 for piece in P.tensor_split(k, dim)
             ]
@@ -615,31 +658,42 @@ def place(d: Difference, pair: Pair, step: int) -> Verdict | None:
                     "place",
                     f"its {k} chunks along dimension {dim} are the serial run's, in other places",
                 )
-    of = pair.update if d.kind == "parameter" else partial(pair.serial, kind=d.kind)
-    same = [of(step, name=name) for name in pair.names(step, d.kind)]
+    same = [pair.made(step, d.kind, name) for name in pair.names(step, d.kind)]
     start = [pair.serial(0, "start", name) for name in pair.names(0, "start")]
-    pool = torch.cat([x.flatten() for x in [*same, *start, S] if x is not None]).sort().values
-    step_of_pool = (pool[-1] - pool[0]) / len(pool)
-    near = d.allowed.max()
-    if S.numel() < 3 or step_of_pool < 1000 * near:
+    pool = torch.cat([x.flatten() for x in [*same, *start, S] if x is not None])
+    sparse = (pool.max() - pool.min()) / len(pool) > 1000 * near
+    if S.numel() < 3:
         return None
-    for P in d.copies:
-        flat = P.flatten()
-        at = torch.searchsorted(pool, flat).clamp(1, len(pool) - 1)
-        off = torch.minimum((pool[at] - flat).abs(), (pool[at - 1] - flat).abs())
-        if (off > near).any():
-            return None
+    pieces = [P for _, P, _ in d.pieces()]
+    if all((sparse or len(P) > 3) and is_run(P, pool, near) for P in pieces):
+        return Verdict("place", "each rank's part stands elsewhere in the serial run")
+    pool = pool.sort().values
+    flat = torch.cat(pieces)
+    at = torch.searchsorted(pool, flat).clamp(1, len(pool) - 1)
+    off = torch.minimum((pool[at] - flat).abs(), (pool[at - 1] - flat).abs())
+    if not sparse or (off > near).any():
+        return None
     return Verdict("place", "its numbers are all in the serial run, and stand elsewhere")
 
 
+def is_run(x: Tensor, numbers: Tensor, near: Tensor) -> bool:
+    """Whether x, but for zeros at its ends, stands in `numbers` in one run."""
+    ends = x.nonzero().flatten().tolist()
+    x = x[ends[0] : ends[-1] + 1] if ends else x[:0]
+    first = numbers[: len(numbers) - len(x) + 1]
+    starts = ((first - x[0]).abs() <= near).nonzero().flatten().tolist() if ends else [0]
+    return any(fits(x, numbers[i : i + len(x)], near) for i in starts)
+
+
 def extra(d: Difference, pair: Pair, step: int) -> Verdict | None:
-    pieces = d.pieces()
-    if len(d.copies) != 1 or len(pieces) < 2 or len({P.shape for _, P, _ in pieces}) > 1:
-        return None
-    total = torch.stack([S for _, _, S in pieces]).sum(0)
-    if all(fits(P, total, 8 * d.allowed.max()) for _, P, _ in pieces):
-        return Verdict("extra", "each rank's part is the sum of all ranks' parts")
-    return None
+    for P, owners in zip(d.copies, d.owners, strict=True):
+        places = [owners == rank for rank in owners.unique()]
+        if len(places) < 2 or len({int(here.sum()) for here in places}) > 1:
+            return None
+        total = torch.stack([d.serial[here] for here in places]).sum(0)
+        if not all(fits(P[here], total, 8 * d.allowed.max()) for here in places):
+            return None
+    return Verdict("extra", "each rank's part is the sum of all ranks' parts")
 
 
 def vectors(d: Difference, pair: Pair) -> Iterator[tuple[str, Tensor]]:
@@ -677,7 +731,7 @@ def missing(d: Difference, pair: Pair, step: int) -> Verdict | None:
         if not any(fits(P, other, d.allowed) for other in different):
             different.append(P)
     if len(different) < 2:
-        return None
+        return moved_on(d)
     allowed = 4 * len(different) * d.allowed
     total = torch.stack(different).sum(0)
     if fits(total, d.serial, allowed):
@@ -688,6 +742,17 @@ def missing(d: Difference, pair: Pair, step: int) -> Verdict | None:
         rest = total - d.serial
         if fits(rest, ratio(rest, b) * b, allowed):
             return Verdict("missing", f"the sum over the ranks is the serial run's, but for {name}")
+    return None
+
+
+def moved_on(d: Difference) -> Verdict | None:
+    """Parts each of which is wrong, and which together hold what they should: it did not reach its owners."""
+    pieces = d.pieces()
+    if len(d.copies) != 1 or len(pieces) < 2 or len({P.shape for _, P, _ in pieces}) > 1:
+        return None
+    parts, right = (torch.stack(x).sum(0) for x in list(zip(*pieces, strict=True))[1:])
+    if fits(parts, right, 4 * len(pieces) * d.allowed.max()):
+        return Verdict("missing", "the sum of the ranks' parts is right, and each part is not")
     return None
 
 
@@ -709,35 +774,61 @@ def micro_batches_in_it(d: Difference, pair: Pair, step: int) -> Verdict | None:
     return shares(d, pair, step, "micro-batch {1} of rank {0}")
 
 
+def own_columns(
+    d: Difference, pair: Pair, step: int, word: str, rank: int, ranks: set[int]
+) -> dict[str, Tensor]:
+    """{name: what each of `ranks` has computed alone} at the place of a rank's numbers, no column twice."""
+    here = next(owner == rank for owner in d.owners if (owner == rank).any())
+    columns: dict[str, Tensor] = {}
+    for r, calls in enumerate(pair.local(step, d.name)):
+        for m, x in enumerate(calls):
+            # a rank's backward makes the whole gradient, or that of its part
+            whole = x.shape == here.shape
+            x = x.double()[here] if whole else x.double().flatten()
+            if x.numel() == here.sum() and (whole or r in ranks):
+                name = word.format(r, m)
+                columns[name] = columns[name] + x if name in columns else x
+    kept: dict[str, Tensor] = {}
+    for name, x in columns.items():
+        if x.any() and x.isfinite().all() and not any(torch.equal(x, y) for y in kept.values()):
+            kept[name] = x
+    return kept
+
+
 def shares(d: Difference, pair: Pair, step: int, word: str) -> Verdict | None:
     pieces = d.pieces()
     found = {}
     right: dict[str, float] = {}
     for rank, P, S in pieces:
-        columns: dict[str, Tensor] = {}
         same = {r for r, _, other in pieces if torch.equal(other, S)}
         same |= set(range(pair.n)) - {r for r, _, _ in pieces}
-        for r in sorted(same):
-            for m, x in enumerate(pair.ranks[r][step].get(("local", d.name), ())):
-                if x.numel() == S.numel():
-                    x = x.double().flatten()
-                    name = word.format(r, m)
-                    columns[name] = columns[name] + x if name in columns else x
-        for name, x in list(columns.items()):
-            before = [columns[k] for k in list(columns)[: list(columns).index(name)]]
-            if not x.any() or not x.isfinite().all() or any(torch.equal(x, y) for y in before):
-                del columns[name]
+        columns = own_columns(d, pair, step, word, rank, same)
         should = combination(S, columns, d.allowed)
         shown = combination(P, columns, d.allowed)
+        if should is not None and shown is None:
+            others = own_columns(d, pair, step, word, rank, set(range(pair.n)))
+            mixed = combination(P, others, d.allowed) or {}
+            strange = [name for name, c in mixed.items() if c and name not in should]
+            if strange:
+                return Verdict("extra", f"{', '.join(strange)} has another part, and is in it")
+        if P.numel() < 2 * len(columns):
+            continue  # too few numbers to tell
         if should is None or shown is None:
             return None
         found[rank] = shown
         right |= should
+    if not found:
+        return None
     sets = {frozenset(name for name, c in a.items() if c) for a in found.values()}
-    if len(sets) > 1 and sum(map(len, sets)) == len(frozenset().union(*sets)) == len(right):
+    there = frozenset().union(*sets)
+    own = True
+    for rank, a in found.items():
+        own = own and all(name.endswith(f"rank {rank}") for name, c in a.items() if c)
+    split = len(sets) > 1 and sum(map(len, sets)) == len(there) == len(right)
+    if split or own and there and len(right) > max(map(len, sets)):
         return Verdict("missing", "each rank holds its own share of the gradient")
     values = [c for a in found.values() for c in a.values()]
-    if all(math.isclose(c, values[0], rel_tol=1e-4) for c in values):
+    if values[0] and all(math.isclose(c, values[0], rel_tol=1e-4) for c in values):
         words = ", ".join(f"{c:.3g}" for c in right.values())
         return Verdict("weight", f"all count alike, and should count {words}")
 
@@ -766,14 +857,19 @@ def elements(d: Difference, pair: Pair, step: int) -> Verdict | None:
     )
 
 
+def unlike(d: Difference, pair: Pair, step: int) -> Verdict | None:
+    pairs = itertools.combinations(d.copies, 2)
+    if len(d.copies) > 1 and not any(fits(P, other, d.allowed) for P, other in pairs):
+        return Verdict("missing", "no rank has what another has")
+    return None
+
+
 def precision(d: Difference, pair: Pair, step: int) -> Verdict | None:
     size = float(d.serial.abs().max())
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         u = torch.finfo(dtype).eps / 2
-        if (
-            2 * u > torch.finfo(pair.dtype).eps
-            and 0.01 * u * size <= d.error <= tolerance(dtype, pair.terms, pair.depth) * size
-        ):
+        limit = 2 * u + tolerance(torch.float32, pair.terms, pair.depth)
+        if 2 * u > torch.finfo(pair.dtype).eps and 0.01 * u * size <= d.error <= limit * size:
             return Verdict("precision", f"it is right to {d.error / size:.1e}, as in {dtype}")
     return None
 
@@ -785,21 +881,22 @@ HYPOTHESES = (
     logarithm,
     stale,
     tied,
+    place,
     not_passed_on,
     ranks_in_it,
     missing,
     extra,
     bias,
     precision,
-    place,
     micro_batches_in_it,
     elements,
+    unlike,
 )
 
 
 @dataclass
 class Report:
-    """What `compare` found: a cause of CAUSES, the first difference, if there is one, and in how many like it."""
+    """What `compare` found: a cause of CAUSES, the first difference, if there is one, and how many are like it."""
 
     cause: str
     step: int = 0
@@ -839,10 +936,10 @@ KINDS = ("start", "mask", "output", "loss", "output_grad", "gradient", "paramete
 def compare(
     serial: str | Path | Sequence, parallel: str | Path | Sequence, axes: Sequence[str] = ()
 ) -> Report:
-    """Hold a parallel run beside the serial one: folders of `record`, or its `finished` of each rank.
+    """Compare a parallel run with the serial one: folders of `record`, or its `finished` of each rank.
 
-    axes: of AXES, by which the run is parallel. If all of them can be, it must be equal to the last bit.
-    Raises ValueError for a serial run of several ranks, runs of different lengths, and an axis that is none.
+    axes: of AXES, by which the run is parallel. If all of these can be equal to the last bit, the run must be.
+    Raises ValueError for a serial run of several ranks, runs of different lengths, and an unknown axis.
     """
     unknown = [axis for axis in axes if axis not in AXES]
     if unknown:
@@ -874,7 +971,7 @@ def first_difference(pair: Pair) -> Report:
 
 
 def wrong_of(pair: Pair, step: int, kind: str) -> list[Difference]:
-    """The differences of a kind that are no matter of how the run is parallel."""
+    """The differences of a kind that do not merely come from how the run is parallel."""
     found = pair.differences(step, kind)
     if kind == "loss" and found and own_losses(pair, step):
         return []
@@ -953,13 +1050,16 @@ def decide(pair: Pair, step: int, kind: str, found: list[Difference]) -> Report 
         apart = len(copies) > 1 and not all(torch.equal(c, copies[0]) for c in copies)
         words = "ranks differ from each other" if apart else "no rank differs from the others"
         cause = "start" if kind == "start" else "random"
+        moved = place(found[0], pair, step)
+        if kind == "start" and moved is not None and all(place(d, pair, step) for d in found):
+            cause, words, _ = moved
         return Report(cause, step, found[0], words, tuple(d.name for d in found))
     why = explain_update if kind == "parameter" else explain
     causes = {d.name: why(d, pair, step) for d in found}
     cause = chosen(kind, found, causes)
     like = tuple(name for name, verdict in causes.items() if verdict.cause == cause)
-    alone = {verdict.only for verdict in causes.values()}
-    if cause == "part" and len(alone - {None}) > 1:
+    alone = {"missing" if v.cause == "missing" else v.only for v in causes.values()} - {None}
+    if cause == "part" and len(alone) > 1:
         return Report(
             "missing", step, found[0], "each rank updates what it owns by its own gradient", like
         )
@@ -994,6 +1094,8 @@ def chosen(kind: str, found: list[Difference], causes: dict[str, Verdict]) -> st
         return "other"
     if kind in ("output", "output_grad"):
         return known[0]
+    if "nonfinite" in known:
+        return "nonfinite"
     votes = dict.fromkeys(known, 0)
     for d in found:
         if causes[d.name].cause in votes:
@@ -1003,18 +1105,28 @@ def chosen(kind: str, found: list[Difference], causes: dict[str, Verdict]) -> st
 
 def explain_update(d: Difference, pair: Pair, step: int) -> Verdict:
     """Of a parameter: what the step added to it is looked at like a gradient, unless its gradient is known to be right."""
-    update = pair.difference(step, "parameter", d.name, update=True)
-    assert update is not None
-    verdict = explain(update, pair, step) if update.beyond > 1 else Verdict("update", "by little")
-    if not update.serial.any():
-        return Verdict("update", "it should not change")
-    if pair.parts(step, "gradient", d.name) and verdict.cause not in ("missing", "lost"):
+    # before this step nothing differs: every rank has the serial run's parameter
+    added = pair.update(step, d.name)
+    copies = [copy - (d.serial - added) for copy in d.copies]
+    update = Difference(d.kind, d.name, added, copies, d.owners, d.allowed)
+    verdict = explain(update, pair, step)
+    whole = factor(d, pair, step)
+    if whole is not None and ", which is" in whole.words:
+        return whole
+    if not update.serial.any() and verdict.cause != "nonfinite":
+        holders = set(pair.parts(step, d.kind, d.name))
+        cause = "missing" if holders - set(d.ranks) else "update"
+        return Verdict(
+            cause, f"it should not change, and does on ranks {d.ranks} of {sorted(holders)}"
+        )
+    known = pair.parts(step, "gradient", d.name) and verdict.cause not in ("missing", "lost")
+    if known or verdict.cause == "factor" and ", which is" not in verdict.words:
         return Verdict("update", verdict.words)
     return verdict
 
 
 def norm(pair: Pair, step: int, found: list[Difference]) -> Report | None:
-    """A wrong norm, and gradients that are right but for what it scales them with."""
+    """A wrong norm, and gradients that are right but for the factor by which it scales them."""
     S = pair.serial(step, "norm", "norm")
     d = pair.difference(step, "norm", "norm")
     if S is None or d is None or d.beyond <= 1:

@@ -23,6 +23,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,11 @@ sends are gradients."""
 SMALL = 9
 TEXT = 10
 TITLE = 11.5  # points; nothing is set smaller
+LEAST_SHARE = 9 / (SMALL / 72 * 96)
+"""Of its width, to which a picture shrinks in a narrow window: there its smallest words are 9 CSS pixels high. Where even
+that is too wide, its box scrolls sideways."""
+PRINTED = "<style>@media print { .minidist-picture img { min-width: 0 !important } }</style>"
+"""Paper does not scroll."""
 WIDTH = 9.2  # inches of a full picture
 MARGIN = 0.2  # inches of card around the drawing
 DPI = 192  # two pixels of the PNG for each pixel on the page
@@ -255,9 +261,15 @@ class Picture:
     def __repr__(self) -> str:
         return self.text
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
-        data = {"image/png": base64.b64encode(self.png).decode(), "text/plain": self.text}
-        return data, {"image/png": {"width": self.width, "height": self.height, "alt": self.text}}
+    def _repr_html_(self) -> str:
+        """An `<img>` with alternative text: of all forms the only one whose words arrive wherever notebooks are shown."""
+        least = math.ceil(self.width * LEAST_SHARE)
+        style = f"min-width: {least}px; max-width: 100%; height: auto"
+        source = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+        return (
+            f'{PRINTED}<div class="minidist-picture" style="overflow-x: auto">'
+            f'<img alt="{escape(self.text)}" width="{self.width}" style="{style}" src="{source}"></div>'
+        )
 
 
 def _png(fig: Figure) -> bytes:

@@ -50,7 +50,7 @@ from minidist.study.step import (
 #     pipeline    at most a stage a layer; interleaved where the chunks come out even and the stages divide M
 #     context     as many as one allows, of which each has two chunks of a sequence's tokens, by a ring
 #     data        what is left of the ranks; it divides the batch
-#     expert      of a model with experts: data ranks, with ZeRO 0, that share them out evenly
+#     expert      of a model with experts: data ranks that share them out evenly, with ZeRO 0 to 2
 #     ZeRO        0 to 3; 2 and 3 reduce, and gather, for every micro-batch
 #     replicas    1, or hybrid sharding: ZeRO's shards within a node, and a copy of all of them in every other
 #     recompute   none, full; selective, too, where attention is explicit
@@ -133,15 +133,19 @@ def expert_ranks(search: Search, chosen: Chosen) -> list[int]:
 
 def zero_stages(search: Search, chosen: Chosen) -> Iterable[int]:
     alone = data_ranks(search, chosen) * chosen["context_ranks"] == 1
-    return range(1 if alone or chosen["expert"] > 1 else 4)
+    if alone:
+        return range(1)
+    return range(3 if chosen["expert"] > 1 else 4)
 
 
 def replica_counts(search: Search, chosen: Chosen) -> list[int]:
     """One, or as many as there are where the shards of each fill what tensor parallelism leaves of a node."""
     holders = data_ranks(search, chosen) * chosen["context_ranks"]
     shards = search.node // chosen["tensor"]
-    hybrid = chosen["zero"] and 1 < shards < holders and holders % shards == 0
-    return [1, holders // shards] if hybrid else [1]
+    hybrid = 1 < shards < holders and holders % shards == 0
+    if hybrid and chosen["zero"] and chosen["expert"] == 1:
+        return [1, holders // shards]
+    return [1]
 
 
 def recomputations(search: Search, chosen: Chosen) -> list[str]:

@@ -576,7 +576,7 @@ class Grid:
     out the experts. context_ranks: they share the tokens of a sequence by ring attention, zigzag; with the data-parallel
     ranks they are the `holders` of a copy of the model. bits: of the layers' products, 16 or 8.
     Raises ValueError for a stage of ZeRO or a word that is none, for selective recomputation of fused attention, for
-    replicas, or expert ranks, that do not divide the ranks, for expert ranks with ZeRO or with context ranks, and for
+    replicas, or expert ranks, that do not divide the ranks, for expert ranks with ZeRO 3, replicas or context ranks, and for
     explicit attention in a ring, which keeps no scores.
     """
 
@@ -600,11 +600,11 @@ class Grid:
     bits: int = 16
 
     def __post_init__(self):
-        apart = self.zero == 0 and self.context_ranks == 1
+        apart = self.zero < 3 and self.context_ranks == self.replicas == 1
         if self.expert < 1 or self.data % self.expert or (self.expert > 1 and not apart):
             raise ValueError(
                 f"{self.expert} ranks that share out experts are no part of {self.data} data-parallel ranks "
-                f"with ZeRO {self.zero} and {self.context_ranks} context ranks"
+                f"with ZeRO {self.zero} in {self.replicas} replicas and {self.context_ranks} context ranks"
             )
         check_zero(self.zero)
         check_recompute(self.recompute, self.attention)
@@ -671,14 +671,15 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         # the first stage, the second, with all its layers and most in flight, or the last
         stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
-    params = rank_parameters(model, grid.tensor, grid.pipeline, stage, grid.expert)
-    held = states(params, "adam", grid.precision, grid.zero, grid.shards)
+    parts = divided_states(model, grid, stage)
+    params = total_parameters(parts)
+    held = [states(count, "adam", grid.precision, grid.zero, ranks) for count, ranks in parts]
     whole, model = model, of_own_tokens(model, grid)
     layer = _layer_kept(model, grid, grid.recompute)
     backward = PerRank(
-        held.parameters,
-        held.gradients,
-        0 if grid.offload else held.optimizer_states,
+        sum(part.parameters for part in held),
+        sum(part.gradients for part in held),
+        0 if grid.offload else sum(part.optimizer_states for part in held),
         activations_of_layers=_layers_held(model, grid, stage) * layer
         + _experts_held(model, grid, stage),
         layer_being_recomputed=_recomputed(model, grid),
@@ -700,6 +701,30 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
     return max(turn, backward, key=lambda moment: moment.total)
 
 
+Parts = list[tuple[int, int]]
+
+
+def divided_states(model: Transformer, grid: Grid, stage: int) -> Parts:
+    """(parameters on a rank, number of ranks over which ZeRO divides their states): of all but experts that are shared
+    out, and of these."""
+    sizes = grid.tensor, grid.pipeline, stage, grid.expert
+    params = rank_parameters(model, *sizes)
+    if grid.expert == 1:
+        return [(params, grid.shards)]
+    experts = expert_parameters(model, *sizes)
+    return [(params - experts, grid.shards), (experts, grid.data // grid.expert)]
+
+
+def total_parameters(parts: Parts) -> int:
+    """On a rank."""
+    return sum(params for params, _ in parts)
+
+
+def owned_parameters(parts: Parts) -> int:
+    """Those whose states a rank has where ZeRO divides them, the first of the ranks."""
+    return sum(uneven(params, ranks)[0] for params, ranks in parts)
+
+
 def of_own_tokens(model: Transformer, grid: Grid) -> Transformer:
     """`model` with a context of the tokens that one context rank has. ValueError where they are no even chunks."""
     if grid.context_ranks == 1:
@@ -717,8 +742,8 @@ def on_host(model: Transformer, grid: Grid) -> int:
     if not grid.offload:
         return 0
     ends = {0, grid.pipeline - 1, min(1, grid.pipeline - 1)}
-    params = max(rank_parameters(model, grid.tensor, grid.pipeline, s, grid.expert) for s in ends)
-    owned = uneven(params, grid.shards if grid.zero else 1)[0]
+    owns = owned_parameters if grid.zero else total_parameters
+    owned = max(owns(divided_states(model, grid, s)) for s in ends)
     return offload_kept(owned)["host"] + 4 * owned
 
 
@@ -909,14 +934,13 @@ def zero_kept(
 def zero_traffic(stage: int, params: int, n: int, frozen: int = 0, replicas: int = 1) -> Fraction:
     """Numbers that a rank sends in a step, the mean over ranks.
 
-    `params` that train. At stage 3 also: frozen: those that are gathered, twice, and not reduced.  replicas: r of each of
-    the n shards, for an all-reduce of its gradients: 2(r−1)/r·Ψ/n more.
+    `params` that train.  frozen: those that stage 3 gathers, twice, and does not reduce.  replicas: with shards, r of
+    each of the n, for an all-reduce of its gradients: 2(r−1)/r·Ψ/n more.
     Every backward that is reduced, at stages 2 and 3, costs the gradients' part again.
     """
     check_zero(stage)
-    if stage < 3:
-        return Fraction(2 * params * (n - 1), n)
-    within = Fraction((3 * params + 2 * frozen) * (n - 1), n)
+    wholes = 2 * params if stage < 3 else 3 * params + 2 * frozen
+    within = Fraction(wholes * (n - 1), n)
     return within + Fraction(2 * params * (replicas - 1), n * replicas)
 
 

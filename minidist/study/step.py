@@ -24,16 +24,18 @@ from minidist.study.predict import (
     GB,
     PRECISIONS,
     Grid,
+    Parts,
     PerRank,
     Transformer,
+    divided_states,
     expert_layers,
-    expert_parameters,
     in_flight,
     offload_update_seconds,
     on_host,
+    owned_parameters,
     per_rank,
-    rank_parameters,
     stage_layers,
+    total_parameters,
 )
 
 # ------------------------------------------------------------
@@ -449,9 +451,7 @@ class Planner:
         stages = self._stages(grid)
         slowest = max(stages, key=lambda stage: stage.total)
         others = sum(stage.total for stage in stages) - slowest.total
-        params = max(
-            rank_parameters(self.model, grid.tensor, S, s, grid.expert) for s in {0, S - 1}
-        )
+        parts = max((divided_states(self.model, grid, s) for s in (0, S - 1)), key=total_parameters)
         forward = (slowest.total - slowest.again) / 3
         return Step(
             compute=M * slowest.compute,
@@ -459,8 +459,8 @@ class Planner:
             bubble=others / grid.interleave,
             tensor=M * slowest.tensor,
             pipeline=self._pipeline(grid, [stage.total for stage in stages]),
-            data=self._data(grid, params, forward, slowest.total - forward),
-            optimizer=self._optimizer(grid, params),
+            data=self._data(grid, parts, forward, slowest.total - forward),
+            optimizer=self._optimizer(grid, parts),
         )
 
     def _activation_bytes(self, batch: int) -> int:
@@ -591,9 +591,9 @@ class Planner:
             last = s == grid.pipeline - 1
             compute = layers * (layer.forward + layer.backward) + first * embedding + last * head
             # a micro-batch's gradients are added to those of the others: read, read and write; the first has none
-            params = rank_parameters(model, grid.tensor, grid.pipeline, s, grid.expert)
-            nbytes = params * (PRECISIONS[grid.precision].parameter + 2 * gradient_bytes(grid))
-            nbytes /= grid.holders if grid.zero >= 2 else 1
+            parts = divided_states(model, grid, s)
+            added = owned_parameters(parts) if grid.zero >= 2 else total_parameters(parts)
+            nbytes = added * (PRECISIONS[grid.precision].parameter + 2 * gradient_bytes(grid))
             adding = self.machine.passes(nbytes, 12 * model.layers // grid.pipeline)
             compute += (1 - 1 / grid.micro_batches) * adding
             # messages of the embedding's forward, and of the projection's input in backward
@@ -703,17 +703,17 @@ class Planner:
         *edges, wrap = [gather + self.network.send(*end, width, whole / parts) for end in ends]
         return edges, wrap
 
-    def _data(self, grid: Grid, params: int, forward: float, backward: float) -> float:
+    def _data(self, grid: Grid, parts: Parts, forward: float, backward: float) -> float:
         """Gradients to be averaged, and parameters to be handed out, less what `forward` and `backward` hide.
 
         forward, backward: seconds of a micro-batch, on the slowest stage.
         """
         kernels = self.kernels
-        gradients = self._averaging(grid, params)
+        gradients = self._averaging(grid, parts)
         parameters = Messages(0.0, 0.0)
         if grid.zero:
-            nbytes = params * PRECISIONS[grid.precision].parameter
-            parameters = self._messages("all_gather", grid.shards, grid.tensor, nbytes)
+            nbytes = PRECISIONS[grid.precision].parameter
+            parameters = self._among_holders("all_gather", grid, parts, nbytes)
         # of the blocks, with embedding and projection, nothing computes beside the first one's parameters and the
         # last one's gradients
         blocks = stage_layers(self.model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
@@ -736,27 +736,30 @@ class Planner:
             seconds += self.network.verb("all_reduce", 2, stride, nbytes * gradient_bytes(grid))
         return seconds
 
-    def _averaging(self, grid: Grid, params: int) -> Messages:
-        """Of the gradients of `params`, once: with ZeRO among the shards, then each shard over its replicas.
+    def _averaging(self, grid: Grid, parts: Parts) -> Messages:
+        """Of all gradients, once: with ZeRO among the shards, then each shard over its replicas.
 
         Shards are neighbours: of t·shards ranks, as many as a node has or fewer, none sends its whole out of the node.
         So are ranks that share out experts, whose gradients are averaged over those who hold the same.
         """
-        nbytes = params * gradient_bytes(grid)
-        if grid.expert > 1:
-            sizes = grid.tensor, grid.pipeline, grid.pipeline - 1, grid.expert
-            shared = expert_parameters(self.model, *sizes) * gradient_bytes(grid)
-            stride = grid.tensor * grid.expert
-            return together(
-                self._messages("all_reduce", grid.data, grid.tensor, nbytes - shared),
-                self._messages("all_reduce", grid.data // grid.expert, stride, shared),
-            )
+        nbytes = gradient_bytes(grid)
         if not grid.zero or self.kernels.reduced_whole:
-            return self._messages("all_reduce", grid.holders, grid.tensor, nbytes)
-        within = self._messages("reduce_scatter", grid.shards, grid.tensor, nbytes)
+            parts = [(params, ranks * grid.replicas) for params, ranks in parts]
+            return self._among_holders("all_reduce", grid, parts, nbytes)
+        within = self._among_holders("reduce_scatter", grid, parts, nbytes)
         stride = grid.tensor * grid.shards
+        nbytes *= total_parameters(parts)
         across = self._messages("all_reduce", grid.replicas, stride, nbytes / grid.shards)
         return together(within, across)
+
+    def _among_holders(self, verb: str, grid: Grid, parts: Parts, nbytes: int) -> Messages:
+        """Of parameters of so many bytes each, among those who hold the same: first all but experts, then these."""
+        (rest, ranks), *experts = parts
+        messages = self._messages(verb, ranks, grid.tensor, rest * nbytes)
+        for params, ranks in experts:
+            stride = grid.tensor * grid.expert
+            messages = together(messages, self._messages(verb, ranks, stride, params * nbytes))
+        return messages
 
     def _messages(self, verb: str, n: int, stride: int, nbytes: float) -> Messages:
         return Messages(
@@ -773,15 +776,16 @@ class Planner:
         slowed = self.kernels.interference * messages.inside
         return (1 - hidden) * messages.seconds + hidden * slowed
 
-    def _optimizer(self, grid: Grid, params: int) -> float:
+    def _optimizer(self, grid: Grid, parts: Parts) -> float:
         """Gradients are scaled; every state of the rank's part is read and written, its parameters written."""
         per = PRECISIONS[grid.precision]
         passes = self.kernels.adam * (per.master or per.moment)
         if per.master:
             passes += 2 * (per.gradient + per.parameter + 2 * per.master)
-        owned = params / (grid.shards if grid.zero else 1)
+        params = total_parameters(parts)
+        owned = owned_parameters(parts) if grid.zero else params
         if grid.offload:
-            return self._offloaded(grid, ceil(owned))
+            return self._offloaded(grid, owned)
         return self.machine.passes(2 * gradient_bytes(grid) * params + passes * owned, 12)
 
     def _offloaded(self, grid: Grid, owned: int) -> float:

@@ -2,7 +2,7 @@
 
     timeline   one trace, or several on one axis of time; live memory under it
     stages     when the stages of a pipeline worked: a simulation, or what ranks noted while they ran
-    viewer     a page to zoom, point at, click and search
+    viewer     a page to zoom, point at, click and search: for every trace that a reader should look into
 
 Each rank has a row for what it did (its spans), and under it two thin ones for its wires: the sender's is busy from a
 message's start until it is sent, the receiver's for as long before the message has arrived. Lanes of `stream` have rows
@@ -11,16 +11,12 @@ of their own, beneath the rank's. Of a very large run the beginning is shown, an
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from itertools import pairwise, product
-from pathlib import Path
-from string import Template
 from typing import Any
 
 from matplotlib.collections import PolyCollection
@@ -29,25 +25,20 @@ from minidist.comm.trace import CATEGORIES, Message, Results, Span, Timeline, Tr
 from minidist.parallel.schedules import Action
 from minidist.parallel.simulate import Simulation
 from minidist.study.charts import categories, held_words, stack
+from minidist.study.frames import Framed, document
 from minidist.study.picture import (
-    CARD,
-    EDGE,
-    FAINT,
     INK,
     MARGIN,
     MEANING,
-    MUTED,
     SMALL,
     TEXT,
     TIME_UNITS,
-    WAIT,
     WIDTH,
     Card,
     Picture,
     card,
     check_time,
     colors,
-    ending,
     inches,
     ink_on,
     measure,
@@ -146,7 +137,9 @@ def kinds_of(names: set[str]) -> dict[str, str]:
 LEFT = MARGIN + 0.85  # inches: where the rows begin, beside the names of the ranks
 WIDE = WIDTH - MARGIN - LEFT - 0.15
 MOST_INCHES = 7.0  # of all rows
-MOST_ARROWS = 300
+MOST_ARROWS = (
+    60  # in the still picture: more cannot be told apart, and cost more bytes than all else
+)
 MEMORY = 1.47  # inches
 
 
@@ -350,28 +343,7 @@ def trace_of(run: Simulation | Noted) -> Trace:
 
 
 # ----------------------------------------------------------------------------------------------------------- viewer
-PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("data.js", "paint.js", "memory.js", "act.js")
-LIGHT = {
-    "card": CARD,
-    "edge": EDGE,
-    "ink": INK,
-    "muted": MUTED,
-    "faint": FAINT,
-    "wait": WAIT,
-    "mark": "#B84A00",
-}
-DARK = {
-    "card": "#1B1E23",
-    "edge": "#3D424B",
-    "ink": "#EDEBE5",
-    "muted": "#A6ACB6",
-    "faint": "#2C3037",
-    "wait": "#4A4F58",
-    "mark": "#FF8A3D",
-}
-"""The card of a page that follows the reader's choice of light or dark; the hues stay."""
-
 MOST_MOMENTS = 6_000  # of memory, of all ranks together
 
 
@@ -380,6 +352,9 @@ def viewer(
 ) -> Viewer:
     """Look into a run: who computed, waited, sent and received, when, and what memory held meanwhile.
 
+    The one to take wherever a lesson shows a run whose messages are to be read; it holds the still picture of `timeline`
+    too, and costs a notebook some 17 kB more than that. `timeline` is for what a viewer cannot do: to compare
+    several traces on one axis of time; and for what a glance is enough for.
     run: what `World.run` or `launch` returned, or its trace. ranks: only these, in this order. Of more than 20,000
     messages or spans the first are shown; whatever is left out is said above the picture.
     Errors: ValueError for an unknown rank, an empty trace, a run that takes no time.
@@ -387,14 +362,8 @@ def viewer(
     return Viewer(run.trace if isinstance(run, Results) else run, title, ranks)
 
 
-class Viewer:
-    """A page to look into a run: `page` (HTML), `picture` (the still one), `text`, `save(path)`.
-
-    The page holds everything (data, drawing, style) and loads nothing: it works offline, in JupyterLab, and in what
-    nbconvert or Sphinx make of a notebook. In a notebook it lives in an <iframe srcdoc>, so that neither can disturb
-    the other. Where a notebook is not trusted, the frame is taken away and the still picture inside it stays. The same
-    run gives the same bytes each time.
-    """
+class Viewer(Framed):
+    """A page to look into a run: `page` (HTML), `picture` (the still one), `text`, `save(path)`."""
 
     def __init__(self, trace: Trace, title: str, ranks: Sequence[int] | None):
         self.title = title
@@ -403,6 +372,10 @@ class Viewer:
         held = {r: trace.memory[r] for r in self.chart.ranks if len(trace.memory.get(r, ()))}
         self.data["memory"], cut = memory_columns(held, self.data["tick"])
         self.limits = self.chart.limits + cut
+        rows = sum(34 if lane else 52 for _, lane in self.data["rows"])
+        memory = 180 * (self.data["memory"] is not None)
+        height = 150 + min(560, max(170, rows)) + memory + 26 * len(self.limits)
+        self.heights = (height, height)
 
     @cached_property
     def picture(self) -> Picture:
@@ -412,58 +385,18 @@ class Viewer:
         limits = [f"no arrows: {count:,} messages, and {MOST_ARROWS} can be told apart"] * (not few)
         return draw(self.title, {"": self.chart}, self.chart.limits + limits, arrows=few)
 
-    @property
-    def text(self) -> str:
-        return self.picture.text
-
     @cached_property
     def page(self) -> str:
         """The whole page: an HTML document that needs nothing else."""
-        light, dark = (
-            "".join(f"--{name}:{color};" for name, color in theme.items())
-            for theme in (LIGHT, DARK)
-        )
-        css = f":root{{color-scheme:light dark;{light}}}\n"
-        css += f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
         note = '<p class="limits" role="note">Shown: {}</p>\n'
-        read = lambda name: (PAGE / name).read_text(encoding="utf-8")
-        # as JSON without spaces, safe inside a <script> element
-        run = json.dumps(self.data, separators=(",", ":"), ensure_ascii=False)
-        return Template(read("page.html")).substitute(
-            title=escape(self.title or "Timeline"),
-            summary=escape(self.text),
-            css=css + read("page.css"),
-            run=run.replace("<", "\\u003c"),
+        return document(
+            "viewer",
+            SCRIPTS,
+            self.data,
+            title=self.title or "Timeline",
+            summary=self.text,
             limits="".join(note.format(escape(words)) for words in self.limits),
-            scripts="\n".join(f"<script>\n{read(name)}</script>" for name in SCRIPTS),
         )
-
-    @property
-    def height(self) -> int:
-        """CSS pixels of the page in a notebook."""
-        rows = sum(34 if lane else 52 for _, lane in self.data["rows"])
-        memory = 180 * (self.data["memory"] is not None)
-        return 150 + min(560, max(170, rows)) + memory + 26 * len(self.limits)
-
-    def save(self, path: str | Path) -> None:
-        """Write the page to `path`, which must end in .html (ValueError)."""
-        Path(ending(path, ".html")).write_text(self.page, encoding="utf-8", newline="\n")
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        still = base64.b64encode(self.picture.png).decode()
-        size = f"width:100%;height:{self.height}px;border:0"
-        page = self.page.replace("&", "&amp;").replace("'", "&#39;")
-        return (
-            f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" style="{size}" srcdoc=\'{page}\'>'
-            f'<img alt="{escape(self.text)}" width="{self.picture.width}" src="data:image/png;base64,{still}"></iframe>'
-        )
-
-    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
-        data, metadata = self.picture._repr_mimebundle_()
-        return data | {"text/html": self._repr_html_()}, metadata
 
 
 # --------------------------------------------------------------------------------------------- what the page is given

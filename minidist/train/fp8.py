@@ -1,5 +1,5 @@
-"""Eight bits: the products of a transformer's linear layers in E4M3 and E5M2, twice as fast as in 16 bits, and half the
-bytes of what is kept for backward.
+"""Eight bits: the products of a transformer's linear layers in E4M3 and E5M2, up to twice as fast as in 16 bits, with
+half the bytes of the inputs that are kept for backward.
 
     E4M3    sign, 4 bits of exponent, 3 of fraction: 2⁻⁹ … 448, relative steps of 2⁻³        activations, weights
     E5M2    sign, 5 bits of exponent, 2 of fraction: 2⁻¹⁶ … 57,344, relative steps of 2⁻²    gradients
@@ -11,7 +11,7 @@ moves its largest magnitude, its amax, to the top of the range, and products are
     dx = dy·W       dy: E5M2   W: E4M3        (T, out) · (in, out)ᵀ       sums in fp32, results in 16 bits or fp32
     dW = dyᵀ·x      dy: E5M2   x: E4M3        (out, T) · (in, T)ᵀ
 
-Gradients want range more than precision: their magnitudes are spread over more powers of two than those of
+Gradients need range more than precision: their magnitudes are spread over more powers of two than those of
 activations. What stays as it was: the head and the embedding (their errors go straight into the loss, and the head's
 gradients span the most), attention's scores (an exponential makes relative errors of absolute ones), norms, residual
 sums, biases and losses (they cancel, or add up many terms, and have few FLOPs), masters and the optimizer.
@@ -49,17 +49,19 @@ E5M2 = torch.float8_e5m2
 # ------------------------------------------------------------
 # A matrix in eight bits: values, and a scale for each block of it, so that x ≈ values·scale.
 #
-#     tensor  (all, all)      one scale: one outlier takes the small numbers of all others
+#     tensor  (all, all)      one scale: one outlier pushes all small numbers towards 0
 #     row     (1, all)        one a row
 #     block   (1, 128)        one for 128 numbers along the row; of weights (128, 128)
 #
 # Contraction runs along the rows (product, below), so scales that differ from row to row can be taken out of the sums;
-# those that differ along it, of blocks, cannot, and the sum of each block is multiplied by its own. dW contracts over
-# tokens, where y contracts over features: so x is rounded twice, in rows and in columns, unless its blocks are square.
+# those that differ along it, as those of blocks do, cannot, and the sum of each block is multiplied by its own. dW
+# contracts over tokens, where y contracts over features: so x is rounded twice, in rows and in columns, unless its
+# blocks are square.
 #
 # The scale is the smallest power of two that keeps amax within the range. Dividing by it is exact, so what is lost is
 # lost by rounding alone, and the emulation computes what the hardware does. (Any number would serve: Micikevicius et
-# al. 2022 divide by amax/448. In a format with an exponent that is no more precise, and wins less than one power of two.)
+# al. 2022 divide by amax/448. In a format with an exponent that is no more precise, and gains less than one power of
+# two.)
 
 
 class Grain(NamedTuple):
@@ -81,19 +83,19 @@ SQUARE = Grain(128, 128)
 
 
 class Scaled(NamedTuple):
-    """values (M, K) in eight bits, scale (M/rows, K/columns) of its blocks in fp32, rounded up: values·scale is meant."""
+    """The matrix values·scale: values (M, K) in eight bits, scale (M/rows, K/columns), rounded up, of its blocks."""
 
     values: Tensor
     scale: Tensor
     grain: Grain
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The matrix that is meant, (M, K), exact in fp32."""
+        """The matrix that it stands for, (M, K), exact in fp32."""
         return self.values.to(dtype) * spread(self.scale, self.grain, self.values.shape).to(dtype)
 
 
 def largest(x: Tensor, grain: Grain = TENSOR) -> Tensor:
-    """The amax of each block of a matrix (M, K): (M/rows, K/columns), rounded up; 0 of what is empty."""
+    """The amax of each block of a matrix (M, K): (M/rows, K/columns), rounded up; 0 for what is empty."""
     sides, missing = [], []
     for size, side in zip(x.shape, grain, strict=True):
         side = max(1, size) if side is None else side
@@ -108,9 +110,9 @@ def largest(x: Tensor, grain: Grain = TENSOR) -> Tensor:
 
 
 def scale_of(amax: Tensor, dtype: torch.dtype) -> Tensor:
-    """The smallest powers of two that bring `amax` into the range of `dtype`, in fp32; nan of inf and of nan.
+    """The smallest powers of two that bring `amax` into the range of `dtype`, in fp32; nan for inf and for nan.
 
-    An amax below 2⁻¹⁰⁰ counts as that: nobody can tell it from 0, and its scale would leave fp32.
+    An amax below 2⁻¹⁰⁰ counts as 2⁻¹⁰⁰: nobody can tell it from 0, and its scale would leave fp32.
     """
     amax = amax.to(torch.float32)
     room = torch.finfo(dtype).max / amax.clamp(min=2.0**-100)
@@ -182,7 +184,7 @@ RECIPES = {
 
 
 def on_tensor_cores(a: Scaled, b: Scaled, dtype: torch.dtype) -> Tensor:
-    """`product` by one kernel. Sizes that it cannot take are filled up with zeros.
+    """`product` by one kernel. Sizes that it cannot take are padded with zeros.
 
     Its results are in `dtype`, fp32 or bf16, where there is one scale; else in bf16, which all its kernels have.
     """
@@ -211,7 +213,7 @@ def aligned(x: Scaled) -> Scaled:
         -(-size // step) * step
         for size, step in zip(x.values.shape, (128, 128) if blocks else (16, 16), strict=True)
     )
-    # eight bits have no kernel that pads: the same bytes as whole numbers have
+    # no kernel pads numbers in eight bits; one pads the same bytes as integers
     bytes_of = x.values.view(torch.uint8)
     values = F.pad(bytes_of, (0, K - x.values.shape[1], 0, M - x.values.shape[0]))
     rows, columns = (
@@ -234,23 +236,24 @@ def laid_out(x: Scaled) -> Tensor:
 # ------------------------------------------------------------
 # Where scales come from: the amax of the tensor at hand, or of those before it.
 #
-#     Present   amax, then scale: one reading of the tensor more. The three grains above.
-#     Delayed   the largest amax of the last 16 steps makes the scale of this one, and this one's is written down beside
-#               the rounding. One scale a tensor. As E4M3 first was trained with, to read each tensor once; where amax
-#               jumps, what is beyond it is cut off. torchtitan has removed it.
+#     Present   amax, then scale: the tensor is read once more. The three grains above.
+#     Delayed   the largest amax of the last 16 steps makes the scale of this one, and this one's is recorded while
+#               rounding. One scale a tensor. E4M3 was first trained this way, to read each tensor only once; where
+#               amax jumps, what is beyond it is cut off. torchtitan has removed it.
 #
-# Ranks that hold parts of one block agree on its amax, or its scale depends on how many ranks there are, and shards of
-# a weight that are gathered in eight bits do not fit together. A block that covers all of a dimension is shared by all
-# who split that dimension:
+# Ranks that hold parts of one block agree on its amax, or its scale would depend on how many ranks there are, and
+# shards of a weight that are gathered in eight bits would not fit together. A block that covers all of a dimension is
+# shared by all who split that dimension:
 #
 #                         tensor (all, all)          row (1, all)                block (1, 128)
 #     x, y = x·Wᵀ         who splits T or in         who splits in               nobody, where cuts are multiples of 128
 #     dy, dx = dy·W       who splits T or out        who splits out              nobody
 #     x, dy, dW = dyᵀ·x   the scale of x, dy above   who splits T                nobody
 #
-# Data-parallel ranks split T; a ColumnLinear's split out, a RowLinear's in. One all-reduce of a maximum, of 4 bytes a
-# scale, whenever a tensor is rounded; Delayed: a single one a step, of all that were written down. Ranks that do not
-# agree train as well, and their replicas stay equal (gradients are averaged after); the numbers are those of another run.
+# Data-parallel ranks split T, the ranks of a ColumnLinear out, and those of a RowLinear in. They pay one all-reduce of
+# a maximum, of 4 bytes a scale, whenever a tensor is rounded; with Delayed only one a step, of all amaxes recorded.
+# Ranks that do not agree still train, and their replicas stay equal (gradients are averaged later), but the numbers are
+# those of a different run.
 #
 # Sources: NVIDIA, Transformer Engine, `DelayedScaling` (amax_history_len, reduce_amax); torchtitan, docs/float8.md.
 
@@ -326,8 +329,8 @@ class History:
 class Delayed(Present):
     """Scales from the largest amax of the last `length` steps; 1 before there is one. Call `update` after each step.
 
-    Of what is computed without a graph, such as an evaluation, nothing is written down; of what is computed twice, for
-    checkpointing, the same. Layers share one `update`, and one message: see `eight_bits_`.
+    Nothing is recorded of what is computed without a graph, such as an evaluation; what is computed twice, for
+    checkpointing, counts as if it were computed once. Layers share one `update`, and one message: see `eight_bits_`.
     """
 
     def __init__(self, length: int = 16, split: Split | None = None, formats=FORMATS):
@@ -348,9 +351,9 @@ class Delayed(Present):
 
 @torch.no_grad()
 def update(scalings: list[Delayed], comm: Comm | None = None) -> None:
-    """The end of a step: what all histories have seen is agreed in one all-reduce, and counts from the next step on.
+    """End a step: what all histories have seen is agreed on in one all-reduce, and counts from the next step on.
 
-    comm: of all ranks that hold parts of these layers' matrices. They have the same layers. An amax that is inf or nan
+    comm: of all ranks that hold parts of these layers' matrices; all have the same layers. An amax that is inf or nan
     is not remembered.
     """
     histories = [history for scaling in scalings for history in scaling.histories.values()]
@@ -369,9 +372,9 @@ def update(scalings: list[Delayed], comm: Comm | None = None) -> None:
 # ------------------------------------------------------------
 # A linear layer in eight bits, forward and backward.
 #
-# Kept for backward: xᵀ in eight bits, a byte a number where 16 bits have two, and the weight as it is. dW comes in the
-# dtype of the weight, dx in that of x. Under `amp.autocast` y is in its half, as a linear layer's would be; x and W are
-# rounded once, from what they are, fp32 too.
+# Kept for backward: xᵀ in eight bits, a byte a number where 16 bits take two, and the weight as it is. dW comes in the
+# dtype of the weight, dx in that of x. Under `amp.autocast` y is in its half format, as a linear layer's would be; x
+# and W are rounded once, from the dtype they have, even if that is fp32.
 
 
 class EightBitLinear(Function):
@@ -430,10 +433,11 @@ def eight_bits_(
     """The linear layers of `module` multiply in eight bits from here on, in place. Returns the scaling of each, in order.
 
     grain: "tensor", "row" or "block", or a function that makes a layer's scaling of its Split, such as
-    `lambda split: Delayed(16, split)`.  tokens: of the ranks that have other samples of the batch. A layer that is split
-    (`parallel.tensor`) says itself who has the rest of it.
+    `lambda split: Delayed(16, split)`.  tokens: the Comm of the ranks that have other samples of the batch. A layer
+    that is split (`parallel.tensor`) says itself who has the rest of it.
     A linear layer is what has a `product` (`models.Linear`). Give it the layers of a transformer, and not its head: see
-    above. Raises ValueError where there is no linear layer, and for one that gathers in backward (regather), which multiplies by itself.
+    above. Raises ValueError where there is no linear layer, and for one that gathers in backward (regather), which does
+    its own products.
     """
     make = grain if callable(grain) else partial(Present, choice(grain, "grain", GRAINS))
     layers: list[Any] = [part for part in module.modules() if hasattr(part, "product")]

@@ -114,11 +114,11 @@ def graders_kept():
         if name.partition(".")[0] == "minicheck":
             classes += [v for v in vars(module).values() if isinstance(v, type)]
     ours = [kind for kind in classes if kind.__module__.startswith("minicheck")]
-    before = [(kind, dict(vars(kind))) for kind in ours]
+    before = {kind: vars(kind).copy() for kind in ours}
     try:
         yield
     finally:
-        for kind, kept in before:
+        for kind, kept in before.items():
             for name in vars(kind).keys() - kept.keys():
                 delattr(kind, name)
             for name, value in kept.items():
@@ -133,7 +133,8 @@ def judged(folder, bug):
         code = bug.code(assignment(folder).solutions[bug.exercise])
     except ValueError as error:
         return str(error)
-    with graders_kept():
+    # a mistake leaves them alone, and to look at all of them takes longer than to ask
+    with graders_kept() if bug.cheat else contextlib.nullcontext():
         run(code, "<ipython planted>", names)  # one name: a launch sends all cells along
         _, error = examined(folder, bug.exercise, names)
     if not isinstance(error, Wrong):

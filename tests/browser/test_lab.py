@@ -12,7 +12,7 @@ import nbformat
 import nbformat.v4 as v4
 import pytest
 
-from minidist.study import viewer
+from minidist.study import bars, reveal, viewer
 from minidist.study.picture import MEANING
 from tests.browser.chromium import chromium, program, until
 from tests.repository.files import ROOT
@@ -29,11 +29,13 @@ IDLE = 'document.querySelector(".jp-NotebookPanel .jp-Notebook-ExecutionIndicato
 BEGUN = '[...document.querySelectorAll(".jp-InputArea-prompt")].some(e => /\\[(\\*|\\d+)\\]/.test(e.textContent))'
 RUN_SECONDS = 180
 VIEWER = """from minidist.comm.trace import Trace
-from minidist.study import viewer
+from minidist.study import bars, reveal, viewer
 trace = Trace(2)
 trace.add(0, 1, 4096, 1e-3, 2e-3, 3e-3)
 trace.spans.add(0, "main", "compute", 0.0, 4e-3, "backward")
-viewer(trace)"""
+display(viewer(trace))
+picture = bars({"ring": 75e6}, unit="B", title="Sent")
+display(picture, reveal(100e6, 75e6, picture, unit="B"))"""
 SHOWN = ".jp-OutputArea-output iframe, .jp-OutputArea-output img"
 
 
@@ -46,11 +48,13 @@ def cleared(nb):
 
 
 def failing():
-    """A notebook whose second cell fails, so that the third is never run. The first shows a run in the viewer; what is
-    saved there comes from elsewhere, so Lab does not trust it."""
+    """A notebook whose second cell fails, so that the third is never run. The first shows a run in the viewer, a picture,
+    and an answer; what is saved there comes from elsewhere, so Lab does not trust it."""
     cells = [v4.new_code_cell(source) for source in (VIEWER, "1 / 0", "2")]
-    data, metadata = viewer(remembered())._repr_mimebundle_()
-    cells[0].outputs = [v4.new_output("display_data", data=data, metadata=metadata)]
+    picture = bars({"ring": 75e6}, unit="B", title="Sent")
+    for made in (viewer(remembered()), picture, reveal(100e6, 75e6, picture, unit="B")):
+        data = {"text/html": made._repr_html_(), "text/plain": made.text}
+        cells[0].outputs.append(v4.new_output("display_data", data=data))
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
@@ -177,12 +181,26 @@ def drawn(page):
     return page.evaluate(f"document.querySelector('{SHOWN}').tagName")
 
 
-def test_an_error_is_seen_and_so_is_a_run(address, folder, tmp_path):
+def told(page):
+    """The first line of each image's alternative text, and what is seen of answers."""
+    images = "[...document.querySelectorAll('.jp-OutputArea-output img')].map(e => e.alt.split('\\n')[0])"
+    folds = "[...document.querySelectorAll('.minidist-answer')].map(e => e.innerText.trim())"
+    return page.evaluate(images), page.evaluate(folds)
+
+
+def test_an_error_is_seen_and_so_are_a_run_a_picture_and_a_guess(address, folder, tmp_path):
     shown = []
-    cells = run_all(
-        address, folder, "00_failing", tmp_path, look=lambda page: shown.append(drawn(page))
-    )
+    words = []
+
+    def look(page):
+        shown.append(drawn(page))
+        words.append(told(page))
+
+    cells = run_all(address, folder, "00_failing", tmp_path, look)
     assert errors(cells) == ["division by zero"]
     assert cells[2].execution_count is None
     # The static picture in a notebook that is not trusted; once its cell has run, the page, and its canvas is drawn.
     assert shown == ["IMG", "IFRAME"]
+    # In both, pictures tell their words, and the answer is folded.
+    guess = ["Your guess: 100 MB. Show the answer"]
+    assert words == [(["Timeline", "Sent", "Sent"], guess), (["Sent", "Sent"], guess)]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from minidist.study import viewer
-from minidist.study.picture import MEANING
-from minidist.study.timelines import LIGHT
+from minidist.study.frames import LIGHT
+from minidist.study.picture import MEANING, mix
 from tests.browser.chromium import chromium, program, until
 from tests.study.traces import remembered
 
@@ -158,6 +158,14 @@ def test_memory_of_a_rank(page, rank):
     page.mouse("mouseMoved", left + wide / 2 - 60, top + high - 12)
     said = until("the tooltip", 5, lambda: tooltip(page))
     assert said.startswith(f"rank {rank} holds 1,500 B") and "activations: 500 B" in said
+
+
+def test_what_is_held_for_no_time_is_a_hair(page):
+    """The 4,000 B of rank 1 at 2 ms: their colour is a hair wide, and does not reach to the next moment."""
+    page.evaluate('document.getElementById("of").value = "1"')
+    page.evaluate('document.getElementById("of").dispatchEvent(new Event("change"))')
+    held = where(page, mix(MEANING["other"], 0.85))
+    assert 1 <= (held.sum(0) > 20).sum() <= 2
 
 
 def test_it_says_nothing_to_the_console_and_asks_nobody(page):

@@ -98,7 +98,9 @@ def distance(a, b):
 
 
 @TRANSFORMERS
-@pytest.mark.parametrize(("name", "most"), zip(MODELS, [10**9, 2000, 2000, 10**9], strict=True))
+@pytest.mark.parametrize(
+    ("name", "most"), list(zip(MODELS, [10**9, 2000, 2000, 10**9], strict=True))
+)
 @torch.no_grad()
 def test_as_transformers(name, most, tmp_path, figure):
     """Theirs read by ours, and ours by theirs: as they save it, in one file and in many, and as they load it."""

@@ -175,7 +175,7 @@ def test_experts_over_ranks_and_their_checkpoints_over_others(tmp_path):
         "serial": [*eight, "--ranks", "1"],
         "world": [*eight, "--ranks", "4", "--ep", "2"],
         "processes": [*eight, "--ranks", "2", "--ep", "2", "--runner", "processes"],
-        "three": [*eight, "--ranks", "3", "--ep", "3", *folders["a"]],
+        "three": [*eight, "--ranks", "3", "--ep", "3", "--zero", "1", *folders["a"]],
     }
     found = results(SCRIPT, runs, tmp_path)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -387,7 +387,7 @@ def test_ctrl_c_saves_and_ends(tmp_path):
     )
 
 
-@pytest.mark.parametrize("runner", ["world", "processes"])
+@pytest.mark.parametrize("runner", ["world", pytest.param("processes", marks=pytest.mark.full)])
 def test_ctrl_c_without_a_folder_ends_in_one_sentence(runner):
     words = [
         f"{FOLDER}/{SCRIPT}",

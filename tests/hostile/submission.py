@@ -26,15 +26,15 @@ UNSET = "messages = nbytes = seconds = naive_nbytes = None"
 class Hostile(NamedTuple):
     """A submission that means harm.
 
-    tries: what, in one sentence.  before, after: a cell before and behind all others.  shift, predict: a cell in place of
-    the solution.  file: writes the submission itself, `file(path, notebook, out)`.  keeps, loses: exercises that must,
-    and must not, earn their points; the others may do either.  says: a pattern that must be found in what is said of
-    it, whatever the case.  seconds: within which it must be marked.
+    tries: what, in one sentence.  before: a cell before all others, or several.  after: a cell behind all others.
+    shift, predict: a cell in place of the solution.  file: writes the submission itself, `file(path, notebook, out)`.
+    keeps, loses: exercises that must, and must not, earn their points; the others may do either.  says: a pattern that
+    must be found in what is said of it, whatever the case.  seconds: within which it must be marked.
     """
 
     name: str
     tries: str
-    before: str = ""
+    before: str | list[str] = ""
     shift: str = ""
     predict: str = ""
     after: str = ""
@@ -43,6 +43,9 @@ class Hostile(NamedTuple):
     loses: frozenset[str] = NONE
     says: str = ""
     seconds: float = 180.0
+
+    def cells_before(self) -> list[str]:
+        return [self.before] if isinstance(self.before, str) else self.before
 
 
 PREAMBLE = """\
@@ -158,7 +161,7 @@ def submitted(hostile: Hostile, out: dict) -> dict:
     cells = [
         code_cell(PREAMBLE.format(out=out)),
         code_cell(SETUP, "setup"),
-        code_cell(hostile.before),
+        *[code_cell(cell) for cell in hostile.cells_before()],
         shift,
         shift_test,
         predict,

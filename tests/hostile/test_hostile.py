@@ -14,12 +14,13 @@ import tempfile
 import pytest
 
 from tests.bank.bank import ROOT
-from tests.hostile.bank import BANK, TWELVE
+from tests.hostile.bank import BANK, FOUR, TWELVE, in_one
 from tests.hostile.outside import LOOT, Outside
 from tests.hostile.submission import ALL, EXERCISES, PREAMBLE
 
 NOBODY = 65534
-OTHERS = [name for name in BANK if name not in TWELVE]
+ALONE = [name for name in TWELVE if name not in FOUR]
+OTHERS = [name for name in BANK if name not in ALONE]
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +44,19 @@ def outside(sandbox, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", [*TWELVE, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS)]
+    "name", [*ALONE, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS)]
 )
 def test_a_hostile_submission(name, outside, sandbox):
     from tests.hostile.trial import faults  # here: it needs the sandbox's door
 
     assert faults(BANK[name], outside, sandbox) == []
+
+
+def test_four_attacks_of_one_submission(outside, sandbox):
+    """Two sandboxes for all four. What each of them changes or reaches is told by its name; at full size each is alone."""
+    from tests.hostile.trial import faults
+
+    assert faults(in_one(*FOUR), outside, sandbox) == []
 
 
 @pytest.mark.full

@@ -199,7 +199,10 @@ def test_an_answer_cannot_speak_for_the_examiner():
 
 def test_nothing_is_left(tmp_path):
     """Not even when the notebook is killed in the middle of an endless answer."""
-    code = "import tests.minicheck.test_guard as t; print('ready', flush=True); t.double(t.endless)"
+    code = (
+        "import tests.minicheck.test_guard as t; from tests.minicheck.answers import Double; "
+        "Double.step = 20; print('ready', flush=True); t.double(t.endless)"
+    )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "MINIDIST_MARK": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
     process.stdout.readline()

@@ -81,5 +81,33 @@ FAULTS = {
             "        report = norm(pair, step, found)\n        if report is not None and not found:",
             "study/test_compare.py::test_the_causes_of_planted_answers_are_named",
         ),
+        Fault(
+            "padding is not cut off",
+            "study/compare.py",
+            "torch.cat(list(group), d).narrow(d, 0, shape[d])",
+            "torch.cat(list(group), d)",
+            "study/test_compare.py::test_flat_pieces_are_put_together_with_padding_or_without",
+        ),
+        Fault(
+            "each rank's part of a flat buffer is taken for its beginning",
+            "study/compare.py",
+            "        end = -first\n",
+            "        end = 0\n",
+            "study/test_compare.py::test_flat_shards_are_compared_parameter_by_parameter",
+        ),
+        Fault(
+            "a whole gradient has no part at the place of a shard",
+            "study/compare.py",
+            "(whole or r in ranks)",
+            "(not whole and r in ranks)",
+            "study/test_compare.py::test_flat_shards_are_compared_parameter_by_parameter",
+        ),
+        Fault(
+            "runs that have no name in common are equal",
+            "study/compare.py",
+            "if own and theirs and not own & theirs:",
+            "if own and not theirs:",
+            "study/test_compare.py::test_what_cannot_be_compared_is_said",
+        ),
     ]
 }

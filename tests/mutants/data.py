@@ -81,7 +81,7 @@ FAULTS = {
         Fault(
             "buckets stay in the order of registration",
             "parallel/reducer.py",
-            "return self._run(_from_rank_0, [*seen, *place.values()])",
+            "return self._run(_from_rank_0, [*seen, *place.values()], self.across)",
             "return None",
             "parallel/test_reducer.py::test_the_order_of_use_is_rank_0s[swaps0]",
         ),

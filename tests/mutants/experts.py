@@ -5,6 +5,8 @@ from tests.mutants.fault import Fault
 LAYER = "parallel/test_experts.py::test_the_layer_is_its_definition"
 SERIAL = "parallel/test_experts.py::test_the_serial_gradients"
 MESH = "parallel/test_experts.py::test_a_gpt_on_a_mesh"
+SHARDED = "parallel/test_experts.py::test_what_is_sharded_over_whom"
+SAVED = "parallel/test_experts.py::test_sharded_states_go_from_one_mesh_to_another"
 
 FAULTS = {
     "router": [
@@ -217,6 +219,69 @@ FAULTS = {
             MESH + "[ep2]",
         ),
         Fault(
+            "with ZeRO every expert rank but the first leaves the rest out of the norm",
+            "parallelize.py",
+            "if not self.zero and self.sharing",
+            "if self.sharing",
+            MESH + "[ep2-zero1]",
+        ),
+        Fault(
+            "with ZeRO the rest is averaged over the data ranks alone",
+            "parallel/experts.py",
+            "in ((rest, everyone), (experts, data)):",
+            "in ((rest, data), (experts, data)):",
+            SHARDED,
+        ),
+        Fault(
+            "experts' states are whole on all who hold them",
+            "parallel/experts.py",
+            "ShardedOptimizer(groups, optimizer_class, comm, stage",
+            "ShardedOptimizer(groups, optimizer_class, comm.split(comm.rank) if own is experts else comm, stage",
+            SHARDED,
+        ),
+        Fault(
+            "a rate that changes reaches no part",
+            "parallel/experts.py",
+            "            copy_options(self.param_groups, part.param_groups)\n",
+            "",
+            SHARDED,
+        ),
+        Fault(
+            "states are saved under their numbers in a part",
+            "parallel/experts.py",
+            "entries[numbers[i] if isinstance(i, int) else i] = x",
+            "entries[i] = x",
+            SAVED,
+        ),
+        Fault(
+            "states are loaded by their numbers in the whole",
+            "parallel/experts.py",
+            "places.get(i, i): x",
+            "i: x",
+            SAVED,
+        ),
+        Fault(
+            "a rank loads the states of another",
+            "parallel/experts.py",
+            'own["owner"] = state_dict["owner"]',
+            "pass",
+            SHARDED,
+        ),
+        Fault(
+            "ZeRO 3 beside expert ranks is accepted",
+            "parallelize.py",
+            "(zero == 3 or replicas > 1 or",
+            "(replicas > 1 or",
+            "parallel/test_experts.py::test_what_does_not_go_together_is_refused",
+        ),
+        Fault(
+            "replicas beside expert ranks are accepted",
+            "parallelize.py",
+            "(zero == 3 or replicas > 1 or",
+            "(zero == 3 or",
+            "parallel/test_experts.py::test_what_does_not_go_together_is_refused",
+        ),
+        Fault(
             "ranks with fewer samples weigh their losses after backward",
             "parallelize.py",
             "self.pipeline.factor = everyone.size * decide(part, on_meta=1 / everyone.size)",
@@ -261,11 +326,25 @@ FAULTS = {
             "study/predict/test_grid.py::test_flops_of_a_token_grow_with_its_experts_alone",
         ),
         Fault(
-            "ZeRO is searched with experts that are shared out",
+            "ZeRO 3 is searched with experts that are shared out",
             "study/plan.py",
-            'alone or chosen["expert"] > 1 else 4',
-            "alone else 4",
+            'range(3 if chosen["expert"] > 1 else 4)',
+            "range(4)",
             "study/test_plan.py::test_experts_are_shared_out_where_one_rank_has_no_room",
+        ),
+        Fault(
+            "replicas are searched with experts that are shared out",
+            "study/plan.py",
+            'if hybrid and chosen["zero"] and chosen["expert"] == 1:',
+            'if hybrid and chosen["zero"]:',
+            "study/test_plan.py::test_experts_are_shared_out_where_one_rank_has_no_room",
+        ),
+        Fault(
+            "experts' states are predicted to be divided among all data ranks",
+            "study/predict.py",
+            "(experts, grid.data // grid.expert)]",
+            "(experts, grid.data)]",
+            "study/predict/test_grid.py::test_states_of_experts_are_divided_among_those_who_hold_them",
         ),
     ],
 }

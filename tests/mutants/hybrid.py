@@ -2,6 +2,8 @@
 
 from tests.mutants.fault import Fault
 
+REPLICAS = "parallel/test_zero.py::test_replicas_are_the_serial_optimizer"
+
 FAULTS = {
     "parallelize": [
         Fault(
@@ -109,9 +111,58 @@ FAULTS = {
         Fault(
             "replicas of what is whole are asked for, and nobody says so",
             "parallelize.py",
-            "> 1 and zero != 3:",
+            "> 1 and not zero:",
             "> 1 and zero > 3:",
             "test_parallelize.py::test_what_does_not_go_together",
+        ),
+        Fault(
+            "owners of whole parameters train apart",
+            "parallel/zero.py",
+            "                self._across.run(all_reduce_, own).wait()\n",
+            "                pass\n",
+            REPLICAS,
+        ),
+        Fault(
+            "an average is over one replica's ranks alone",
+            "parallel/reducer.py",
+            "self.comm.size * (1 if self.across is None else self.across.comm.size)",
+            "self.comm.size",
+            REPLICAS,
+        ),
+        Fault(
+            "samples of other replicas do not count",
+            "parallel/reducer.py",
+            "        across.run(all_reduce_, total).wait()\n",
+            "        total = total * across.comm.size\n",
+            REPLICAS,
+        ),
+        Fault(
+            "each replica has an order of buckets of its own",
+            "parallel/reducer.py",
+            "[*seen, *place.values()], self.across)",
+            "[*seen, *place.values()], None)",
+            "parallel/test_zero.py::test_gradients_that_one_replica_has_and_buckets_in_its_order",
+        ),
+        Fault(
+            "each replica starts with its own parameters",
+            "parallel/zero.py",
+            "    broadcast_(comm, x)\n    if replicas is not None:",
+            "    broadcast_(comm, x)\n    if False:",
+            REPLICAS,
+        ),
+        Fault(
+            "ZeRO 1 and 2 shard over neighbours, and average over them alone",
+            "parallelize.py",
+            "tied=first, replicas=sharing.replicas",
+            "tied=first",
+            "test_parallelize.py::test_the_serial_run",
+        ),
+        Fault(
+            "replicas of stages 1 and 2 cost nothing",
+            "study/predict.py",
+            "    wholes = 2 * params if stage < 3 else",
+            "    replicas = replicas if stage == 3 else 1\n    wholes = 2 * params if stage < 3 else",
+            "parallel/test_zero.py::test_bytes_of_replicas",
         ),
     ],
     "engine": [

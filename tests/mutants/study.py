@@ -98,15 +98,15 @@ FAULTS = {
         Fault(
             "what lies on the host lies on the device, too",
             "study/predict.py",
-            "0 if grid.offload else held.optimizer_states,",
-            "held.optimizer_states,",
+            "0 if grid.offload else sum(part.optimizer_states for part in held),",
+            "sum(part.optimizer_states for part in held),",
             "study/test_fits.py::test_zero_divides_what_hosts_hold",
         ),
         Fault(
             "each host holds the states of all ranks",
             "study/predict.py",
-            "uneven(params, grid.shards if grid.zero else 1)[0]",
-            "params",
+            "owns = owned_parameters if grid.zero else total_parameters",
+            "owns = total_parameters",
             "study/test_fits.py::test_zero_divides_what_hosts_hold",
         ),
         Fault(
@@ -200,8 +200,8 @@ FAULTS = {
         Fault(
             "hybrid sharding divides states by all ranks",
             "study/predict.py",
-            "grid.zero, grid.shards)",
-            "grid.zero, grid.data)",
+            "return [(params, grid.shards)]",
+            "return [(params, grid.data)]",
             "study/test_plan.py::test_hybrid_sharding_sends_between_nodes_what_a_world_does",
         ),
         Fault(
@@ -433,6 +433,41 @@ FAULTS = {
     ],
     "pictures": [
         Fault(
+            "an image has no words",
+            "study/picture.py",
+            'alt="{escape(self.text)}"',
+            'alt=""',
+            "study/test_picture.py::test_what_a_notebook_is_given",
+        ),
+        Fault(
+            "a picture shrinks until its words cannot be read",
+            "study/picture.py",
+            "math.ceil(self.width * LEAST_SHARE)",
+            "math.ceil(self.width * LEAST_SHARE / 2)",
+            "study/test_picture.py::test_words_stay_nine_pixels_high",
+        ),
+        Fault(
+            "the fold tells the answer",
+            "study/reveal.py",
+            'return f"Your guess: {_said(self.guess, self.unit)}"',
+            'return f"Your guess: {_said(self.answer, self.unit)}"',
+            "study/test_reveal.py",
+        ),
+        Fault(
+            "the fold is open",
+            "study/reveal.py",
+            '<details class="minidist-answer"',
+            '<details open class="minidist-answer"',
+            "study/test_reveal.py::test_a_number_with_its_unit",
+        ),
+        Fault(
+            "two decades of a logarithmic axis have two marks",
+            "study/charts.py",
+            "if high / low >= 1000:",
+            "if high / low >= 10:",
+            "study/test_charts.py::test_a_logarithmic_axis_has_three_marks_at_least",
+        ),
+        Fault(
             "of many bars of a rank the last alone is summed up",
             "study/timelines.py",
             "spent[rank][kind] += stop - start",
@@ -546,6 +581,50 @@ FAULTS = {
             "storage is None or not storage.nbytes() or storage._cdata in self.alive:",
             "storage is None or not storage.nbytes():",
             "study/allocator/test_record.py::test_the_same_storage_twice_is_one",
+        ),
+    ],
+    "something to touch": [
+        Fault(
+            "the first slider is the fastest",
+            "study/explore.py",
+            "number = number * len(each.values) + position",
+            "number = number + position * len(each.values)",
+            "study/test_explore.py::test_every_position_is_what_the_function_returns",
+        ),
+        Fault(
+            "the page looks a position up in another order than Python filled the table in",
+            "study/page/explore.js",
+            "number * axes[k].words.length + position",
+            "number + position * axes[k].words.length",
+            "browser/test_explore.py",
+        ),
+        Fault(
+            "the frame of a page may do what the notebook may",
+            "study/frames.py",
+            'sandbox="allow-scripts" ',
+            "",
+            "study/test_frames.py::test_the_frame_holds_the_page_and_inside_of_it_the_picture",
+        ),
+        Fault(
+            "the editor lets a micro-batch too many pass",
+            "study/page/rules.js",
+            "if (micro >= M) return",
+            "if (micro > M) return",
+            "browser/test_editor.py::test_the_rules_are_those_of_python",
+        ),
+        Fault(
+            "the editor's circle of waits begins with who only waits for it",
+            "study/page/rules.js",
+            "path.slice(path.indexOf(stage))",
+            "path.slice()",
+            "browser/test_editor.py::test_the_rules_are_those_of_python",
+        ),
+        Fault(
+            "the first half of a split backward frees the activations",
+            "study/page/rules.js",
+            "B: -1, I: 0, W: -1",
+            "B: -1, I: -1, W: 0",
+            "browser/test_editor.py::test_the_rules_are_those_of_python",
         ),
     ],
 }

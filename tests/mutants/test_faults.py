@@ -30,7 +30,9 @@ def test_titles_differ():
 def test_each_changes_one_place_and_leaves_python():
     for fault in FAULTS:
         assert fault.old != fault.new, fault
-        ast.parse(fault.planted((ROOT / fault.path).read_text(encoding="utf-8")))
+        planted = fault.planted((ROOT / fault.path).read_text(encoding="utf-8"))
+        if fault.path.endswith(".py"):
+            ast.parse(planted)
 
 
 def test_each_names_tests_that_are_there():

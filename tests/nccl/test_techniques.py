@@ -30,6 +30,7 @@ from tests.parallel import (
     test_compositions,
     test_compress,
     test_data,
+    test_experts,
     test_fully_sharded,
     test_local_sgd,
     test_offload,
@@ -68,6 +69,10 @@ def at(test, *more, where=()):
 def over(n):
     """In place of the runner that a test is given."""
     return lambda *args, **kwargs: World(n).run(*args, **kwargs)
+
+
+def unsaid(words):
+    """In place of the fixture `figure`."""
 
 
 def inside(folder, name):
@@ -268,6 +273,28 @@ ZERO = {
     "ZeRO, loss scaling": Row(
         PAIR,
         fixed(*each(test_zero.test_a_loss_scaler_steps_all_ranks_or_none, *product(STAGES))),
+    ),
+    "ZeRO, replicas of shards": Row(
+        FOUR,
+        fixed(
+            *each(
+                test_zero.test_replicas_are_the_serial_optimizer,
+                *product(["adamw"], [2], [2], STAGES),
+            ),
+            *each(
+                test_zero.test_gradients_that_one_replica_has_and_buckets_in_its_order,
+                *product([(0, 1, 2, 2)], STAGES),
+            ),
+        ),
+    ),
+    "ZeRO, experts": Row(
+        FOUR,
+        fixed(
+            *each(
+                test_experts.test_a_gpt_on_a_mesh,
+                *product(["dp2-ep2", "pp2-ep2-zero2-halves"], [unsaid]),
+            )
+        ),
     ),
     "offload, replicas": Row(
         ALL, fixed(*each(test_offload.test_over_ranks, ("exact",), ("delayed",)))

@@ -1,11 +1,14 @@
 """Experts on n ranks: the serial layer, its router, its losses; who averages what, and what travels."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.optim import AdamW
 
+from minidist.checkpoint import Checkpoints
 from minidist.comm import Cluster, Device, World, launch
 from minidist.comm.mesh import Mesh
 from minidist.models import (
@@ -19,11 +22,13 @@ from minidist.models import (
 from minidist.parallel.experts import (
     ExpertDataParallel,
     ExpertParallel,
+    ExpertShardedOptimizer,
     GatheredExperts,
     expert_parallel_,
     expert_parameters,
     repeated,
 )
+from minidist.parallelize import parallelize
 from minidist.split import bounds, uneven
 from minidist.study.predict import expert_gradient_bytes, expert_layer_bytes
 from minidist.tasks import text
@@ -475,8 +480,25 @@ GRIDS = {
     ),
     "ep2-tp2": (dict(ep=2, tp=2, order=ORDER), EXPERTS, dict(micro_batches=2)),
     "dp2-tp2-zero3": (dict(dp=2, tp=2), EXPERTS, dict(zero=3, recompute="full")),
+    "ep2-zero1": (dict(ep=2, order=ORDER), EXPERTS, dict(zero=1)),
+    "ep5-zero2-uneven": (dict(ep=5, order=ORDER), ONE, dict(micro_batches=2, zero=2)),
+    "dp2-pp2-ep2-zero2": (
+        dict(dp=2, pp=2, ep=2, order=ORDER),
+        EXPERTS,
+        dict(zero=2, micro_batches=2, recompute="full"),
+    ),
     "all": (dict(dp=2, pp=2, ep=2, tp=2, order=ORDER), EXPERTS, dict(micro_batches=2)),
 }
+if FULL:
+    GRIDS |= {
+        "dp3-ep2-zero1": (dict(dp=3, ep=2, order=ORDER), EXPERTS, dict(zero=1, micro_batches=2)),
+        "dp2-ep2-tp2-zero1": (dict(dp=2, ep=2, tp=2, order=ORDER), ONE, dict(zero=1)),
+        "pp2-ep2-zero2-halves": (
+            dict(pp=2, ep=2, order=ORDER),
+            EXPERTS,
+            dict(micro_batches=4, schedule="zb_h1", zero=2),
+        ),
+    }
 
 
 def ranks_of(grid):
@@ -498,10 +520,17 @@ def test_a_gpt_on_a_mesh(name, figure):
     assert loss < 1e-12 and parameter < 1e-10
 
 
-@pytest.mark.parametrize("run", ["processes", *(["gloo"] if FULL else [])])
-def test_a_gpt_on_a_mesh_of_processes(run, figure):
-    loss, parameter = off_serial(run, "dp2-ep2")
-    figure(f"dp 2, ep 2 over {run}: losses are off by {loss:.0e}, parameters by {parameter:.0e}")
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        ("processes", "dp2-ep2"),
+        ("processes", "dp2-ep2-tp2-zero1" if FULL else "ep2-zero1"),
+        *([("gloo", "dp2-ep2"), ("processes", "dp2-pp2-ep2-zero2")] if FULL else []),
+    ],
+)
+def test_a_gpt_on_a_mesh_of_processes(run, name, figure):
+    loss, parameter = off_serial(run, name)
+    figure(f"{name} over {run}: losses are off by {loss:.0e}, parameters by {parameter:.0e}")
     assert loss < 1e-12 and parameter < 1e-10
 
 
@@ -510,12 +539,137 @@ def test_a_gpt_on_a_mesh_of_processes(run, figure):
     [
         (dict(ep=2, order=ORDER), parallelized.SHAPE, {}, "ep=2 shares out experts"),
         (dict(tp=2), EXPERTS, dict(sequence_parallel=True), "counts whole samples"),
-        (dict(ep=2, order=ORDER), EXPERTS, dict(zero=1), "take zero=0"),
+        (
+            dict(ep=2, order=ORDER),
+            EXPERTS,
+            dict(zero=3),
+            "zero=0, 1 or 2, .* not zero=3, replicas=1",
+        ),
+        (
+            dict(dp=2, ep=2, order=ORDER),
+            EXPERTS,
+            dict(zero=1, replicas=2),
+            "ep=2 .* replicas=1 and no compression, not zero=1, replicas=2",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(grid, shape, options, words):
     with pytest.raises(ValueError, match=words):
-        World(2).run(parallelized.train, grid, shape, options)
+        World(ranks_of(grid)).run(parallelized.train, grid, shape, options)
+
+
+def went_on(comm, grid, shape, options, folder):
+    """Two steps from the start, or from what was saved; then saved: losses, and what is held, of the model."""
+    engine = parallelize(
+        gpt(**shape, device="meta"), Mesh(comm, **grid), parallelized.adam, **options
+    )
+    checkpoints = Checkpoints(folder, comm)
+    found = checkpoints.latest()
+    first = 0
+    if found is not None:
+        engine.load(found)
+        first = found.step
+    losses = []
+    for step in (first, first + 1):
+        x, y = (parallelized.mine(engine.mesh, both) for both in parallelized.data(step))
+        losses.append(engine.step(x, y, max_norm=parallelized.CLIP).item())
+    checkpoints.save(first + 2, engine.pieces())
+    return losses, parallelized.held(engine)
+
+
+WAY = [
+    (dict(dp=3, ep=2, order=ORDER), dict(zero=2)),
+    (dict(ep=4, order=ORDER), dict(zero=1, micro_batches=3)),
+    (dict(dp=2, tp=2), dict(zero=3)),
+    (dict(dp=2, pp=2, ep=2, order=ORDER), dict(zero=1)),
+    (dict(ep=2, order=ORDER), {}),
+    (dict(dp=2, ep=2, order=ORDER), dict(zero=2, micro_batches=3)),
+]
+
+
+def test_sharded_states_go_from_one_mesh_to_another(tmp_path):
+    """Each mesh goes on where the one before was, as the serial run does."""
+    way = WAY if FULL else WAY[:4]
+    losses, params = parallelized.serial(EXPERTS, 2 * len(way))
+    for i, (grid, options) in enumerate(way):
+        results = World(ranks_of(grid)).run(went_on, grid, EXPERTS, options, tmp_path)
+        loss = largest(
+            abs(a - b)
+            for found, _ in results
+            for a, b in zip(found, losses[2 * i : 2 * i + 2], strict=True)
+        )
+        assert loss < 1e-12, (grid, loss)
+    assert parallelized.gaps(results, losses[-2:], params)[1] < 1e-10
+
+
+def test_masters_of_experts_are_saved(tmp_path):
+    """In 16 bits, stopped and resumed, on the same mesh: bit for bit; ZeRO 0 steps alike, to rounding."""
+    grid, shape = dict(dp=2, ep=2, order=ORDER), EXPERTS | dict(dtype=torch.float32)
+    half = dict(amp="O2", zero=2)
+    whole = World(4).run(parallelized.train, grid, shape, half, 4)
+    runs = [World(4).run(went_on, grid, shape, half, tmp_path) for _ in range(2)]
+    plain = World(4).run(parallelized.train, grid, shape, half | dict(zero=0), 2)
+    for rank, (losses, pieces) in enumerate(whole):
+        assert losses == runs[0][rank][0] + runs[1][rank][0]
+        for (*_, a), (*_, b) in zip(pieces, runs[1][rank][1], strict=True):
+            assert torch.equal(a, b)
+        assert losses[:2] == pytest.approx(plain[rank][0], rel=1e-3)
+
+
+def sharded(comm, dp, stage, steps):
+    """Steps with a rate that falls, on data × expert ranks: the parameters, the counts of the last step, and the names
+    of those whose states lie here."""
+    mesh = Mesh(comm, dp=dp, ep=comm.size // dp, order=ORDER)
+    model = expert_parallel_(gpt(**model_of({}), device="meta"), mesh.ep)
+    everyone = mesh.group("dp", "ep")
+    optimizer = ExpertShardedOptimizer(
+        model, model.parameters(), partial(AdamW, lr=1.0), everyone, mesh.dp, stage
+    )
+    x, y = batch(comm.size)[:, comm.rank : comm.rank + 1]
+    for step in range(steps):
+        [group] = optimizer.param_groups
+        group["lr"] = 0.01 / (1 + step)
+        optimizer.zero_grad()
+        next_token_loss(model(x), y).backward()
+        optimizer.step()
+    counts, state = model.layers[1].mlp.counts, optimizer.own_state_dict()
+    with pytest.raises(ValueError, match=f"own state of rank {comm.rank + 1} of"):
+        optimizer.load_state_dict(state | {"owner": [comm.rank + 1, comm.size]})
+    names = [name for name, _ in model.named_parameters()]
+    params = {name: p.detach().clone() for name, p in model.named_parameters()}
+    assert optimizer.state_dict()["state"].keys() == set(range(len(names)))
+    return params, counts, {names[i] for i in state["state"]}
+
+
+@pytest.mark.parametrize(
+    ("dp", "ep", "stage"), [(2, 2, 1), (2, 2, 2), *([(3, 1, 2), (1, 3, 1)] if FULL else [])]
+)
+def test_what_is_sharded_over_whom(dp, ep, stage, figure):
+    """Steps are serial, each state lies once among those who hold the parameter, and bytes are data parallelism's."""
+    model = gpt(**model_of({}))
+    optimizer = AdamW(model.parameters())
+    x, y = batch(dp * ep)
+    for step in range(2):
+        optimizer.param_groups[0]["lr"] = 0.01 / (1 + step)
+        optimizer.zero_grad()
+        next_token_loss(model(x), y).backward()
+        optimizer.step()
+    once, twice = (World(dp * ep).run(sharded, dp, stage, steps) for steps in (1, 2))
+    held_by = {name: 0 for name, _ in model.named_parameters()}
+    for params, _, own in twice:
+        for name in own:
+            held_by[name] += 1
+        for name, p in params.items():
+            assert (p - model.get_parameter(name)).abs().max() < 1e-10
+    assert set(held_by.values()) == {1}
+    names = {name: p.numel() for name, p in model.named_parameters()}
+    experts = sum(count for name, count in names.items() if ".experts." in name)
+    averages = expert_gradient_bytes(experts, sum(names.values()) - experts, dp, ep, 8)
+    groups = [[counts for _, counts, _ in twice[d * ep : (d + 1) * ep]] for d in range(dp)]
+    layers = sum(sum(map(sum, expert_layer_bytes(counts, 12, 8))) for counts in groups)
+    sent = twice.trace.bytes_sent() - once.trace.bytes_sent()
+    figure(f"ZeRO {stage}, data {dp}, expert {ep}: {sent} bytes, {averages + layers} predicted")
+    assert sent == averages + layers
 
 
 # ------------------------------------------------------------

@@ -1158,3 +1158,87 @@ def test_bytes_of_a_step_where_the_shards_are_uneven():
                 for count in (1, 2)
             ]
             assert sent[1] - sent[0] == 8 * n * zero_traffic(1, numbers, n)
+
+
+# ------------------------------------------------------------
+# Hybrid sharding: s shards among neighbours, each of them on r ranks.
+
+
+class Hybrid(ShardedOptimizer):
+    """Over the ranks of `comm` as s shards × r replicas."""
+
+    def __init__(self, params, optimizer_class, comm, stage, s, **options):
+        inner, outer = comm.split(comm.rank // s), comm.split(comm.rank % s)
+        super().__init__(params, optimizer_class, inner, stage, replicas=outer, **options)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize(("s", "r"), [(2, 2), (2, 3), *([(3, 1), (1, 3)] if FULL else [])])
+@pytest.mark.parametrize("optimizer", ["adamw", "users"] if FULL else ["users"])
+def test_replicas_are_the_serial_optimizer(optimizer, s, r, stage):
+    """The last batch has 2 samples, on ranks of one replica alone: weights are theirs, too."""
+    options = SMALL | dict(wrap=Hybrid, s=s, steps=4)
+    for drop_last in (True, False):
+        oracle = serial("hard", optimizer, steps=4, drop_last=drop_last)[0]
+        results = World(s * r).run(train, "hard", optimizer, stage, drop_last=drop_last, **options)
+        assert wrong(results, oracle) == []
+
+
+@pytest.mark.parametrize(
+    ("s", "r", "stage"), [(2, 2, 2), *([(2, 2, 1), (2, 3, 2), (1, 3, 2)] if FULL else [])]
+)
+def test_replicas_over_processes(s, r, stage):
+    options = SMALL | dict(wrap=Hybrid, s=s, steps=6, drop_last=False)
+    results = launch(train, s * r, "hard", "adamw", stage, **options)
+    assert wrong(results, serial("hard", "adamw", steps=6, drop_last=False)[0]) == []
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("routes", [(0, 1, 2, 2), (2, 2, 0, 0), (1, 1, 1, 1)])
+def test_gradients_that_one_replica_has_and_buckets_in_its_order(routes, stage):
+    """Replicas have their gradients in another order each, and must average them in one."""
+    decays = lambda params, comm: torch.optim.AdamW(params, lr=0.1, weight_decay=0.5)
+    hybrid = lambda params, comm: Hybrid(
+        params, torch.optim.AdamW, comm, stage, 2, lr=0.1, weight_decay=0.5, **SMALL
+    )
+    oracle = World(1).run(choosing, decays, routes)[0]
+    results = World(4).run(choosing, hybrid, routes)
+    assert wrong(results, oracle[0]) == [] and all(states == oracle[2] for *_, states in results)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize(("s", "r"), [(2, 3), *([(2, 2), (1, 3)] if FULL else [])])
+def test_bytes_of_replicas(s, r, stage, figure):
+    """Between replicas go the gradients of what a rank owns, and nothing else; states lie in each of them once."""
+
+    def program(comm, steps):
+        model = made("mlp", 0)
+        optimizer = Hybrid(model.parameters(), torch.optim.AdamW, comm, stage, s, lr=0.1)
+        for _, loss in losses(model, comm, steps=steps):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+        return sorted(optimizer.own_state_dict()["state"])
+
+    n, sent = s * r, []
+    between = [(a, b) for a, b in itertools.permutations(range(n), 2) if a // s != b // s]
+    for steps in (1, 2):
+        world = World(n)
+        owned = world.run(program, steps)
+        across = sum(world.trace.bytes_sent(link=link) for link in between)
+        sent.append((across, world.trace.bytes_sent()))
+    across, every = (two - one for one, two in zip(*sent, strict=True))
+    figure(f"ZeRO {stage}, {s} shards × {r} replicas: {across} of {every} bytes between replicas")
+    assert every == 8 * n * zero_traffic(stage, 53, s, replicas=r)
+    assert every - across == 8 * n * zero_traffic(stage, 53, s)
+    for first in range(0, n, s):
+        assert sorted(itertools.chain(*owned[first : first + s])) == [0, 1, 2, 3]
+
+
+def test_replicas_of_another_shard_are_refused():
+    def program(comm):
+        inner, outer = comm.split([0, 0, 1, 1]), comm.split([0, 1, 1, 0])
+        with pytest.raises(ValueError, match=r"these 2 ranks hold shard . of 2, shard . of 2"):
+            ShardedOptimizer(made("mlp", 0).parameters(), torch.optim.SGD, inner, 1, replicas=outer)
+
+    World(4).run(program)

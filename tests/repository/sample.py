@@ -21,6 +21,12 @@ plt.show()
 # %% tags=["raises-exception"]
 import json
 json.loads("{")
+
+# %% tags=["maintainer"]
+assert json.loads("{}") == {}
+
+# %% tags=["answer"]
+3
 """
 
 ASSIGNMENT = '''\
@@ -51,6 +57,20 @@ def double(a):
 assert double(2) == 4
 '''
 
+ROW = """\
+[[lesson]]
+number = "{number}"
+name = "{name}"
+title = "A lesson"
+builds = "nothing"
+needs = []
+reading = 5
+exercises = 25
+files = ["course/lessons.toml"]
+examples = []
+
+"""
+
 
 def course(root, lesson=LESSON, assignment=ASSIGNMENT):
     """A repository in miniature under `root`: one lesson, and nbgrader's configuration of the real one."""
@@ -58,5 +78,6 @@ def course(root, lesson=LESSON, assignment=ASSIGNMENT):
     folder.mkdir(parents=True)
     (folder / "lesson.py").write_text(lesson)
     (folder / "assignment.py").write_text(assignment)
+    (root / "course" / "lessons.toml").write_text(ROW.format(number="07", name="sample"))
     shutil.copy(ROOT / "nbgrader_config.py", root)
     return root

@@ -9,7 +9,7 @@ import pytest
 
 from course.build import main
 from tests.repository.files import ROOT
-from tests.repository.sample import ASSIGNMENT, LESSON, course
+from tests.repository.sample import ASSIGNMENT, LESSON, ROW, course
 
 NAMES = (
     "notebooks/07_sample.ipynb",
@@ -72,6 +72,28 @@ def test_it_writes_three_notebooks(built):
     assert "NotImplementedError" in json.dumps(exercise)
 
 
+def test_what_a_lesson_is_framed_with(built):
+    lesson, solution, exercise = (json.loads(notebooks(built)[name]) for name in NAMES)
+    head = "".join(lesson["cells"][0]["source"]).splitlines()
+    assert head[:3] == ["# A lesson", "", "- **You build** nothing."]
+    assert head[-1] == "[exercises](../exercises/07_sample/07_sample.ipynb)"
+    assert lesson["cells"][-1]["id"] == "lesson-07-foot"
+    assert "[course/lessons.toml](../course/lessons.toml)" in lesson["cells"][-1]["source"][-1]
+    for assignment in (solution, exercise):
+        assert assignment["cells"][0]["source"] == [
+            "# Exercises\n",
+            "\n",
+            "Lesson [07 A lesson](../../notebooks/07_sample.ipynb) · about 25 minutes",
+        ]
+
+
+def test_what_serves_maintainers_and_what_answers_is_hidden(built):
+    cells = json.loads(notebooks(built)[NAMES[0]])["cells"]
+    hidden = [cell["source"] for cell in cells if "jupyter" in cell["metadata"]]
+    assert hidden == [['assert json.loads("{}") == {}'], ["3"]]
+    assert cells[-2]["metadata"]["jupyter"] == {"source_hidden": True}
+
+
 def test_another_build_gives_the_same_bytes(built, tmp_path):
     root = course(tmp_path)
     assert run(root).returncode == 0
@@ -90,7 +112,11 @@ def test_an_assignment_may_be_there_before_its_lesson(copy):
     (copy / "course/07_sample/lesson.py").unlink()
     assert run(copy, "--check").returncode == 1, "the lesson's notebook has no source"
     (copy / NAMES[0]).unlink()
+    stale = run(copy, "--check").stdout.splitlines()
+    assert [line.split()[0] for line in stale] == list(NAMES[1:]), "it no longer links to a lesson"
+    assert run(copy).returncode == 0
     assert run(copy, "--check").returncode == 0
+    assert "Lesson 07 A lesson (still to come)" in (copy / NAMES[2]).read_text()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +124,8 @@ def test_an_assignment_may_be_there_before_its_lesson(copy):
     [
         ("course/07_sample/lesson.py", "A lesson", "One lesson", NAMES[:1]),
         ("course/07_sample/assignment.py", "a + a", "2 * a", NAMES[1:]),
+        ("course/lessons.toml", "nothing", "something", NAMES[:1]),
+        ("course/lessons.toml", "exercises = 25", "exercises = 30", (*NAMES[1:], NAMES[0])),
         (NAMES[0], "A lesson", "Edited by hand", NAMES[:1]),
         (NAMES[1], "a + a", "2 * a", NAMES[1:]),
         (NAMES[2], "add(1, 2) == 3", "True", NAMES[2:]),
@@ -158,12 +186,15 @@ FAILS = {
 
 def test_a_failure_names_the_cell_and_writes_nothing(tmp_path):
     """Lessons that fail each in its way, and the assignment of the first, which is built all the same."""
-    names = [f"course/{number:02}_sample/lesson.py" for number in range(7, 7 + len(FAILS))]
+    folders = ["07_sample", *(f"{number:02}_fails{number}" for number in range(8, 7 + len(FAILS)))]
+    names = [f"course/{folder}/lesson.py" for folder in folders]
     root = course(tmp_path)
+    rows = [ROW.format(number=folder[:2], name=folder[3:]) for folder in folders]
+    (root / "course/lessons.toml").write_text("".join(rows))
     for name, cell in zip(names, FAILS, strict=True):
         marker = "" if cell.startswith("# %%") else "# %%\n"
         (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(f"# %% [markdown]\n# text\n\n# %%\n2\n\n{marker}{cell}\n")
+        (root / name).write_text(f"# %% [markdown]\n# # Title\n\n# %%\n2\n\n{marker}{cell}\n")
     done = run(root)
     assert done.returncode == 1
     failures = done.stdout.split("failed ")[1:]
@@ -171,6 +202,27 @@ def test_a_failure_names_the_cell_and_writes_nothing(tmp_path):
     for name, word in zip(names, FAILS.values(), strict=True):
         assert word in said[name]
     assert set(notebooks(root)) == set(NAMES[1:])
+
+
+def test_a_lesson_must_have_a_row_and_a_title(copy):
+    (copy / "course/08_other").mkdir()
+    (copy / "course/08_other/lesson.py").write_text("# %% [markdown]\n# Text\n")
+    done = run(copy, "08")
+    assert (done.returncode, "course/lessons.toml has no row for it" in done.stdout) == (1, True)
+    assert run(copy, "--check").returncode == 1
+    with (copy / "course/lessons.toml").open("a") as table:
+        table.write(ROW.format(number="08", name="other"))
+    done = run(copy, "08")
+    assert done.returncode == 1
+    assert "course/08_other/lesson.py: cell 0 does not begin with a title, `# 08" in done.stdout
+
+
+def test_an_unknown_link_names_the_cell(copy):
+    edit(copy, "course/07_sample/lesson.py", "# # A lesson", "# # A lesson\n# [x](term:rank)")
+    for args in ((), ("--check",)):
+        done = run(copy, *args)
+        assert done.returncode == 1
+        assert "course/07_sample/lesson.py: cell 0: docs/glossary.md has no term" in done.stdout
 
 
 def test_a_lesson_that_is_not_there(capsys):

@@ -25,6 +25,7 @@ from tests.repository.files import ROOT, repository
         ("benchmarks/trainer.py", "tests/benchmarks/test_trainer.py"),
         ("tests/test_split.py", "tests/test_split.py"),
         ("tests/collectives/cases.py", "tests/collectives"),
+        ("course/04_trees/figures/tree_rounds.svg", "tests/repository/test_figures.py"),
         ("tests/test_that_is_gone.py", None),
         ("README.md", None),
         ("conftest.py", None),
@@ -48,6 +49,7 @@ def test_all_that_it_names_is_there():
 
 def test_lessons():
     paths = ["course/02_messages/bugs.py", "course/build.py", "course/01_walls/lesson.py", "a.py"]
+    paths += ["course/04_trees/figures/tree_rounds.svg"]
     assert quick.lessons_of(paths) == ["01_walls", "02_messages"]
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from course.release import main, readme
-from tests.repository.files import ROOT
+from tests.repository.files import ROOT, repository
 from tests.repository.test_text import dead_paths
 
 NAME = "03_topology"
@@ -36,10 +36,14 @@ def test_only_what_students_need_goes_out(students):
     found = files(students)
     tops = {name.partition("/")[0] for name in found}
     assert tops == {
+        "course",
         *("LICENSE", "Makefile", "README.md", "constraints.txt", "environment.yml", ".gitignore"),
         *("docs", "examples", "exercises", "minicheck", "minidist", "notebooks", "pyproject.toml"),
     }
     assert not any("__pycache__" in name or name.endswith((".pyc", ".db")) for name in found)
+    of_course = [name for name in found if name.startswith("course/")]
+    assert of_course == [path.as_posix() for path in repository("course/*/figures/*.svg")]
+    assert len(of_course) > 20
     assert sum(name.startswith("minicheck/oracles/") for name in found) > 10
 
 

@@ -15,7 +15,7 @@ MACHINE = re.compile(
 )
 TOP = "(?:minidist|course|notebooks|exercises|solutions|tests|benchmarks|examples|\\.ci)"
 PATH = re.compile(rf"(?<![\w/.-]){TOP}/[\w./*-]*[\w/*]|(?<![\w/.-])[\w-]+\.(?:md|toml|txt|yml)\b")
-LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+LINK = re.compile(r"\]\((?!https?:|#|mailto:|(?:term|lesson|file|paper):)([^)#\s]+)")
 MODULE = re.compile(r"-m ((?:minidist|benchmarks)(?:\.\w+)*)")
 
 

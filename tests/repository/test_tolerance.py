@@ -240,10 +240,14 @@ def test_nbval_uses_it_for_all_that_is_compared(tmp_path):
             (SHOW % (kind, "<td>4.07</td>"), shown(kind, f"<td>{there}</td>"))
             for there in ("4.08", "4.09")
         ]
+    image = '<img alt="%s" src="data:image/png;base64,%s">'
+    for there in (("two bars", "iVBO/+9="), ("one bar", "iVBOR4ws")):
+        made = SHOW % ("text/html", image % ("two bars", "iVBOR4ws"))
+        cells.append((made, shown("text/html", image % there)))
     verdicts = nbval(tmp_path, *cells)
     assert verdicts == ["PASSED", "PASSED", "FAILED", "PASSED", "FAILED"] + [
         "PASSED",
         "FAILED",
-    ] * len(kinds)
+    ] * (len(kinds) + 1)
     written = json.loads((tmp_path / "one.ipynb").read_text())["cells"]
     assert written[0]["outputs"][0]["text"] == ["0.33333\n"]  # nothing is written into the notebook

@@ -1,11 +1,13 @@
 """The run that the planner predicts: a GPT that `parallelize` splits over data × tensor × pipeline ranks of a World."""
 
+from functools import partial
+
 import torch
 
 from benchmarks.simulate import train
 from minidist.collectives import barrier
 from minidist.models import TransformerLayer, gpt, next_token_loss
-from minidist.parallel.zero import FullySharded
+from minidist.parallel.zero import FullySharded, ShardedOptimizer
 
 
 def program(comm, model, grid):
@@ -29,14 +31,22 @@ def hybrid(comm, model, grid):
     )
     within = comm.split(comm.rank // grid.shards, comm.rank)
     across = comm.split(comm.rank % grid.shards, comm.rank)
-    sharded = FullySharded(serial, within, blocks=TransformerLayer, replicas=across)
-    optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-3, foreach=True)
+    make, model_of_rank = partial(torch.optim.AdamW, lr=1e-3, foreach=True), serial
+    if grid.zero == 3:
+        model_of_rank = FullySharded(serial, within, blocks=TransformerLayer, replicas=across)
+        optimizer = make(model_of_rank.parameters())
+    else:
+        # one bucket: of a small one a single rank owns most, and the wires of the others are idle
+        sizes = dict(bucket_bytes=1 << 40, first_bucket_bytes=1 << 40)
+        optimizer = ShardedOptimizer(
+            serial.parameters(), make, within, grid.zero, replicas=across, overlap=False, **sizes
+        )
     batch = torch.empty(grid.micro_batch, model.context, dtype=torch.long, device="meta")
 
     def step():
         optimizer.zero_grad()
         for _ in range(grid.micro_batches):
-            next_token_loss(sharded(batch), batch).backward()
+            next_token_loss(model_of_rank(batch), batch).backward()
         optimizer.step()
 
     step()

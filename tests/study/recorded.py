@@ -2,18 +2,20 @@
 `program(comm, f)` whose serial run is that of the solution on one rank. f: the names of the solved notebook, with the
 answer in them. All in float64, so that what rounds more coarsely is seen."""
 
+import math
 import warnings
 from functools import partial
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.functional import mse_loss, smooth_l1_loss
 
 from minidist.collectives import all_reduce_
 from minidist.comm import World
 from minidist.comm.mesh import Mesh
-from minidist.parallel.tensor import copy_to
+from minidist.parallel.tensor import copy_to, reduce_from
 from minidist.split import bounds, uneven
 from minidist.study.compare import record
 
@@ -516,7 +518,7 @@ def logits(comm):
 
 def split_loss(comm, f):
     losses, log_total = f["split_loss"](comm, logits(comm), tokens_of(0), VOCAB)
-    return recorded_outputs({"losses": losses, "log_total": log_total})
+    return recorded_outputs({"log_total": log_total, "losses": losses})
 
 
 def merged_loss(comm, f):
@@ -623,6 +625,580 @@ def clip_grid(comm, f):
     return run.finished
 
 
+# ------------------------------------------------------------
+# Statistics of all ranks' samples, and the way back through them. The last rank has no samples.
+
+ROWS = [5, 4, 3, 0]
+
+
+class Normalize(torch.autograd.Function):
+    """(x − mean) / deviation, by the answer's statistics and its gradient."""
+
+    @staticmethod
+    def forward(ctx, x, comm, f, run):
+        mean, var, count = f["sync_statistics"](comm, x)
+        for name, statistic in (("mean", mean), ("var", var), ("count", count)):
+            run.note("output", name, torch.as_tensor(statistic).double())
+        scale = (var + 1e-5).rsqrt()
+        normal = (x - mean) * scale
+        ctx.save_for_backward(normal, scale)
+        ctx.rest = comm, f, count
+        return normal
+
+    @staticmethod
+    def backward(ctx, dy):
+        comm, f, count = ctx.rest
+        normal, scale = ctx.saved_tensors
+        return f["sync_backward"](comm, dy, normal, scale, count), None, None, None
+
+
+def normalized(comm, f):
+    runs = []
+    model = nn.Sequential(
+        Call(linear, w=drawn(4, 3, seed=1)),
+        Call(lambda x: Normalize.apply(x, comm, f, runs[0])),
+        Call(linear, w=drawn(2, 4, seed=2)),
+    )
+    run = record(model, steps=2)
+    runs.append(run)
+    sizes = [sum(ROWS)] if comm.size == 1 else ROWS
+    for step in range(2):
+        x = drawn(sum(ROWS), 3, seed=step + 3).split(sizes)[comm.rank]
+        y = drawn(sum(ROWS), 2, seed=step + 5).split(sizes)[comm.rank]
+        model.zero_grad()
+        total(model(x), y).div(sum(ROWS)).backward()
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            all_reduce_(comm, p.grad)
+        train(run, model, step)
+    return run.finished
+
+
+# ------------------------------------------------------------
+# Servers of parameters. What a worker pulls is the parameter after a step. The serial run is what must follow.
+
+SERVERS = 2
+WORKERS = 3
+PULLS = 4
+RATE = 0.25
+
+
+def slope(w, worker, step):
+    return w / 2 + drawn(7, seed=100 * worker + step)
+
+
+def synchronous(comm, f):
+    w = drawn(7, seed=1)
+    first = w.clone()
+    run = record(None, steps=PULLS)
+    weights = []
+    if comm.size == 1:
+        for step in range(PULLS):
+            weights.append(w)
+            w = w - RATE * sum(slope(w, k, step) for k in range(WORKERS)) / WORKERS
+        parts = {"server": (first, w)}
+    else:
+        worker = comm.rank - SERVERS
+        pushes = []
+
+        def gradient(w):
+            weights.append(w.clone())
+            pushes.append(slope(w, worker, len(pushes)))
+            return pushes[-1]
+
+        end = f["synchronous"](comm, SERVERS, w, gradient, PULLS, RATE)
+        parts = {}
+        if worker < 0:
+            whole = end.shape == first.shape
+            first = first if whole else first.tensor_split(SERVERS)[comm.rank]
+            parts = {"server": (first, end)}
+    for name, (start, _) in parts.items():
+        run.note("start", name, start)
+    for step in range(PULLS - 1):
+        if weights:
+            run.note("start", "w", weights[0])
+            run.note("parameter", "w", weights[step + 1])
+        if comm.size > 1 and weights:
+            run.note("local", "w", pushes[step])
+        run.finish()
+    for name, (_, end) in parts.items():
+        run.note("parameter", name, end)
+    run.finish()
+    return run.finished
+
+
+def asynchronous(comm, f):
+    """Workers as fast as each other come in turn."""
+    w = drawn(7, seed=1)
+    first = w.clone()
+    run = record(None, steps=PULLS)
+    weights = {k: [] for k in range(WORKERS)}
+    pushes = []
+    if comm.size == 1:
+        held = [w] * WORKERS
+        for push in range(PULLS * WORKERS):
+            step, k = divmod(push, WORKERS)
+            weights[k].append(held[k])
+            w = w - RATE * slope(held[k], k, step)
+            held[k] = w
+    else:
+        worker = comm.rank - 1
+
+        def gradient(w):
+            weights[worker].append(w.clone())
+            pushes.append(slope(w, worker, len(pushes)))
+            return pushes[-1]
+
+        f["asynchronous"](comm, w, gradient, [PULLS] * WORKERS, RATE)
+    if comm.rank == 0:
+        run.note("start", "server", first)
+    for step in range(PULLS):
+        for k, versions in weights.items():
+            if versions and step == 0:
+                run.note("start", f"pulled by {k}", versions[0])
+            if versions and step < PULLS - 1:
+                run.note("parameter", f"pulled by {k}", versions[step + 1])
+            if pushes and k == comm.rank - 1:
+                run.note("local", f"pulled by {k}", pushes[step])
+        if comm.rank == 0 and step == PULLS - 1:
+            run.note("parameter", "server", w)
+        run.finish()
+    return run.finished
+
+
+# ------------------------------------------------------------
+# Scales and optimizers of pieces.
+
+
+def piece(x, comm, ranks):
+    """This rank's rows, of the first `ranks` ranks; None on others."""
+    if comm.size == 1:
+        return x.clone()
+    return x.tensor_split(ranks)[comm.rank].clone() if comm.rank < ranks else None
+
+
+def sharded_step(comm, f):
+    """inf on one rank, later −inf on another. The last rank has no parameters."""
+    shapes = {"first": (7, 4), "second": (5, 3)}
+    whole = {name: drawn(*shape, seed=len(name)) for name, shape in shapes.items()}
+    weights = {name: piece(x, comm, 3) for name, x in whole.items()}
+    weights = {name: w for name, w in weights.items() if w is not None}
+    run = record(None, steps=3)
+    scale = 8.0
+    for name, w in weights.items():
+        run.note("start", name, w)
+    run.note("start", "scale", torch.tensor([scale], dtype=torch.float64))
+    for step in range(3):
+        grads = {name: drawn(*shape, seed=step + len(name)) for name, shape in shapes.items()}
+        if step > 0:
+            grads["second"][2 * step - 2, 1] = math.inf if step == 1 else -math.inf
+        grads = [piece(scale * grads[name], comm, 3) for name in weights]
+        scale = f["sharded_step"](comm, list(weights.values()), grads, scale, 0.1)
+        for name, w in weights.items():
+            run.note("parameter", name, w)
+        run.note("parameter", "scale", torch.tensor([scale], dtype=torch.float64))
+        run.finish()
+    return run.finished
+
+
+def lamb_step(comm, f):
+    """Flat pieces. Of the second, rank 0's is zero at the start; the last is zero everywhere."""
+    sizes = {"large": 11, "half": 7, "plain": 5, "zero": 4}
+    whole = {name: 20 * drawn(size, seed=size) for name, size in sizes.items()}
+    whole["half"][:4] = 0
+    whole["zero"] *= 0
+    weights = [part(x, comm) for x in whole.values()]
+    means, squares = ([torch.zeros_like(w) for w in weights] for _ in range(2))
+    plain = [name == "plain" for name in sizes]
+    run = record(None, steps=2)
+    for name, w in zip(sizes, weights, strict=True):
+        run.note("start", name, w)
+    for step in range(2):
+        grads = [part(drawn(size, seed=10 * step + size), comm) for size in sizes.values()]
+        for name, g in zip(sizes, grads, strict=True):
+            run.note("gradient", name, g)
+        f["lamb_step"](
+            comm, weights, grads, means, squares, plain, step + 1, 0.1, (0.9, 0.99), 1e-6, 0.01
+        )
+        for name, w in zip(sizes, weights, strict=True):
+            run.note("parameter", name, w)
+        run.finish()
+    return run.finished
+
+
+def sharded_linear(comm, f):
+    """Between two layers that are whole on each rank; two micro-batches."""
+    shape = torch.Size((7, 5))
+    flat = drawn(*shape, seed=2).flatten()
+    layers = {
+        "first": Call(linear, w=drawn(5, 5, seed=1)),
+        "sharded": Call(lambda x, w: f["sharded_linear"](comm, x, w, shape), w=part(flat, comm)),
+        "last": Call(linear, w=drawn(2, 7, seed=3)),
+    }
+    model = nn.Sequential()
+    for name, layer in layers.items():
+        model.add_module(name, layer)
+    run = record(model, steps=2)
+    for step in range(2):
+        model.zero_grad()
+        x, y = (part(drawn(12, k, seed=step + k), comm) for k in (5, 2))
+        for a, b in zip(x.tensor_split(2), y.tensor_split(2), strict=True):
+            mse_loss(model(a), b).div(2).backward()
+        for name, p in model.named_parameters():
+            if not name.startswith("sharded") and p.grad is not None:
+                all_reduce_(comm, p.grad, "mean")
+        train(run, model, step)
+    return run.finished
+
+
+# ------------------------------------------------------------
+# Heads, and the projection to a vocabulary.
+
+
+def attention(x, q, k, v):
+    """(T, rows of q): heads of 2."""
+    q, k, v = (F.linear(x, w).unflatten(1, (-1, 2)).transpose(0, 1) for w in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
+
+
+def my_heads(comm, f):
+    """Six heads of 2 in 12 columns."""
+    q, k, v = f["my_heads"](drawn(36, 12, seed=1) / 4, 6, comm).chunk(3)
+    layers = {
+        "attention": Call(lambda x, q, k, v: attention(copy_to(x, comm), q, k, v), q=q, k=k, v=v),
+        "proj": Call(
+            lambda x, w: reduce_from(F.linear(x, w), comm), w=part(drawn(12, 12, seed=2), comm, 1)
+        ),
+    }
+    return run_layers(layers, drawn(5, 12, seed=3), drawn(5, 12, seed=4))
+
+
+def project_backward(comm, f):
+    dlogits = drawn(14, 9, seed=1).tensor_split(comm.size, 1)[comm.rank].contiguous()
+    dx, drows = f["project_backward"](
+        comm, dlogits, drawn(14, 5, seed=2), part(drawn(9, 5, seed=3), comm)
+    )
+    return recorded_outputs({"x": dx, "rows": drows}, "gradient")
+
+
+# ------------------------------------------------------------
+# Pipelines. A stage's modules have the names that they have in the whole model.
+
+WIDTH = 5
+STAGES = 3
+FORTH = [1, 0, *range(2, 12)]
+BACK = [0, 2, 1, *range(3, 12)]
+
+
+def stage_of(model, comm):
+    """This rank's stage, of `STAGES` of two modules each, and the names of its modules in the model."""
+    if comm.size == 1:
+        return model, lambda name: name
+    return model[2 * comm.rank : 2 * comm.rank + 2], lambda name: name or f"stage {comm.rank}"
+
+
+def layered(seed=0):
+    layers = []
+    for k in range(STAGES):
+        layer = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        with torch.no_grad():
+            layer.weight.copy_(drawn(WIDTH, WIDTH, seed=seed + k))
+            layer.bias.copy_(drawn(WIDTH, seed=seed + k + 50))
+        layers += [layer, nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+def micro_batches(step, count):
+    """Of 2 and 3 rows in turn."""
+    sizes = [2 + m % 2 for m in range(count)]
+    xs = [drawn(size, WIDTH, seed=40 * step + m) for m, size in enumerate(sizes)]
+    ys = [drawn(size, WIDTH, seed=40 * step + m + 1000) for m, size in enumerate(sizes)]
+    return xs, ys
+
+
+def run_stage(comm, f):
+    part, names = stage_of(layered(), comm)
+    run = record(part, steps=2, names=names)
+    words = [f"F{m}" for m in FORTH] + [f"B{m}" for m in BACK]
+    for step in range(2):
+        part.zero_grad()
+        xs, ys = micro_batches(step, len(FORTH))
+        if comm.size == 1:
+            losses = [smooth_l1_loss(part(xs[m]), ys[m]) / len(xs) for m in FORTH]
+            for m in BACK:
+                losses[FORTH.index(m)].backward()
+        else:
+            down, up = (comm.split([0] * comm.size) for _ in range(2))
+            f["run_stage"](down, up, part, words, xs, ys, smooth_l1_loss)
+        train(run, part, step)
+    return run.finished
+
+
+def split_backward(comm, f):
+    """A block on each of two stages, two micro-batches: weights' gradients are made when all has gone back."""
+    weights = [[drawn(WIDTH, WIDTH, seed=10 * s + k) for k in range(2)] for s in range(2)]
+    stages = range(2) if comm.size == 1 else [comm.rank]
+    run = record(None, steps=1)
+    grads = {(s, k): torch.zeros(WIDTH, WIDTH, dtype=torch.float64) for s in stages for k in (0, 1)}
+    inputs = []
+    for m in range(2):
+        x = drawn(4, WIDTH, seed=m + 100)
+        hidden = []
+        for w1, w2 in weights:
+            hidden.append((x, w1, (x @ w1).relu(), w2))
+            x = (x @ w1).relu() @ w2
+        inputs.append(hidden)
+    rest = []
+    for m, hidden in enumerate(inputs):
+        dy = drawn(4, WIDTH, seed=m + 200)
+        for s in reversed(range(2)):
+            if s not in stages:
+                dy = comm.recv(torch.empty_like(dy), 1) if comm.rank < s else dy
+                continue
+            dy, later = f["split_backward"](*hidden[s], dy)
+            rest.append((s, later))
+            if comm.rank == 1:
+                comm.send(dy, 0)
+        if 0 in stages:
+            run.note("gradient", f"input {m}", dy)
+    for s, later in rest:
+        for k, dw in enumerate(later()):
+            run.note("local", f"{s}.w{k + 1}", dw)
+            grads[s, k] = grads[s, k] + dw
+    for (s, k), grad in grads.items():
+        run.note("gradient", f"{s}.w{k + 1}", grad)
+    run.finish()
+    return run.finished
+
+
+def run_pipedream(comm, f):
+    """Weights of the serial run are kept in versions: stage s uses those of S−1−s updates ago."""
+    M = 6
+    part, names = stage_of(layered(), comm)
+    run = record(part, steps=1, names=names)
+    xs, ys = micro_batches(0, M)
+    if comm.size > 1:
+        down, up = (comm.split([0] * comm.size) for _ in range(2))
+        words = f["no_flush"](comm.rank, comm.size, M)
+        f["run_pipedream"](down, up, part, words, xs, ys, smooth_l1_loss, 2 * RATE)
+    else:
+        versions = [dict(part.named_parameters())]
+        for m in range(M):
+            late = {
+                name: versions[max(0, m - (STAGES - 1 - int(name[0]) // 2))][name]
+                for name in versions[0]
+            }
+            late = {name: w.detach().requires_grad_() for name, w in late.items()}
+            loss = smooth_l1_loss(functional_call(part, late, xs[m]), ys[m])
+            grads = torch.autograd.grad(loss, list(late.values()))
+            newest = zip(versions[-1].items(), grads, strict=True)
+            versions.append({name: (w - 2 * RATE * g).detach() for (name, w), g in newest})
+        with torch.no_grad():
+            for name, p in part.named_parameters():
+                p.copy_(versions[-1][name])
+    with run.step():
+        pass
+    return run.finished
+
+
+# ------------------------------------------------------------
+# Experts and long contexts.
+
+
+def average_experts(comm, f):
+    """Two data × two expert ranks. Each pair has an expert's gradient of its own tokens, and all have the rest's."""
+    run = record(None, steps=1)
+    experts = [[drawn(3, 4, seed=10 * d + e) for e in range(2)] for d in range(2)]
+    rest = [drawn(5, seed=r + 50) for r in range(4)]
+    if comm.size == 1:
+        found = (sum(torch.cat(own) for own in experts) / 4, sum(rest) / 4)
+    else:
+        d, e = divmod(comm.rank, 2)
+        for name, x in (("expert", experts[d][e]), ("rest", rest[comm.rank])):
+            run.note("local", name, x)
+        found = f["average_experts"](comm, 2, experts[d][e], rest[comm.rank])
+    for name, x in zip(("expert", "rest"), found, strict=True):
+        run.note("gradient", name, x)
+    run.finish()
+    return run.finished
+
+
+def ring_backward(comm, f):
+    grad, q, k, v = (drawn(12, 4, seed=s) for s in range(4))
+    scores = q @ k.T / 2
+    given = [part(x, comm) for x in (grad, q, k, v, scores.softmax(1) @ v, scores.logsumexp(1))]
+    found = f["ring_backward"](comm, *given)
+    return recorded_outputs(dict(zip("qkv", found, strict=True)), "gradient")
+
+
+def mean_loss(comm, f):
+    """Tokens that do not count are many on some ranks, and their losses are inf."""
+    model = nn.Linear(3, 2, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(drawn(2, 3, seed=1))
+        model.bias.copy_(drawn(2, seed=2))
+    run = record(model, steps=2)
+    for step in range(2):
+        model.zero_grad()
+        x, y = (part(drawn(12, k, seed=step + k), comm) for k in (3, 2))
+        counted = part(torch.arange(12) % 7 < 4, comm)
+        losses = (model(x) - y).square().sum(1)
+        losses[counted].mean().backward()
+        shown = torch.where(counted, losses.detach(), math.inf)
+        loss, share = f["mean_loss"](comm, shown, counted)
+        for p in model.parameters():
+            all_reduce_(comm, p.grad.mul_(share))
+        with run.step(loss=loss):
+            descend(model)
+    return run.finished
+
+
+# ------------------------------------------------------------
+# Less to send. What each rank sends and keeps is recorded as a row of all ranks'. The serial run is what must follow.
+
+SENDERS = 3
+SIZE = 20
+MOST = 5
+
+
+def senders(comm):
+    return range(SENDERS) if comm.size == 1 else [comm.rank]
+
+
+def compress(comm, f):
+    state = {r: (torch.zeros(SIZE).double(), torch.zeros(SIZE).double()) for r in senders(comm)}
+    run = record(None, steps=4)
+    for step in range(4):
+        rows = []
+        for r, (u, v) in state.items():
+            g = drawn(SIZE, seed=10 * step + r) * (0.1 if step == 2 else 1)
+            values, places = f["compress"](u, v, g, MOST, 0.9, 1.0, SENDERS)
+            rows.append(torch.zeros(SIZE).double().index_put((places,), values))
+        run.note("gradient", "sent", torch.stack(rows))
+        run.finish()
+    return run.finished
+
+
+def sparse_mean(comm, f):
+    run = record(None, steps=2)
+    for step in range(2):
+        dense = []
+        for r in range(SENDERS):
+            g = drawn(SIZE, seed=10 * step + r)
+            dense.append(torch.where(g.abs() >= g.abs().topk(2 * MOST).values[-1], g, 0.0))
+        if comm.size == 1:
+            mean = sum(dense) / SENDERS
+        else:
+            own = dense[comm.rank]
+            run.note("local", "mean", own)
+            places = own.nonzero().flatten()
+            mean = f["sparse_mean"](comm, own[places], places, SIZE)
+        run.note("gradient", "mean", mean.view(SIZE))
+        run.finish()
+    return run.finished
+
+
+def local_sgd(comm, f):
+    """Five steps in periods of two. Recorded when there was an average. The last weight is not contiguous."""
+    H, steps = 2, 5
+    shapes = {"first": (3, 4), "second": (6,), "third": (2, 5)}
+    run = record(None, steps=3)
+    replicas = []
+    for _ in senders(comm):
+        params = {name: drawn(*shape, seed=len(name)) for name, shape in shapes.items()}
+        params["third"] = params["third"].T.contiguous().T
+        replicas.append(params)
+    for name, w in replicas[0].items():
+        run.note("start", name, w)
+
+    def descend_alone(r, params, t):
+        for name, w in params.items():
+            g = w.sin() + drawn(*w.shape, seed=100 * r + 10 * t + len(name))
+            if comm.size > 1:
+                run.note("local", name, g)
+            w -= RATE * g
+
+    def note():
+        for name, w in replicas[0].items():
+            run.note("parameter", name, w)
+        run.finish()
+
+    def step(t):
+        if t > 0 and t % H == 0:
+            note()
+        descend_alone(comm.rank, replicas[0], t)
+
+    if comm.size > 1:
+        f["local_sgd"](comm, list(replicas[0].values()), step, steps, H)
+        while run.count < run.steps:
+            note()
+        return run.finished
+    for t in range(steps):
+        for r, params in enumerate(replicas):
+            descend_alone(r, params, t)
+        if (t + 1) % H == 0 or t + 1 == steps:
+            for name in shapes:
+                mean = sum(params[name] for params in replicas) / SENDERS
+                for params in replicas:
+                    params[name].copy_(mean)
+            note()
+    return run.finished
+
+
+def sign_average(comm, f):
+    errors = {r: torch.zeros(SIZE, dtype=torch.float64) for r in senders(comm)}
+    run = record(None, steps=3)
+    run.note("start", "error", torch.stack(list(errors.values())))
+    for step in range(3):
+        grads = {r: drawn(SIZE, seed=10 * step + r) for r in errors}
+        if comm.size == 1:
+            sent = {r: g + errors[r] for r, g in grads.items()}
+            sent = {r: (2 * (p >= 0) - 1) * p.abs().mean() for r, p in sent.items()}
+            mean = sum(sent.values()) / SENDERS
+            errors = {r: g + errors[r] - sent[r] for r, g in grads.items()}
+        else:
+            mean = f["sign_average"](comm, grads[comm.rank], errors[comm.rank])
+        run.note("gradient", "mean", mean)
+        run.note("parameter", "error", torch.stack(list(errors.values())))
+        run.finish()
+    return run.finished
+
+
+# ------------------------------------------------------------
+# The collectives of FSDP: gradients by way of the two, in buffers that are there again in the next step.
+
+
+def gather_single(comm, f):
+    run = record(None, steps=2)
+    buffer = torch.zeros(3 * 8, dtype=torch.float64)
+    for step in range(2):
+        grads = [drawn(24, seed=10 * step + r) for r in range(3)]
+        mean = sum(grads) / 3
+        if comm.size > 1:
+            run.note("local", "flat", grads[comm.rank])
+            f["gather_single"](comm, buffer.view(-1), mean.chunk(3)[comm.rank].clone())
+            mean = buffer
+        run.note("gradient", "flat", mean)
+        run.finish()
+    return run.finished
+
+
+def reduce_single(comm, f):
+    run = record(None, steps=2)
+    buffers = {op: torch.zeros(8, dtype=torch.float64) for op in ("mean", "sum")}
+    for step in range(2):
+        for op, buffer in buffers.items():
+            grads = [drawn(24, seed=10 * step + r + 100 * len(op)) for r in range(3)]
+            if comm.size == 1:
+                run.note("gradient", op, sum(grads) / (3 if op == "mean" else 1))
+                continue
+            run.note("local", op, grads[comm.rank])
+            f["reduce_single"](comm, buffer.view(-1), grads[comm.rank].clone(), op)
+            run.note("gradient", op, buffer)
+        run.finish()
+    return run.finished
+
+
 PROGRAMS = {
     "start_equal": (3, start_equal),
     "average_gradients": (3, average_gradients),
@@ -651,6 +1227,27 @@ PROGRAMS = {
     "look_up_gradient": (3, look_up_gradient),
     "synchronize": (12, synchronize),
     "clip_grid": (12, clip_grid),
+    "sync_statistics": (4, normalized),
+    "sync_backward": (4, normalized),
+    "synchronous": (SERVERS + WORKERS, synchronous),
+    "asynchronous": (1 + WORKERS, asynchronous),
+    "sharded_step": (4, sharded_step),
+    "lamb_step": (3, lamb_step),
+    "sharded_linear": (3, sharded_linear),
+    "my_heads": (3, my_heads),
+    "project_backward": (3, project_backward),
+    "run_stage": (STAGES, run_stage),
+    "split_backward": (2, split_backward),
+    "run_pipedream": (STAGES, run_pipedream),
+    "average_experts": (4, average_experts),
+    "ring_backward": (3, ring_backward),
+    "mean_loss": (3, mean_loss),
+    "compress": (SENDERS, compress),
+    "sparse_mean": (SENDERS, sparse_mean),
+    "local_sgd": (SENDERS, local_sgd),
+    "sign_average": (SENDERS, sign_average),
+    "gather_single": (3, gather_single),
+    "reduce_single": (3, reduce_single),
 }
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from minidist.comm.trace import CATEGORIES, Timeline
 from minidist.study import bars, curves, measure, memory_timeline, stacked, table
 from minidist.study.charts import APART, PIXELS, _whole_ticks, apart, by_pixel, categories, stack
-from minidist.study.picture import BLUE, CARD, MEANING, mix
+from minidist.study.picture import BLUE, CARD, MEANING, Card, mix
 from tests.comm.nets import Training, mlp
 from tests.study.traces import held, remembered
 
@@ -73,6 +73,38 @@ def test_stages_and_ranks_are_marked_with_whole_numbers(x, whole):
     _whole_ticks(ax, [(list(x), [0.5] * len(x))])
     assert all(tick == int(tick) for tick in ax.get_xticks()) == whole
     assert not all(tick == int(tick) for tick in ax.get_yticks())
+
+
+@pytest.mark.parametrize(
+    ("x", "unit", "marks"),
+    [
+        ([4, 8, 16, 32], None, [4, 8, 16, 32]),
+        ([4, 64], None, [5, 10, 20, 50]),
+        ([1024, 2048, 4096, 8192], "B", [1000, 2000, 5000]),
+        ([3.0, 700.0], "s", [5, 10, 20, 50, 100, 200, 500]),
+        ([6.1, 8.3], None, [6.5, 7, 7.5, 8]),
+        ([1, 10**6], None, [1, 100, 10**4, 10**6]),
+    ],
+)
+@pytest.mark.parametrize("logy", [False, True])
+def test_a_logarithmic_axis_has_three_marks_at_least(x, unit, marks, logy, monkeypatch):
+    axes = []
+    monkeypatch.setattr(Card, "axes", remember(Card.axes, axes))
+    curves({"a": (x, x)}, logx=True, logy=logy, xunit=unit, yunit=unit)
+    for axis, log in ((axes[0].xaxis, True), (axes[0].yaxis, logy)):
+        low, high = axis.get_view_interval()
+        found = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+        assert len(found) >= 3
+        if log:
+            assert set(marks) <= set(found) and (len(marks) == len(found) or x[-1] == 10**6)
+
+
+def remember(method, made):
+    def wrapped(self, *args):
+        made.append(method(self, *args))
+        return made[-1]
+
+    return wrapped
 
 
 def test_the_targets_line_does_not_cross_a_number(drawn):
@@ -297,6 +329,8 @@ def test_text_of_tables():
 def test_html_follows_the_theme_and_escapes():
     html = MADE._repr_html_()
     assert "a &lt; b" in html
+    # a table that is wider than its window scrolls, and the page does not
+    assert html.startswith('<div style="overflow-x: auto"><table ')
     assert html.count("<tr>") == 3
     assert "text-align: right" in html
     assert "color: #" not in html

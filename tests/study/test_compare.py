@@ -28,7 +28,7 @@ from minidist.study.compare import (
     record,
     tolerance,
 )
-from tests.bank.bank import assignment, planted, run
+from tests.bank.bank import assignment, lessons, planted, run
 from tests.largest import largest
 from tests.repository.files import ROOT
 from tests.size import FULL
@@ -37,7 +37,18 @@ from tests.study.recorded import PROGRAMS, drawn
 # Written down before there was a diagnosis. "crash" is no run to compare; "equal" is wrong in bytes, memory or words.
 EXPECTED = json.loads((Path(__file__).parent / "causes.json").read_text(encoding="utf-8"))
 EXERCISES = [(lesson, name) for lesson, names in EXPECTED.items() for name in names]
-SMALL = ("row_linear", "sequence_norm", "clip", "look_up_gradient", "mean_hook")
+# {why an exercise returns nothing that can be compared: ["lesson: exercise", …]}
+NOT_COMPARED = json.loads((Path(__file__).parent / "not_compared.json").read_text(encoding="utf-8"))
+SMALL = (
+    "row_linear",
+    "sequence_norm",
+    "clip",
+    "look_up_gradient",
+    "mean_hook",
+    "sharded_step",
+    "my_heads",
+    "average_experts",
+)
 
 
 def diagnoses(lesson, exercise):
@@ -56,6 +67,7 @@ def diagnoses(lesson, exercise):
         try:
             if bug is not None:
                 run(bug.code(sheet.solutions[exercise]), f"<{title}>", names)
+                names["__warningregistry__"] = None  # else a World sees a warning as a change
             parallel = list(World(n).run(lambda comm, names=names: program(comm, names)))
         except Exception as error:  # what a learner's program raises is not ours to know
             found[title] = ("crash", str(error))
@@ -88,6 +100,13 @@ def test_every_planted_answer_of_these_exercises_has_an_expected_cause():
             assert set(causes.values()) <= {*CAUSES, "crash"}
             count += sum(cause not in ("equal", "crash", "other") for cause in causes.values())
     assert count >= 150
+
+
+def test_every_exercise_is_compared_or_there_is_a_reason():
+    banks = {folder.name: planted(folder) for folder in lessons()}
+    exercises = {(lesson, bug.exercise) for lesson, bugs in banks.items() for bug in bugs}
+    left_out = [tuple(name.split(": ")) for names in NOT_COMPARED.values() for name in names]
+    assert sorted(EXERCISES + left_out) == sorted(exercises)
 
 
 def test_no_cause_is_invented_for_a_right_solution(bank):
@@ -167,6 +186,12 @@ GRIDS = {
     "data 3": (dict(dp=3), {}),
     "data 4": (dict(dp=4), {}),
     "zero": (dict(dp=2), dict(zero=1)),
+    "zero 2": (dict(dp=4), dict(zero=2)),
+    "zero 3": (dict(dp=3), dict(zero=3)),
+    "context": (dict(cp=2), dict(context_parallel="contiguous")),
+    "context 3": (dict(cp=3), {}),
+    "context 3, heads": (dict(cp=3), dict(context_parallel="heads")),
+    "context, tensor": (dict(cp=2, tp=2), dict(context_parallel="contiguous")),
     "tensor": (dict(tp=2), {}),
     "tensor 3": (dict(tp=3), {}),
     "sequence": (dict(tp=2), dict(sequence_parallel=True)),
@@ -183,6 +208,7 @@ SMALL_GRIDS = {
     ("tensor", torch.float64),
     ("pipeline", torch.float32),
     ("remat", torch.float32),
+    ("context 3", torch.float64),
 }
 
 
@@ -199,7 +225,7 @@ def in_sequence(name, stage):
     """A stage's name in `sequence(model)`: without the chunk's number; a tied projection is the embedding."""
     if "." not in name:
         return stage
-    part = name.split(".", 1)[1]
+    part = plain(name.split(".", 1)[1])
     return part.replace("4.tokens.", "0.tokens.") if part.endswith("tokens.weight") else part
 
 
@@ -266,6 +292,7 @@ def test_right_runs_are_within_what_is_allowed(axis, dtype, figure):
     shares, same = largest_share(serial, parallel)
     words = ", ".join(f"{kind} {share:.2g}" for kind, share in shares.items())
     figure(f"{axis}, {dtype}: {'the same bits' if same else words}")
+    assert {"gradient", "parameter"} <= set(shares)
     report = compare(serial, parallel)
     assert report.cause == "equal", report.text
     base = axis.split()[0]
@@ -326,6 +353,42 @@ def test_sums_in_another_order_differ_by_the_root_of_their_length(K, dtype, figu
     size = float(x.abs().mean()) * math.sqrt(K)  # of a partial sum
     figure(f"{K} terms, {dtype}: {worst / (size * math.sqrt(K)):.2f} √K·u of a partial sum")
     assert 0.02 * math.sqrt(K) < worst / size < 4 * math.sqrt(K)
+
+
+@pytest.mark.parametrize(
+    ("keys", "scale", "dtype"),
+    [
+        (64, 1, torch.float32),
+        (512, 1, torch.float32),
+        (512, 8, torch.float32),
+        (512, 4, torch.float64),
+    ],
+)
+@pytest.mark.parametrize("n", [2, 4, 16])
+def test_merged_softmaxes_differ_by_the_root_of_their_number(keys, scale, dtype, n, figure):
+    """The derivation: √n(4 + 2ℓ)u more than a sum over all keys, with log-sums of size ℓ."""
+    q, k, v = (drawn(keys, 16, seed=s) for s in range(3))
+    tensors = [x.to(dtype) for x in (scale * q, k, v)]
+    whole, lse = merged(*tensors, 1)
+    found, _ = merged(*tensors, n)
+    u = torch.finfo(dtype).eps / 2
+    error = float((found - whole).abs().max() / whole.abs().max()) / u
+    allowed = math.sqrt(n) * (4 + 2 * float(lse.abs().max())) + math.sqrt(keys)
+    figure(f"{keys} keys in {n} blocks, {dtype}: {error / allowed:.2f} of √n(4 + 2ℓ)u + √K·u")
+    assert 0.02 * allowed < error < allowed
+
+
+def merged(q, k, v, n):
+    """Attention of n blocks of keys, one after the other, and its log-sums."""
+    out = torch.zeros_like(v)
+    lse = q.new_full((len(q), 1), -math.inf)
+    for keys, values in zip(k.tensor_split(n), v.tensor_split(n), strict=True):
+        scores = q @ keys.T / math.sqrt(q.shape[1])
+        more = scores.logsumexp(1, keepdim=True)
+        both = torch.logaddexp(lse, more)
+        out = out * (lse - both).exp() + scores.softmax(1) @ values * (more - both).exp()
+        lse = both
+    return out, lse
 
 
 def sequential(x):
@@ -416,6 +479,9 @@ def test_what_cannot_be_compared_is_said(tmp_path, capsys):
         compare(two, two)
     with pytest.raises(ValueError, match="the runs have 1 and 2 steps"):
         compare(one, [run * 2 for run in two])
+    other = [[{(kind, f"whole.{name}"): x for (kind, name), x in one[0][0].items()}]]
+    with pytest.raises(ValueError, match=r"no parameter has one name in both runs, such as layer"):
+        compare(one, other)
     with pytest.raises(ValueError, match=r"axes are pipeline, .*, not batch"):
         compare(one, two, ["batch"])
     with pytest.raises(ValueError, match="at least 1 step, not 0"):
@@ -440,7 +506,78 @@ def test_parts_are_put_together_whatever_the_grid():
     twice = join([*whole.tensor_split(3), *whole.tensor_split(3)], whole.shape)
     assert any(len(copies) == 2 and all(torch.equal(x, whole) for x in copies) for copies in twice)
     assert join([whole[:2], whole[:3]], whole.shape) == []
-    assert join([whole.flatten()], whole.shape) == []
+    assert join([whole.flatten()[1:]], whole.shape) == []
+    assert join([whole[None]], whole.shape) == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("shape", [(7, 3), (5,), (2, 3, 3)])
+def test_flat_pieces_are_put_together_with_padding_or_without(n, shape):
+    whole = drawn(*shape)
+    flat = whole.flatten()
+    size = -(-len(flat) // n)
+    padded = list(torch.cat([flat, flat.new_zeros(n * size - len(flat))]).split(size))
+    uneven = [flat[:1], *flat[1:].tensor_split(n - 1)] if n > 1 else [flat]
+    for parts in (padded, uneven, padded * 2, [x for x in padded for _ in range(2)]):
+        copies = len(parts) // n
+        ways = join(parts, whole.shape)
+        right = [way for way in ways if all(torch.equal(x, whole) for x in way)]
+        assert any(len(way) == copies for way in right)
+
+
+SIZES = {1: [32], 2: [5, 27], 3: [4, 0, 28], 4: [16, 1, 7, 8]}  # of a flat buffer of 32
+
+
+def flat_sharded(comm, sizes=None, fault=""):
+    """ZeRO in one flat buffer of all parameters, cut into `sizes`, or into equal parts with padding.
+
+    fault: the gradient's "sum"; its "own"; the shard of another rank, "moved".
+    """
+    model = mlp([3, 5, 2], dtype=torch.float64)
+    run = record(model, steps=2)
+    n, r = comm.size, comm.rank
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    total = len(flat)
+    padding = 0 if sizes else -total % n
+    sizes = sizes or [(total + padding) // n] * n
+    first = sum(sizes[:r])
+    for step in range(2):
+        model.zero_grad()
+        x, y = (drawn(12, k, seed=step + k).tensor_split(n)[r] for k in (3, 2))
+        nn.functional.mse_loss(model(x), y).backward()
+        grad = torch.cat([p.grad.flatten() for p in model.parameters()] + [torch.zeros(padding)])
+        if fault != "own":
+            grad = all_reduce_(comm, grad, "sum" if fault == "sum" else "mean")
+        held = grad.split(sizes)[(r + 1) % n if fault == "moved" else r]
+        run.note_flat("gradient", held, first)
+        with run.step():
+            flat -= 0.1 * all_reduce_(comm, grad.clone(), "mean")[:total]
+            for p, piece in zip(
+                model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True
+            ):
+                p.data.copy_(piece.view_as(p))
+            run.note_flat("parameter", flat[first : first + sizes[r]], first)
+    return run.finished
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("cut", ["padded", "uneven"])
+def test_flat_shards_are_compared_parameter_by_parameter(n, cut):
+    serial = list(World(1).run(flat_sharded))
+    sizes = SIZES[n] if cut == "uneven" else None
+    right = list(World(n).run(flat_sharded, sizes))
+    shares, _ = largest_share(serial, right)
+    assert {"gradient", "parameter"} <= set(shares)
+    assert compare(serial, right).cause == "equal"
+    if n > 1:
+        causes = {"sum": "factor", "own": "missing"}
+        if cut == "padded":  # a shard of the same size
+            causes["moved"] = "place"
+        for fault, cause in causes.items():
+            wrong = list(World(n).run(flat_sharded, sizes, fault))
+            report = compare(serial, wrong)
+            assert report.cause == cause, report.text
+            assert report.first.kind == "gradient"
 
 
 def test_names_of_wrappers_are_left_out():

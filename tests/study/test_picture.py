@@ -2,8 +2,10 @@
 
 import base64
 import io
+import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 
 import matplotlib
 import numpy as np
@@ -42,15 +44,35 @@ def pixels(made):
     return np.asarray(Image.open(io.BytesIO(made.png)).convert("RGBA"))
 
 
+class Shown(HTMLParser):
+    """The attributes of the only image, and of the box around it."""
+
+    def handle_starttag(self, tag, attrs):
+        assert tag in ("style", "div", "img")
+        setattr(self, tag, dict(attrs))
+
+
 def test_what_a_notebook_is_given():
-    made = picture()
-    data, metadata = made._repr_mimebundle_()
-    assert set(data) == {"image/png", "text/plain"}
-    assert base64.b64decode(data["image/png"]) == made.png
-    assert data["text/plain"] == made.text == repr(made) == "Two numbers\n  a: 1\n  b: 2"
+    """The words as the image's alternative text, and the PNG once."""
+    made = bars({"a": 1, "b": 2}, title='Two "numbers" & <more>')
+    found = Shown()
+    found.feed(made._repr_html_())
+    assert found.img["alt"] == made.text == repr(made)
+    source = found.img["src"].removeprefix("data:image/png;base64,")
+    assert base64.b64decode(source) == made.png
+    assert not hasattr(made, "_repr_png_") and not hasattr(made, "_repr_mimebundle_")
     high, wide, _ = pixels(made).shape
-    assert metadata["image/png"]["alt"] == made.text
-    assert (wide, high) == (2 * metadata["image/png"]["width"], 2 * metadata["image/png"]["height"])
+    assert (wide, high) == (2 * made.width, 2 * made.height)
+
+
+def test_words_stay_nine_pixels_high():
+    found = Shown()
+    found.feed(picture()._repr_html_())
+    width = int(found.img["width"])
+    least = int(re.search(r"min-width: (\d+)px", found.img["style"])[1])
+    smallest_words = SMALL / 72 * 96
+    assert 9 <= smallest_words * least / width < 9.1
+    assert found.div["style"] == "overflow-x: auto"
 
 
 def test_same_bytes_each_time_and_in_every_style():

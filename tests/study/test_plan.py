@@ -30,6 +30,7 @@ from minidist.study.plan import (
 )
 from minidist.study.predict import Grid, Transformer, flops, parameters, per_rank
 from minidist.study.step import CORE, EAGER, FSDP, FUSED, MEGATRON, Machine, Planner
+from tests.size import FULL
 from tests.study.plan_case import hybrid, program
 
 SMALL = Transformer(8, 2048, 16, 32000, 1024)
@@ -252,6 +253,7 @@ def test_a_world_takes_as_long(grid):
         Grid(1, 1, 1, **LOW),
         Grid(2, 1, 1, expert=2, **LOW),
         Grid(4, 1, 2, micro_batches=2, expert=4, **LOW),
+        Grid(4, 1, 1, zero=1, expert=2, **LOW),
     ],
     ids=str,
 )
@@ -260,14 +262,14 @@ def test_a_world_takes_as_long_with_experts(grid, figure):
     model = replace(GPT, experts=8, top_k=2)
     results = World(grid.ranks, cluster=cluster, device="meta").run(program, model, grid)
     took = max(results)
-    kernels = replace(EAGER, overlap=grid.pipeline == 1)
+    kernels = replace(EAGER, overlap=grid.pipeline == 1 and grid.zero == 0)
     held, memory = results.trace.memory[0].at_peak, per_rank(model, grid, 0)
-    assert (held["parameters"], held["optimizer states"]) == (
-        memory.parameters,
-        memory.optimizer_states,
-    )
-    # in a pipeline some micro-batches are done at the peak, when gradients are averaged
-    if grid.pipeline == 1:
+    assert held["parameters"] == memory.parameters
+    # owners have whole parameters, so that their parts are not even
+    tolerance = 0.05 if grid.zero else 0
+    assert held["optimizer states"] == pytest.approx(memory.optimizer_states, rel=tolerance)
+    # in a pipeline some micro-batches are done at the peak, when gradients are averaged; with ZeRO all are
+    if grid.pipeline == 1 and not grid.zero:
         assert held["activations"] == pytest.approx(memory.activations_of_layers, rel=0.1)
     predicted = planner(kernels, model=model, cluster=cluster).estimate(grid).step.total
     figure(
@@ -277,14 +279,16 @@ def test_a_world_takes_as_long_with_experts(grid, figure):
 
 
 def test_experts_are_shared_out_where_one_rank_has_no_room():
-    """Eight times the MLPs of every second layer: only shared out do they fit, and tables say over how many ranks."""
-    model = Transformer(16, 4096, 32, 8192, 1024, experts=32, top_k=1)
+    """48 MLPs in every second layer: on more than one data rank they fit only where they are shared out, and tables say
+    over how many ranks. With ZeRO 1 beside it that is the fastest; ZeRO 3, whose experts are whole, is too large."""
+    model = Transformer(16, 4096, 32, 8192, 1024, experts=48, top_k=1)
     cluster = Cluster.dgx_h100(2)
     found = list(grids(Search(model, cluster, 16)))
     assert {g.expert for g in found} == {1, 2, 4, 8, 16} and all(
         g.data % g.expert == 0 for g in found
     )
-    assert {g.zero for g in found if g.expert > 1} == {0}
+    assert {g.zero for g in found if g.expert > 1} == {0, 1, 2}
+    assert {g.replicas for g in found if g.expert > 1} == {1}
     best = plan(model, cluster, 16)
     e = best.best.grid.expert
     assert (
@@ -292,7 +296,9 @@ def test_experts_are_shared_out_where_one_rank_has_no_room():
         and f"(experts over {e})" in named(best.best.grid)
         and f"e{e}·" in brief(best.best.grid)
     )
-    assert any(rival.decision == "expert" and "too large" in rival.why for rival in best.rivals)
+    assert best.best.grid.zero == 1
+    assert all(e.over for e in best.estimates if e.grid.expert == 1 and e.grid.data > 1)
+    assert any(rival.decision == "zero" and "too large" in rival.why for rival in best.rivals)
     dense = grids(Search(replace(model, experts=None), cluster, 16))
     assert {g.expert for g in dense} == {1}
 
@@ -343,15 +349,16 @@ def test_a_stage_of_many_ranks_shares_its_cards():
     assert network.send(0, 1, 1, 10**9) < alone / 5
 
 
-@pytest.mark.parametrize("M", [1, 2])
-def test_hybrid_sharding_sends_between_nodes_what_a_world_does(M):
-    """Shards within a node: of a slower network between nodes a World and the planner say the same, to a thousandth."""
+@pytest.mark.parametrize(("zero", "M"), [*([(1, 2), (2, 2)] if FULL else []), (3, 1), (3, 2)])
+def test_hybrid_sharding_sends_between_nodes_what_a_world_does(zero, M):
+    """Shards within a node: of a slower network between nodes a World and the planner say the same, to a thousandth;
+    to a hundredth where whole parameters have owners, as their shards are not even."""
     model = replace(GPT, layers=2)
-    grid = Grid(4, 1, 1, 3, 4, M, replicas=2, precision="all 16 bits")
+    grid = Grid(4, 1, 1, zero, 4, M, replicas=2, precision="all 16 bits")
     clusters = [between_nodes(2, factor) for factor in (4, 8)]
     took = [max(World(4, cluster=c, device="meta").run(hybrid, model, grid)) for c in clusters]
     said = [planner(model=model, cluster=c).estimate(grid).step.total for c in clusters]
-    assert said[1] - said[0] == pytest.approx(took[1] - took[0], rel=1e-3)
+    assert said[1] - said[0] == pytest.approx(took[1] - took[0], rel=1e-3 if zero == 3 else 1e-2)
     assert said[1] == pytest.approx(took[1], rel=0.15)
     over_all = replace(grid, replicas=1)
     all_ranks = [planner(model=model, cluster=c).estimate(over_all) for c in clusters]

@@ -15,16 +15,26 @@ function momentAt(series, time) {
   return i ? series.moments[i - 1] : null;
 }
 
-// The moments on show, of those in one pixel the highest: [pixel, moment] each.
+// The moments on show, [pixel, moment] each: of those in one pixel the highest, and after it the last.
 function outline(series) {
   const out = [], { moments, times } = series;
   const first = Math.max(0, firstFrom(times, look.from) - 1);
+  let high = null; // [pixel, highest moment, last moment] of the pixel at hand
+  const leave = (until) => {
+    out.push([high[0], high[1]]);
+    if (high[2] !== high[1]) out.push([Math.min(high[0] + 1, until), high[2]]);
+  };
   for (let i = first; i < moments.length && times[i] <= look.to; i++) {
-    const at = Math.max(box.left, x(times[i])), last = out[out.length - 1];
-    if (last && at - last[0] < 0.5 && i > first) {
-      if (height(moments[i]) >= height(last[1]) || i + 1 === moments.length) last[1] = moments[i];
-    } else out.push([at, moments[i]]);
+    const at = Math.max(box.left, Math.floor(x(times[i])));
+    if (high && at === high[0]) {
+      if (height(moments[i]) >= height(high[1])) high[1] = moments[i];
+      high[2] = moments[i];
+    } else {
+      if (high) leave(at);
+      high = [at, moments[i], moments[i]];
+    }
   }
+  if (high) leave(box.right);
   return out;
 }
 

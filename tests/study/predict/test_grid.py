@@ -23,6 +23,8 @@ from minidist.study.predict import (
     rank_parameters,
     states,
 )
+from tests.largest import largest
+from tests.size import FULL
 
 SHAPE = dict(layers=6, hidden=16, heads=4, vocab=40, context=8)
 MODEL = Transformer(**SHAPE)
@@ -238,6 +240,28 @@ def test_parameters_of_a_rank_that_shares_out_experts(expert, stages):
     assert [expert_layers(model, stages, s) for s in range(stages)] == [[3], [1, 2]][stages - 1]
 
 
+@pytest.mark.parametrize(
+    ("data", "expert", "zero"), [(4, 2, 1), *([(6, 3, 1), (4, 2, 2), (6, 2, 2)] if FULL else [])]
+)
+def test_states_of_experts_are_divided_among_those_who_hold_them(data, expert, zero):
+    """Adam's moments of all ranks of the mesh, as `parallelize` divides them; the first ones have the most experts."""
+    shape = SHAPE | dict(experts=6, ffn=24, gated=True)
+
+    def program(comm):
+        mesh = Mesh(comm, dp=data // expert, ep=expert, order="pp dp ep tp")
+        engine = parallelize(gpt(**shape, device="meta"), mesh, torch.optim.AdamW, zero=zero)
+        x = torch.zeros(1, shape["context"], dtype=torch.long)
+        engine.step(x, x)
+        states = engine.optimizer.own_state_dict()["state"].values()
+        return sum(state[name].nbytes for state in states for name in ("exp_avg", "exp_avg_sq"))
+
+    grid = Grid(data, expert=expert, zero=zero, precision="fp32")
+    predicted = per_rank(Transformer(**shape), grid).optimizer_states
+    held = list(World(data).run(program))
+    assert sum(held) == pytest.approx(data * predicted, rel=1e-3)
+    assert largest(held) < 1.5 * predicted
+
+
 def test_flops_of_a_token_grow_with_its_experts_alone():
     dense = flops(MODEL, 1)
     for experts in (4, 8):
@@ -249,7 +273,7 @@ def test_flops_of_a_token_grow_with_its_experts_alone():
         assert flops(model, 1) == dense + mlps + routers
 
 
-@pytest.mark.parametrize(("data", "expert", "zero"), [(4, 3, 0), (2, 4, 0), (2, 0, 0), (4, 2, 1)])
+@pytest.mark.parametrize(("data", "expert", "zero"), [(4, 3, 0), (2, 4, 0), (2, 0, 0), (4, 2, 3)])
 def test_expert_ranks_that_cannot_be(data, expert, zero):
     with pytest.raises(ValueError, match=f"{expert} ranks that share out .* {data} .* ZeRO {zero}"):
         Grid(data=data, expert=expert, zero=zero)

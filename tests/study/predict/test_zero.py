@@ -97,6 +97,7 @@ def test_traffic():
     assert zero_traffic(3, 12, 1) == 0
     assert zero_traffic(3, 12, 4) == 27
     assert zero_traffic(3, 10, 3, frozen=4) == Fraction(76, 3)
+    assert zero_traffic(2, 12, 4, replicas=3) == 18 + 4
 
 
 def test_peak():
