@@ -18,11 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def question_cells(notebook: dict) -> list[dict]:
-    """The cells of a released notebook that ask or answer: stubs, test cells, and code that is given."""
+    """The cells of a released notebook that ask or answer: stubs, test cells, code that is given, and open answers."""
     return [
         {key: cell[key] for key in ("cell_type", "id", "metadata", "source")}
         for cell in notebook["cells"]
-        if cell["cell_type"] == "code" and "nbgrader" in cell["metadata"]
+        if "nbgrader" in cell["metadata"]
+        and (cell["cell_type"] == "code" or cell["metadata"]["nbgrader"].get("solution"))
     ]
 
 
@@ -30,10 +31,15 @@ def text_of(exercise: Path) -> str:
     """The file of questions that belongs to an exercise. ValueError if its tests cannot be asked elsewhere."""
     cells = question_cells(json.loads(exercise.read_text(encoding="utf-8")))
     for cell in cells:
-        if cell["metadata"]["nbgrader"]["grade"] and "check." not in "".join(cell["source"]):
+        mark = cell["metadata"]["nbgrader"]
+        is_code = cell["cell_type"] == "code"
+        if is_code and mark["grade"] and "check." not in "".join(cell["source"]):
             raise ValueError(
-                f"{exercise}: the test cell {cell['metadata']['nbgrader']['grade_id']} asks nothing of `check`, "
-                "so only nbgrader can grade it"
+                f"{exercise}: the test cell {mark['grade_id']} asks nothing of `check`, so only nbgrader can grade it"
+            )
+        if not is_code and not mark["grade"]:
+            raise ValueError(
+                f"{exercise}: the text {mark['grade_id']} is to be answered, for no points"
             )
     whole = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"

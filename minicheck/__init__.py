@@ -9,6 +9,7 @@ waited for either.
     asking, kernel, relay     what such a process has of an examination, what it may do, what it may send
     lessons           the exercises, one file a lesson
     oracles           right answers that the answers must not reach, by lesson
+    limit             of time, for a picture that an answer draws in the notebook itself
     notebook, regrade a whole notebook, without nbgrader (`python -m minicheck NOTEBOOK`) and with it
     grade, uploads, tables    a class (`python -m minicheck grade SUBMITTED`)
 """
@@ -21,6 +22,7 @@ from minidist.comm.launch import prepare
 from . import lessons
 from .exam import Case, Exam, Outcome, Packed, Wrong
 from .guard import ask, graders
+from .limit import limit
 
 for _lesson in pkgutil.iter_modules(lessons.__path__, f"{lessons.__name__}."):
     globals().update(graders(import_module(_lesson.name)))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from .grade import Run, Stopped, adopt_orphans, end_processes, questions
-from .notebook import examine
+from .notebook import by_hand, examine
 from .sandbox import descendants
 from .submission import read
 from .tables import Graded, earned, line, write_all
@@ -57,6 +57,8 @@ def check_notebook(argv: list[str]) -> int:
         show(f"{m.exercise:<{width}}  {earned(m):g}/{m.points:g}  {m.wrong or 'right'}", sys.stdout)
     got, of = sum(map(earned, found)), sum(m.points for m in found)
     show(f"{'all':<{width}}  {got:g}/{of:g}", sys.stdout)
+    for exercise, points in by_hand(asked).items():
+        show(f"\n{exercise} is graded by hand, with up to {points:g} points more.", sys.stdout)
     if notes:
         show("\nRepaired before it was checked, in a copy:", sys.stdout)
     for note in notes:
@@ -94,7 +96,9 @@ def grade_class(argv: list[str]) -> int:
         progress = Progress(len(found), sys.stdout)
         run = Run(asked, out, notebook.mark, engine, args.jobs, args.again, progress.say)
         graded, changes = run.grade(found)
-        write_all(out, args.assignment, args.canvas_column or args.assignment, graded)
+        write_all(
+            out, args.assignment, args.canvas_column or args.assignment, graded, by_hand(asked)
+        )
     except Stopped as stopped:
         print(
             f"\nStopped: {stopped.graded} of {len(found)} are graded, and the same command goes on from there.",
@@ -115,7 +119,7 @@ def grade_class(argv: list[str]) -> int:
             signal.signal(number, handler)
         end_processes(others)
     seconds = time.monotonic() - start
-    for text in summary(args.assignment, graded, changes, run.kept, seconds):
+    for text in summary(args.assignment, graded, changes, run.kept, seconds, by_hand(asked)):
         show(text, sys.stdout)
     show(f"Written: {out}/grades.csv, canvas.csv, moodle.csv, feedback/", sys.stdout)
     return int(any(one.failed for one in graded))
@@ -193,6 +197,7 @@ def summary(
     changes: Sequence[str],
     kept: int,
     seconds: float,
+    open_points: dict[str, float],
 ) -> Iterator[str]:
     """What a teacher wants to know at the end, line by line."""
     points = [one.points for one in graded if not one.failed]
@@ -208,6 +213,8 @@ def summary(
     failed = [line(one.owner.student) for one in graded if one.failed]
     if failed:
         yield f"Not graded, look at them by hand: {', '.join(failed)}."
+    for exercise, of in open_points.items():
+        yield f"{exercise} is open: read the answers, and add up to {of:g} points yourself."
     odd = [one for one in graded if one.odd]
     if odd:
         yield f"Something was odd in {len(odd)}:"

@@ -56,10 +56,10 @@ def explain(name: str, what: str, error: dict) -> str:
         return f"{head}your code answered for the examiner."
     if kind == "large":
         return f"{head}what it returns is too large: {error['text']}."
-    who = f"rank {error['rank']} " if error.get("rank") is not None else ""
+    who = f"rank {error['rank']}" if error.get("rank") is not None else "your code"
     if kind == "refused":
         return f"{head}{error['text']}.{place}"
-    return f"{head}{who}raised {error['type']}: {error['text']}{place}"
+    return f"{head}{who} raised {error['type']}: {error['text']}{place}"
 
 
 def own_line(frames: list[tuple[str, int, str]]) -> tuple[str, int, str] | None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from .exam import FAILED, one_spelling
-from .notebook import Mark, Marked
+from .notebook import Mark, Marked, is_test
 from .sandbox import descendants
 from .submission import Unreadable
 from .tables import Graded, earned, line
@@ -56,8 +56,8 @@ def questions(name: str, solved: Path | None = None) -> dict:
 
 def test_cells(asked: dict) -> dict[str, float]:
     """Of each exercise, its test cell's name and its points."""
-    found = [cell["metadata"].get("nbgrader", {}) for cell in asked["cells"]]
-    return {cell["grade_id"]: cell["points"] for cell in found if cell.get("grade")}
+    found = [cell["metadata"]["nbgrader"] for cell in asked["cells"] if is_test(cell)]
+    return {mark["grade_id"]: mark["points"] for mark in found}
 
 
 def digest_of_grading(asked: dict) -> str:

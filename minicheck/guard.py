@@ -138,7 +138,10 @@ class Nursery:
         said = self.ask("ask", given, seconds, seconds=seconds)
         try:
             if "error" in said:
-                raise Wrong(explain(self._name, case.what, said["error"]))
+                error = said["error"]
+                if case.n == 1:  # there is no other
+                    error = error | {"rank": None}
+                raise Wrong(explain(self._name, case.what, error))
             reports, sent = said["reports"], said["sent"]
         except (KeyError, TypeError, AttributeError):
             reports = sent = None

@@ -370,7 +370,19 @@ def _exams(asked: dict) -> list[Exam]:
 
 
 def _tests(asked: dict) -> dict[str, dict]:
-    return {_grade_id(cell): cell for cell in asked["cells"] if _nbgrader(cell).get("grade")}
+    return {_grade_id(cell): cell for cell in asked["cells"] if is_test(cell)}
+
+
+def is_test(cell: dict) -> bool:
+    """Whether a cell asks `check`: it has points, and no answer in it."""
+    mark = _nbgrader(cell)
+    return bool(mark.get("grade")) and not mark.get("solution")
+
+
+def by_hand(asked: dict) -> dict[str, float]:
+    """The points of each exercise that has an open answer, which a teacher reads and grades."""
+    marks = [_nbgrader(cell) for cell in asked["cells"]]
+    return {m["grade_id"]: m["points"] for m in marks if m.get("grade") and m.get("solution")}
 
 
 def _points(cell: dict) -> float:

@@ -4,7 +4,8 @@
 that trusts its marks: a cell that lost them, or that is there twice, would stop the whole class with an error
 that speaks of old metadata. The student reads at the top of the feedback what was repaired. A notebook that
 cannot be read is graded as the release, which is empty. A link beside a notebook is left out: nbgrader would copy what
-it names. So is a file timestamp.txt that tells no time: nbgrader would give no mark, or wait for ever.
+it names. So is a file timestamp.txt that tells no time: nbgrader would give no mark, or wait for ever. Above an open answer
+stands the picture that its cell `NAME_plot` had when it was handed in, for whoever grades it by hand.
 
 "minicheck.regrade.Regrade" stands in the place of Execute in `c.Autograde.autograde_preprocessors`. nbgrader's own
 would run a stranger's cells in a kernel, as the teacher, and believe what that shows: there `check.f = lambda
@@ -17,6 +18,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 from functools import partial
 from pathlib import Path
 
@@ -25,10 +27,14 @@ from nbconvert.exporters import NotebookExporter
 from nbconvert.preprocessors import Preprocessor
 from traitlets import Bool, Unicode
 
-from .notebook import examine
+from .notebook import by_hand, examine
 from .sandbox import choose
 from .submission import Unreadable, contents, read, restored
 from .tables import earned
+
+PNG = re.compile(r'"data:image/png;base64,(iVBORw0KGgo[A-Za-z0-9+/]*={0,2})"')  # as each PNG begins
+MOST_PICTURE = 1_000_000  # characters
+MOST_PICTURES = 4  # of an answer
 
 
 class Repair(NotebookExporter):
@@ -54,14 +60,18 @@ class Repair(NotebookExporter):
         )
         asked = read(next(path for path in handed_out if path.exists()))
         try:
-            notebook, notes = restored(read(Path(filename), within=Path(folder).parents[1]), asked)
+            answered = read(Path(filename), within=Path(folder).parents[1])
+            notebook, notes = restored(answered, asked)
         except Unreadable as error:
-            notebook, _ = restored({"cells": []}, asked)
+            answered = {"cells": []}
+            notebook, _ = restored(answered, asked)
             notes = [f"There is nothing to grade: {error}."]
+        for exercise in by_hand(asked):
+            show_plot(notebook, exercise, answered)
         if notes:
             self.log.warning("Repaired %s: %s", filename, " ".join(notes))
             text = "**Before it was graded:**\n\n" + "\n".join(f"- {note}" for note in notes)
-            notebook["cells"].insert(0, _markdown(notebook, text))
+            notebook["cells"].insert(0, _markdown(notebook, text, "repaired"))
         return self.from_notebook_node(nbformat.from_dict(notebook), resources, **kw)
 
 
@@ -84,9 +94,47 @@ def timestamp(place, folder):
         return None
 
 
-def _markdown(notebook, text):
+def show_plot(notebook, exercise, answered):
+    """Put the pictures that the cell `EXERCISE_plot` of `answered` shows above the open answer to the exercise."""
+    marks = [cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in notebook["cells"]]
+    texts = [
+        f"![as it was handed in](data:image/png;base64,{p})" for p in plots(answered, exercise)
+    ]
+    if texts and exercise in marks:
+        cell = _markdown(notebook, "\n\n".join(texts), f"{exercise}-handed-in")
+        notebook["cells"].insert(marks.index(exercise), cell)
+
+
+def plots(answered, exercise):
+    """The pictures in the outputs of a student's cell `EXERCISE_plot`, in base64; nothing else that stands there."""
+    found = []
+    for cell in answered["cells"]:
+        mark = _part(_part(cell, "metadata"), "nbgrader")
+        if mark.get("grade_id") != f"{exercise}_plot" or not isinstance(cell.get("outputs"), list):
+            continue
+        for output in cell["outputs"]:
+            data = _part(output, "data")
+            bare = "".join(_text(data.get("image/png")).split())
+            found += PNG.findall(f'"data:image/png;base64,{bare}"')
+            found += PNG.findall(_text(data.get("text/html")))  # what `study` draws
+    return [png for png in found if len(png) <= MOST_PICTURE][:MOST_PICTURES]
+
+
+def _text(value):
+    """A text, which a notebook may have as a list of lines; an empty one of what is none."""
+    lines = value if isinstance(value, list) else [value]
+    return "".join(line for line in lines if isinstance(line, str))
+
+
+def _part(value, key):
+    """The dictionary that a piece of JSON has under a key; an empty one without."""
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _markdown(notebook, text, name):
     cell = {"cell_type": "markdown", "metadata": {}, "source": text}
-    return cell | ({"id": "repaired"} if notebook["nbformat_minor"] >= 5 else {})
+    return cell | ({"id": name} if notebook["nbformat_minor"] >= 5 else {})
 
 
 class Regrade(Preprocessor):

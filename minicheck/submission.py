@@ -12,6 +12,8 @@ names do not. What counts for a student is this:
 - Where the test cell is gone, or stands above its answer, what was defined last counts.
 - An answer that is not written yet never hides one that is, wherever the two stand.
 - A cell with a syntax error costs what it defines, and a cell that is lost costs nothing if the release has it.
+- An open answer is a text that a teacher reads. It is found by its mark; where that is lost, or where the marked cell is
+  as it was handed out, it is the first text of the student's own below the question.
 - Cells that the release locks are the release's. If the student changed one that is code, that runs after it.
 - The student's own test cells are not run, and calls of `check` in other cells are taken out.
 """
@@ -331,6 +333,7 @@ class Repaired(NamedTuple):
 
 
 STUB = "# your code here\nraise NotImplementedError"
+TEXT_STUB = "*Your answer here.*"
 
 
 def repaired(answered: dict, asked: dict) -> Repaired:
@@ -441,11 +444,35 @@ class _Repair:
         found = {}
         for j, cell in enumerate(self.release):
             if cell.is_solution:
+                if cell.kind != "code":
+                    found[j] = self._find_text(j)
+                    continue
                 names = self._names_of(j)
                 places = [self.places[t] for t in self.tests if self.wanted[t] & names]
                 answers = [i for i in self._answers_to(names) if i <= max(places)] if places else []
                 found[j] = max(answers or self._attempts(cell, names) or [-1])
         return found
+
+    def _find_text(self, j: int) -> int:
+        """The student's text that answers open question j; -1 without."""
+        question = self.release[j]
+        unwritten = {"", TEXT_STUB, _plain(question.text)}
+        above = max([i for i, copy in self.copies.items() if 0 <= copy < j], default=-1)
+        others = {cell.grade_id for cell in self.release if cell.grade_id} - {question.grade_id}
+        marked = [i for i, cell in enumerate(self.cells) if cell.grade_id == question.grade_id]
+        own = [
+            i
+            for i, cell in enumerate(self.cells)
+            if i > above
+            and i not in self.copies
+            and cell.kind != "code"
+            and cell.grade_id not in others
+            and not cell.mark.get(
+                "locked"
+            )  # a text of the release's, which the questions leave out
+        ]
+        written = [i for i in marked + own if _plain(self.cells[i].text) not in unwritten]
+        return [*written, *marked, -1][0]
 
     def _names_of(self, j: int) -> frozenset:
         return (self.release[j].answers | self.release[j].stubs) & self.names
@@ -493,7 +520,7 @@ class _Repair:
     def _own(self) -> list[int]:
         """The cells that the student added."""
         mains = {i for i in self.mains.values() if i >= 0}
-        there = {self.cells[i].text for i in mains if self.cells[i].answers} | {""}
+        there = {self.cells[i].text for i in mains if self.cells[i].answers} | {"", TEXT_STUB}
         added = {*range(len(self.cells))} - {*self.copies} | {*self._answers_to(self.names)}
         found = []
         for i in sorted(added - mains):
@@ -521,6 +548,8 @@ class _Repair:
         source = cell.text
         if main >= 0:
             source = self.cells[main].shown
+        elif cell.kind != "code":
+            source = TEXT_STUB
         elif cell.answers & self.names or "### BEGIN SOLUTION" in source:
             source = STUB
         return _blank({**raw, "source": source})
@@ -576,7 +605,7 @@ class _Repair:
             yield f"{the_cell} was missing, and no answer to it was found."
             return
         mine = self.cells[main]
-        if mine.error:
+        if mine.error and cell.kind == "code":
             yield f"{the_cell} is not Python ({mine.error}); the others count."
         if mine.grade_id != cell.grade_id and not lost:
             yield f"The answer `{cell.grade_id}` was found in a cell without its mark."

@@ -20,6 +20,7 @@ from .notebook import Mark, plain
 from .uploads import Owner
 
 FORMULA = tuple("=+-@＝＋－＠")
+BY_HAND = "your teacher reads it, and grades it by hand"
 
 
 class Graded(NamedTuple):
@@ -63,13 +64,25 @@ def write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def write_all(out: Path, assignment: str, column: str, graded: Sequence[Graded]) -> None:
-    """All tables and pages, into the folder `out`; `column` is what Canvas calls the assignment."""
-    write(out / "grades.csv", _table(_grades(graded)))
+def write_all(
+    out: Path,
+    assignment: str,
+    column: str,
+    graded: Sequence[Graded],
+    open_points: dict[str, float],
+) -> None:
+    """All tables and pages, into the folder `out`; `column` is what Canvas calls the assignment.
+
+    open_points: of each exercise that a teacher grades by hand; it has a row in grades.csv, without points.
+    """
+    write(out / "grades.csv", _table(_grades(graded, open_points)))
     write(out / "canvas.csv", _table(_canvas(column, graded)))
     write(out / "moodle.csv", _table(_moodle(graded)))
     for one in graded:
-        write(out / "feedback" / f"{file_name(one.owner.student)}.md", feedback(assignment, one))
+        write(
+            out / "feedback" / f"{file_name(one.owner.student)}.md",
+            feedback(assignment, one, open_points),
+        )
 
 
 def _table(rows: Iterable[Sequence[str]]) -> str:
@@ -78,7 +91,7 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
     return text.getvalue()
 
 
-def _grades(graded: Sequence[Graded]) -> Iterable[Sequence[str]]:
+def _grades(graded: Sequence[Graded], open_points: dict[str, float]) -> Iterable[Sequence[str]]:
     yield ("student", "exercise", "points", "of", "words", "oddities")
     for one in graded:
         student, odd = cell(one.owner.student), cell("; ".join(map(line, one.odd)))
@@ -86,6 +99,8 @@ def _grades(graded: Sequence[Graded]) -> Iterable[Sequence[str]]:
             points = "" if one.failed else f"{earned(mark):g}"
             words = cell(mark.wrong or "right")
             yield (student, cell(mark.exercise), points, f"{mark.points:g}", words, odd)
+        for exercise, of in open_points.items():
+            yield (student, cell(exercise), "", f"{of:g}", BY_HAND, odd)
 
 
 def _canvas(column: str, graded: Sequence[Graded]) -> Iterable[Sequence[str]]:
@@ -132,7 +147,7 @@ def file_name(student: str) -> str:
     return f"{safe}-{hashlib.sha256(os.fsencode(student)).hexdigest()[:8]}"
 
 
-def feedback(assignment: str, one: Graded) -> str:
+def feedback(assignment: str, one: Graded, open_points: dict[str, float]) -> str:
     """The page of a student, as Markdown; words stand in indented blocks, where nothing is markup."""
     if one.failed:
         return f"# {assignment}\n\nNot graded yet: your teacher will look at it.\n"
@@ -141,6 +156,8 @@ def feedback(assignment: str, one: Graded) -> str:
         words = plain(mark.wrong or "right").splitlines()
         parts.append(f"## {line(mark.exercise)}: {earned(mark):g} of {mark.points:g}")
         parts.append("\n".join(f"    {words_line}" for words_line in words))
+    for exercise, of in open_points.items():
+        parts.append(f"## {line(exercise)}: of {of:g}\n\n    {BY_HAND}")
     if one.notes:
         parts.append("## What was repaired in your notebook before it was graded")
         parts += [f"    {line(note)}" for note in one.notes]

@@ -80,7 +80,7 @@ WORLD = {
         "against one process with the whole batch",
         "tests/parallel/test_batchnorm.py",
     ),
-    "7 lessons": lessons("01_walls", "03_topology", "06_buckets"),
+    "7 lessons": lessons("01_walls", "03_topology", "04_trees", "06_buckets", "07_whole_batch"),
 }
 
 MODEL_PARALLEL = {
@@ -587,8 +587,10 @@ LESSONS_A = {
         "01_walls",
         "02_messages",
         "03_topology",
+        "04_trees",
         "05_data_parallel",
         "06_buckets",
+        "07_whole_batch",
         "08_server",
         "09_precision",
     ),

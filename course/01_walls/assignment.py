@@ -12,6 +12,7 @@
 
 # %% nbgrader={"grade_id": "setup"}
 import torch
+from torch.nn import GELU, Linear, Sequential
 from torch.nn.functional import cross_entropy, mse_loss
 
 import minicheck as check
@@ -151,37 +152,42 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "activation_bytes_spec"}
 # ## 3 · Activations of an MLP (3 points)
 #
-# Linear layers, an activation function between them, and `mse_loss` at the end. What does the forward keep for the
-# backward, to the byte?
+# Linear layers, an activation function between them, and `mse_loss` at the end. The network is fine-tuned: its first
+# layers are frozen, and only those behind them learn. What does the forward keep for the backward, to the byte?
 #
 # | | |
 # |---|---|
-# | call | `activation_bytes(batch, sizes, itemsize, activation)` |
+# | call | `activation_bytes(batch, sizes, itemsize, activation, frozen)` |
 # | `sizes` | a list: of the inputs, the hidden layers, the outputs; at least 2; **not changed** |
 # | `itemsize` | bytes of a number |
 # | `activation` | `"relu"` or `"gelu"` |
+# | `frozen` | how many linear layers, from the first on, have frozen weights and biases: none, some or all |
 # | returns | bytes of activations when the forward ends, an integer |
 #
 # Not counted: weights, which are model states; the inputs x and the targets y, which are the batch itself.
 #
-# **What is kept.** A linear layer keeps its input: the gradient of the weights is made of it. `relu` keeps its
-# *output*, which says where the input was above 0. `gelu` keeps its *input*: its derivative is made of that.
-# `mse_loss` keeps the network's output. The same tensor is kept once, whoever asks for it. About 3 lines.
+# **What is kept.** A linear layer that learns keeps its input: the gradient of the weights is made of it. `relu` keeps
+# its *output*, which says where the input was above 0. `gelu` keeps its *input*: its derivative is made of that.
+# `mse_loss` keeps the network's output. The same tensor is kept once, whoever asks for it. But all this is kept only
+# where the backward comes by, and it goes back no further than to the first layer that learns. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
 # Draw two hidden layers: x, linear, y1, relu, h1, linear, y2, relu, h2, linear, out, loss. Underline what somebody
-# keeps. With gelu, underline y1 and y2, too.
+# keeps. With gelu, underline y1 and y2, too. Now freeze the first linear layer: who still keeps h1, and who kept y1?
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "activation_bytes", "solution": true}
-def activation_bytes(batch, sizes, itemsize, activation):
+def activation_bytes(batch, sizes, itemsize, activation, frozen):
     """Bytes that an MLP's forward keeps for its backward."""
     ### BEGIN SOLUTION
+    if frozen == len(sizes) - 1:
+        return 0
+    first = sizes[frozen] if frozen else 0
     tensors = {"relu": 1, "gelu": 2}[activation]
-    return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+    return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])
     ### END SOLUTION
 
 
@@ -189,12 +195,17 @@ def activation_bytes(batch, sizes, itemsize, activation):
 check.activation_bytes(activation_bytes)
 
 # %% [markdown] nbgrader={"grade_id": "activation_bytes_target"}
-# **Target:** gelu near twice as long as relu. It is smoother, and it costs memory.
+# **Target:** with all layers learning, gelu is near twice as long as relu. It is smoother, and it costs memory. The more
+# layers are frozen, the less is kept; if only the last one learns, the two are equal.
 
 # %%
 sizes = [784, 4096, 4096, 4096, 10]
 study.bars(
-    {word: activation_bytes(512, sizes, 4, word) for word in ("relu", "gelu")},
+    {
+        f"{word}, {frozen} frozen": activation_bytes(512, sizes, 4, word, frozen)
+        for frozen in (0, 2, 3)
+        for word in ("relu", "gelu")
+    },
     unit="B",
     title="Activations of three hidden layers of 4,096, batch 512",
 )
@@ -202,12 +213,13 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "predict_memory_spec"}
 # ## 4 · Predict, then measure (2 points)
 #
-# An MLP 1000 → 2000 → 2000 → 1000 with ReLU and `mse_loss` has 8,005,000 parameters. It is trained in fp32 with Adam,
-# on batches of 4,000 samples. A linear layer multiplies and adds once for each weight and sample.
+# An MLP 1500 → 2500 → 2000 → 1000 with GELU and `mse_loss` has 10,755,500 parameters, 3,752,500 of them in its first
+# layer, which is frozen. The others are trained in fp32 with Adam, on batches of 2,000 samples. A product multiplies and
+# adds once for each weight and sample.
 #
 # - `stays`: how many bytes of model states are there after a step?
 # - `kept`: how many bytes of activations are there when the forward ends? As in exercise 3, without x and y.
-# - `forward`: how many FLOPs has the forward?
+# - `backward`: how many FLOPs has the backward? It makes the products of which something is needed, and no others.
 # - `equal`: at which batch do activations take as many bytes as model states?
 #
 # Write numbers or formulas, right within 1 %. Your functions from above may help.
@@ -215,19 +227,22 @@ study.bars(
 # %% nbgrader={"grade_id": "predict_memory", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
 check.predict_memory.numbers(STUDENT)
-stays = kept = forward = equal = None
+stays = kept = backward = equal = None
 ### BEGIN SOLUTION
-parameters = 8_005_000
-batch = 4000
-sizes = [1000, 2000, 2000, 1000]
-stays = 16 * parameters
-kept = 4 * batch * sum(sizes[1:])
-forward = 2 * parameters * batch
-equal = stays / (4 * sum(sizes[1:]))
+parameters = 10_755_500
+frozen = 3_752_500
+batch = 2000
+# the second layer's input, what comes into its GELU and out of it, the last output
+sample = 4 * (2500 + 2 * 2000 + 1000)
+stays = 4 * parameters + 12 * (parameters - frozen)
+kept = batch * sample
+# nobody needs a gradient of the second layer's input
+backward = 2 * batch * (2500 * 2000 + 2 * 2000 * 1000)
+equal = stays / sample
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_memory_test", "points": 2}
-check.predict_memory(stays, kept, forward, equal, of=STUDENT)
+check.predict_memory(stays, kept, backward, equal, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_memory_target"}
 # **Target:** your numbers beside the meter's. On the device `"meta"` tensors have a shape and no numbers, so the step
@@ -236,21 +251,24 @@ check.predict_memory(stays, kept, forward, equal, of=STUDENT)
 
 # %%
 def step(batch):
-    """Bytes that stay, bytes that the forward keeps, FLOPs of the forward: as measured."""
-    model = mlp([1000, 2000, 2000, 1000], device="meta")
-    optimizer = torch.optim.Adam(model.parameters())
-    x, y = torch.empty(batch, 1000, device="meta"), torch.empty(batch, 1000, device="meta")
+    """Bytes that stay, bytes that the forward keeps, FLOPs of the backward: as measured."""
+    layers = [Linear(1500, 2500, device="meta"), GELU(), Linear(2500, 2000, device="meta"), GELU()]
+    model = Sequential(*layers, Linear(2000, 1000, device="meta"))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)
+    x, y = torch.empty(batch, 1500, device="meta"), torch.empty(batch, 1000, device="meta")
     profile = measure(lambda: (mse_loss(model(x), y).backward(), optimizer.step()))
     after, end = profile.timeline.at(profile.phases[0][2]), profile.timeline.at(profile.time)
     states = sum(end[part] for part in ("parameters", "gradients", "optimizer states"))
-    return states, after["activations"] - x.nbytes - y.nbytes, profile.by_phase["forward"].flops
+    kept = after["activations"] - y.nbytes  # the loss keeps y, and the frozen layer no x
+    return states, kept, profile.by_phase["backward"].flops
 
 
-measured, (same_states, same_kept, _) = step(4000), step(round(equal))
+measured, (same_states, same_kept, _) = step(2000), step(round(equal))
 rows = [
     ["MB of model states", stays / 1e6, measured[0] / 1e6],
     ["MB of activations", kept / 1e6, measured[1] / 1e6],
-    ["GFLOP of the forward", forward / 1e9, measured[2] / 1e9],
+    ["GFLOP of the backward", backward / 1e9, measured[2] / 1e9],
     ["activations / model states, at your batch", 1.0, same_kept / same_states],
 ]
 study.table(rows, ["", "predicted", "measured"])
@@ -258,7 +276,8 @@ study.table(rows, ["", "predicted", "measured"])
 # %% [markdown] nbgrader={"grade_id": "largest_model_spec"}
 # ## 5 · How many layers fit? (2 points)
 #
-# A GPT on one card, trained with Adam in mixed precision: 16 bytes a parameter.
+# A GPT on one card, trained with Adam in mixed precision: 16 bytes a parameter. When the backward has ended, and the
+# activations are gone, all gradients are copied into one fp32 buffer, to compute their norm.
 #
 # | | |
 # |---|---|
@@ -270,12 +289,16 @@ study.table(rows, ["", "predicted", "measured"])
 #
 # - parameters: 12h² + 13h in each layer; (V + s)·h once, for words and positions
 # - activations: s·b·h·(34 + 5as/h) **bytes** in each layer
+# - the buffer: 4 bytes a parameter
 #
-# **Invariant:** to the byte. One byte less than L layers need, and L−1 is the answer. About 4 lines.
+# The model must fit at its peak, wherever in the step that is.
+#
+# **Invariant:** to the byte. One byte less than L layers need, and L−1 is the answer. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
-# What is there once, is taken off first. Divide the rest by what one more layer needs, with `//`. Multiply out the
+# Two moments, and the layers must fit at both: how many fit at the end of the forward, how many with the buffer? For
+# each, what is there once is taken off first. Divide the rest by what one more layer needs, with `//`. Multiply out the
 # bracket, so that all numbers are whole: 34sbh + 5as²b.
 #
 # </details>
@@ -285,9 +308,12 @@ study.table(rows, ["", "predicted", "measured"])
 def largest_model(memory, batch, seq, hidden, heads, vocab):
     """How many transformer layers fit on a card, with all that their training needs."""
     ### BEGIN SOLUTION
-    room = memory - 16 * (vocab + seq) * hidden
+    once = (vocab + seq) * hidden
+    layer = 12 * hidden * hidden + 13 * hidden
     activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-    return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
+    forward = (memory - 16 * once) // (16 * layer + activations)
+    buffer = (memory - 20 * once) // (20 * layer)
+    return max(0, min(forward, buffer))
     ### END SOLUTION
 
 
@@ -366,39 +392,40 @@ study.table(rows, ["", "your formula", "published"])
 # %% [markdown] nbgrader={"grade_id": "find_errors_spec"}
 # ## 7 · Find the errors (2 points)
 #
-# Eight sums from papers and write-ups about large models. Some are wrong: a unit, a factor, a forgotten part. The
-# others hold, but for rounding. GPT-3 has 174.6 billion parameters; Adam is in mixed precision.
+# Eight sums, as papers and write-ups about large models have them; C and G were published. Some are wrong: a unit, a
+# factor, a forgotten part. The others hold, but for rounding. Training is in mixed precision.
 #
 # | | claim |
 # |---|---|
-# | A | The model states of 1.5 billion parameters with Adam take 24 GB. |
-# | B | With 16 bytes a parameter, a card of 32 GB holds 2.0 billion parameters, and nothing else. |
+# | A | A layer of GPT-3 (h = 12288, a = 96, b = 1) keeps 3.4 times as many bytes (†) with s = 4096 as with s = 2048. |
+# | B | One billion parameters that read 20 billion tokens at an MFU of 40 % take one A100 (312 TFLOP/s) 11.13 days. |
 # | C | A vocabulary of 64,000 words, each a vector of 5,120 numbers in fp32, takes 1,250 MB. |
-# | D | 13 billion parameters: 208 GB of model states with Adam and 14.5 GB of activations (†), together 222.5 GB. |
-# | E | To fuse the gradients of 1.5 billion parameters in one fp32 buffer takes 6 GB more. |
-# | F | The model states of GPT-3 with Adam take 2,720 GB. |
+# | D | 7 billion parameters: 112 GB of model states with Adam and 28.5 GB of activations (‡), together 140.5 GB. |
+# | E | Two billion parameters, of which 20 million are trained, with Adam, have 4.28 GB of model states. |
+# | F | With full recomputation, a run with an HFU of 48 % has an MFU of 32 %. |
 # | G | 125 layers keep their inputs, s·b·h numbers in fp16 each: 33 GB (b = 32, s = 1024, h = 8192). |
-# | H | The model states of 0.1 billion parameters in fp32, SGD with momentum, take 1.2 GB. |
+# | H | With SGD and momentum, the model states of 6.67 billion parameters fill a card of 80 GB. |
 #
-# (†) 40 layers of s·b·h·(34 + 5as/h) bytes, b = 1, s = 1024, h = 5120, a = 40.
+# (†) s·b·h·(34 + 5as/h). (‡) 32 layers of as many, b = 1, s = 2048, h = 4096, a = 32.
 #
 # Write a dict: each wrong claim's letter, and the figure that it should have, in the claim's unit, within 0.3 %. For
-# instance `{"A": 25.0, "B": 1.9}`.
+# instance `{"A": 4.0, "B": 12.5}`.
 #
 # <details><summary>Hint</summary>
 #
-# Calculate each in bytes. Then divide by 10⁹ for GB, by 10⁶ for MB. What do you get with 2³⁰ or 2²⁰?
+# Calculate each in bytes. Then divide by 10⁹ for GB, by 10⁶ for MB. What do you get with 2³⁰ or 2²⁰? A run's
+# utilizations are to each other as its FLOPs: how many does the model need, and how many are executed?
 #
 # </details>
 
 # %% nbgrader={"grade_id": "find_errors", "solution": true}
 errors = None
 ### BEGIN SOLUTION
-layer = 34 * 1024 * 5120 + 5 * 40 * 1024 * 1024
+layer = 34 * 2048 * 4096 + 5 * 32 * 2048 * 2048
 errors = {
     "C": 4 * 64_000 * 5_120 / 1e6,
-    "D": (16 * 13e9 + 40 * layer) / 1e9,
-    "F": 16 * 174.6,
+    "D": (16 * 7e9 + 32 * layer) / 1e9,
+    "F": 48 * 6 / 8,
     "G": 2 * 125 * 1024 * 32 * 8192 / 1e9,
 }
 ### END SOLUTION
@@ -411,13 +438,13 @@ check.find_errors(errors)
 # numbers were taken for bytes.
 
 # %%
-published = {"C": 1250, "D": 222.5, "F": 2720, "G": 33}
+claimed = {"C": 1250, "D": 140.5, "F": 32, "G": 33}
 study.table(
     [
-        [letter, published.get(letter), figure, f"{published.get(letter, 0) / figure - 1:+.1%}"]
+        [letter, claimed.get(letter), figure, f"{claimed.get(letter, 0) / figure - 1:+.1%}"]
         for letter, figure in sorted(errors.items())
     ],
-    ["claim", "published", "yours", "off by"],
+    ["claim", "claimed", "yours", "off by"],
 )
 
 # %% [markdown] nbgrader={"grade_id": "train_lean_spec"}

@@ -282,6 +282,48 @@ def peak(events):
 ''',
     ),
     Bug(
+        "peak",
+        "counted in floats, then rounded",
+        edits=(
+            ("total = 0", "total = 0.0"),
+            (
+                "return most, when, {name: nbytes for name, nbytes in live.items() if nbytes}",
+                "return int(most), when, {name: int(nbytes) for name, nbytes in live.items() if nbytes}",
+            ),
+        ),
+    ),
+    Bug(
+        "peak",
+        "what is left has the largest size that its name ever had",
+        old="return most, when, {name: nbytes for name, nbytes in live.items() if nbytes}",
+        new="""
+sizes = {}
+for name, nbytes in events:
+    sizes[name] = max(nbytes, sizes.get(name, 0))
+return most, when, {name: sizes[name] for name, nbytes in live.items() if nbytes}
+""",
+    ),
+    Bug(
+        "model_states",
+        "pasted from the lesson: the table of bytes a parameter, as if all were trained",
+        cell='''
+def model_states(trained, frozen, optimizer, precision):
+    """Bytes of parameters, gradients and optimizer states."""
+    table = {
+        ("sgd", "fp32"): (4, 4, 0),
+        ("momentum", "fp32"): (4, 4, 4),
+        ("adam", "fp32"): (4, 4, 8),
+        ("sgd", "fp16"): (2, 2, 4),
+        ("momentum", "fp16"): (2, 2, 8),
+        ("adam", "fp16"): (2, 2, 12),
+    }
+    if (optimizer, precision) not in table:
+        raise ValueError(f"no optimizer {optimizer!r}, or no precision {precision!r}")
+    kinds = ("parameters", "gradients", "optimizer states")
+    return {kind: n * (trained + frozen) for kind, n in zip(kinds, table[optimizer, precision])}
+''',
+    ),
+    Bug(
         "model_states",
         "Adam keeps one number",
         old='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
@@ -490,97 +532,138 @@ def model_states(trained, frozen, optimizer, precision):
 ''',
     ),
     Bug(
+        "model_states",
+        "floats in between",
+        old="""
+return {
+    "parameters": weight[precision] * (trained + frozen),
+    "gradients": weight[precision] * trained,
+    "optimizer states": (kept[optimizer] + copy) * trained,
+}
+""",
+        new="""
+return {
+    "parameters": int(float(weight[precision]) * (trained + frozen)),
+    "gradients": int(float(weight[precision]) * trained),
+    "optimizer states": int((kept[optimizer] + copy) * float(trained)),
+}
+""",
+    ),
+    Bug(
+        "model_states",
+        "any fp is fp32",
+        edits=(
+            ("if precision not in weight:", 'if not precision.startswith("fp"):'),
+            (
+                'copy = 4 if precision == "fp16" else 0',
+                """
+copy = 4 if precision == "fp16" else 0
+precision = "fp16" if copy else "fp32"
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "model_states",
+        "the word's case does not count, and there are more words than in the table",
+        old='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+        new="""
+kept, weight = {"sgd": 0, "momentum": 4, "adam": 8, "adamw": 8}, {"fp32": 4, "fp16": 2, "bf16": 2}
+optimizer = optimizer.lower()
+""",
+    ),
+    Bug(
         "activation_bytes",
         "4 bytes a number, always",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return 4 * batch * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return 4 * batch * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
     ),
     Bug(
         "activation_bytes",
         "inputs and targets are counted",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return batch * itemsize * (tensors * sum(sizes[1:-1]) + 2 * sizes[-1] + sizes[0])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + 2 * sizes[-1] + sizes[0])",
     ),
     Bug(
         "activation_bytes",
         "gelu keeps one tensor",
         old="""
 tensors = {"relu": 1, "gelu": 2}[activation]
-return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])
 """,
-        new="return batch * itemsize * sum(sizes[1:])",
+        new="return batch * itemsize * (first + sum(sizes[frozen + 1 :]))",
     ),
     Bug(
         "activation_bytes",
         "and as many bytes of gradients",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return 2 * batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return 2 * batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
     ),
     Bug(
         "activation_bytes",
         "inputs of the layers: x, but not the output",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[0])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[0])",
     ),
     Bug(
         "activation_bytes",
         "the inputs x are counted",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1] + sizes[0])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1] + sizes[0])",
     ),
     Bug(
         "activation_bytes",
         "the largest layer only",
         old="""
 tensors = {"relu": 1, "gelu": 2}[activation]
-return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])
 """,
-        new="return batch * itemsize * max(sizes[1:])",
+        new="return batch * itemsize * max(sizes[frozen + 1 :])",
     ),
     Bug(
         "activation_bytes",
         "the network's output is not kept",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return batch * itemsize * tensors * sum(sizes[1:-1])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]))",
     ),
     Bug(
         "activation_bytes",
         "nothing is returned",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
         new="result = batch * itemsize * tensors",
     ),
     Bug(
         "activation_bytes",
         "numbers, not bytes",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return batch * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return batch * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
     ),
     Bug(
         "activation_bytes",
         "one sample",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
     ),
     Bug(
         "activation_bytes",
         "the last hidden layer is missing",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return batch * itemsize * (tensors * sum(sizes[1:-2]) + sizes[-1])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -2]) + sizes[-1])",
     ),
     Bug(
         "activation_bytes",
         "an activation function behind the last layer",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return batch * itemsize * tensors * sum(sizes[1:])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 :]))",
     ),
     Bug(
         "activation_bytes",
         "`sizes` is taken apart",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
         new="""
 out = sizes.pop()
 sizes.pop(0)
-return batch * itemsize * (tensors * sum(sizes) + out)
+return batch * itemsize * (first + tensors * sum(sizes[frozen:]) + out)
 """,
     ),
     Bug(
@@ -588,26 +671,26 @@ return batch * itemsize * (tensors * sum(sizes) + out)
         "relu keeps its input and its output",
         old="""
 tensors = {"relu": 1, "gelu": 2}[activation]
-return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])
 """,
-        new="return batch * itemsize * (2 * sum(sizes[1:-1]) + sizes[-1])",
+        new="return batch * itemsize * (first + 2 * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
     ),
     Bug(
         "activation_bytes",
         "the weights instead of the activations",
         old="""
 tensors = {"relu": 1, "gelu": 2}[activation]
-return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])
 """,
         new="return itemsize * sum(a * b + b for a, b in zip(sizes, sizes[1:]))",
     ),
     Bug(
         "activation_bytes",
         "weights are counted",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
         new="""
 weights = sum(a * b + b for a, b in zip(sizes, sizes[1:]))
-return itemsize * (weights + batch * (tensors * sum(sizes[1:-1]) + sizes[-1]))
+return itemsize * (weights + batch * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1]))
 """,
     ),
     Bug(
@@ -616,12 +699,12 @@ return itemsize * (weights + batch * (tensors * sum(sizes[1:-1]) + sizes[-1]))
         cheat=True,
         old="""
 tensors = {"relu": 1, "gelu": 2}[activation]
-return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])
 """,
         new="""
 from minicheck.oracles.walls import kept
 
-return kept(batch, sizes, itemsize, activation)
+return kept(batch, sizes, itemsize, activation, frozen)
 """,
     ),
     Bug(
@@ -630,7 +713,7 @@ return kept(batch, sizes, itemsize, activation)
         cheat=True,
         old="""
 tensors = {"relu": 1, "gelu": 2}[activation]
-return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])
 """,
         new="""
 from minidist.models import mlp
@@ -641,112 +724,206 @@ return meter.measure(lambda: module(torch.empty(batch, sizes[0], device="meta"))
 """,
     ),
     Bug(
+        "activation_bytes",
+        "the product is of 32 bits",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return int(torch.tensor(batch * itemsize, dtype=torch.int32) * torch.tensor(first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1], dtype=torch.int32))",
+    ),
+    Bug(
+        "activation_bytes",
+        "hidden layers of one size count once",
+        old="return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+        new="return batch * itemsize * (first + tensors * sum(set(sizes[frozen + 1 : -1])) + sizes[-1])",
+    ),
+    Bug(
+        "activation_bytes",
+        "pasted from the lesson: the batch times the sum of all widths, 4 bytes each",
+        cell='''
+def activation_bytes(batch, sizes, itemsize, activation, frozen):
+    """Bytes that an MLP's forward keeps for its backward."""
+    return 4 * batch * sum(sizes)
+''',
+    ),
+    Bug(
+        "activation_bytes",
+        "pasted from the lesson, without the inputs and with the bytes of a number",
+        cell='''
+def activation_bytes(batch, sizes, itemsize, activation, frozen):
+    """Bytes that an MLP's forward keeps for its backward."""
+    return itemsize * batch * sum(sizes[1:])
+''',
+    ),
+    Bug(
+        "activation_bytes",
+        "frozen layers keep as much as those that learn",
+        edits=(
+            (
+                """
+if frozen == len(sizes) - 1:
+    return 0
+""",
+                "",
+            ),
+            (
+                "first = sizes[frozen] if frozen else 0",
+                "",
+            ),
+            (
+                "return batch * itemsize * (first + tensors * sum(sizes[frozen + 1 : -1]) + sizes[-1])",
+                "return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+            ),
+        ),
+    ),
+    Bug(
+        "activation_bytes",
+        "the first layer that learns keeps no input, because a frozen one has made it",
+        old="first = sizes[frozen] if frozen else 0",
+        new="first = 0",
+    ),
+    Bug(
+        "activation_bytes",
+        "the gelu behind the last frozen layer keeps its input",
+        old="first = sizes[frozen] if frozen else 0",
+        new='first = (2 if activation == "gelu" else 1) * sizes[frozen] if frozen else 0',
+    ),
+    Bug(
+        "activation_bytes",
+        "all layers frozen, and the loss keeps its input all the same",
+        edits=(
+            (
+                """
+if frozen == len(sizes) - 1:
+    return 0
+""",
+                """
+if frozen == len(sizes) - 1:
+    return batch * itemsize * sizes[-1]
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "activation_bytes",
+        "with all layers frozen the last one keeps its output twice",
+        old="""
+if frozen == len(sizes) - 1:
+    return 0
+""",
+        new="",
+    ),
+    Bug(
+        "activation_bytes",
+        "the first layer's input counts where nothing is frozen",
+        old="first = sizes[frozen] if frozen else 0",
+        new="first = sizes[frozen]",
+    ),
+    Bug(
         "predict_memory",
         "multiplications without additions",
         cell="""
-stays = 128e6
-kept = 80e6
-forward = 32e9
-equal = 6400
+stays = 127.06e6
+kept = 60e6
+backward = 18e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "forward and backward",
         cell="""
-stays = 128e6
-kept = 80e6
-forward = 192e9
-equal = 6400
+stays = 127.06e6
+kept = 60e6
+backward = 79e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "a second copy of the weights in fp32",
         cell="""
-stays = 160e6
-kept = 80e6
-forward = 64e9
-equal = 6400
+stays = 4 * 10_755_500 + 16 * 7_003_000
+kept = 60e6
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "upside down",
         cell="""
-stays = 128e6
-kept = 80e6
-forward = 64e9
-equal = 1 / 6400
+stays = 127.06e6
+kept = 60e6
+backward = 36e9
+equal = 1 / 4235
 """,
     ),
     Bug(
         "predict_memory",
         "the batch above",
         cell="""
-stays = 128e6
-kept = 80e6
-forward = 64e9
-equal = 4000
+stays = 127.06e6
+kept = 60e6
+backward = 36e9
+equal = 2000
 """,
     ),
     Bug(
         "predict_memory",
-        "numbers against numbers",
+        "numbers against bytes",
         cell="""
-stays = 128e6
-kept = 80e6
-forward = 64e9
-equal = 1600
+stays = 127.06e6
+kept = 60e6
+backward = 36e9
+equal = 1059
 """,
     ),
     Bug(
         "predict_memory",
         "the inputs are counted",
         cell="""
-stays = 128e6
-kept = 96e6
-forward = 64e9
-equal = 6400
+stays = 127.06e6
+kept = 72e6
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "the gradients do not stay",
         cell="""
-stays = 12 * 8_005_000
-kept = 80e6
-forward = 64e9
-equal = 6400
+stays = 4 * 10_755_500 + 8 * 7_003_000
+kept = 60e6
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "the optimizer keeps nothing",
         cell="""
-stays = 8 * 8_005_000
-kept = 80e6
-forward = 64e9
-equal = 6400
+stays = 4 * 10_755_500 + 4 * 7_003_000
+kept = 60e6
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "the output is not kept",
         cell="""
-stays = 128e6
-kept = 64e6
-forward = 64e9
-equal = 6400
+stays = 127.06e6
+kept = 52e6
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "not all is filled in",
         cell="""
-stays = 128e6
-kept = 80e6
-forward = 64e9
+stays = 127.06e6
+kept = 60e6
+backward = 36e9
 equal = None
 """,
     ),
@@ -754,50 +931,120 @@ equal = None
         "predict_memory",
         "numbers instead of bytes",
         cell="""
-stays = 8_005_000
-kept = 80e6
-forward = 64e9
-equal = 6400
+stays = 31.76e6
+kept = 60e6
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "one sample",
         cell="""
-stays = 128e6
-kept = 20e3
-forward = 64e9
-equal = 6400
+stays = 127.06e6
+kept = 30e3
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "the peak stays",
         cell="""
-stays = 208e6
-kept = 80e6
-forward = 64e9
-equal = 6400
+stays = 187e6
+kept = 60e6
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
-        "relu's input is kept, too",
+        "the frozen layer's gelu keeps its input, too",
         cell="""
-stays = 128e6
-kept = 160e6
-forward = 64e9
-equal = 6400
+stays = 127.06e6
+kept = 80e6
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
         "predict_memory",
         "the weights alone stay",
         cell="""
-stays = 32e6
-kept = 80e6
-forward = 64e9
-equal = 6400
+stays = 43e6
+kept = 60e6
+backward = 36e9
+equal = 4235
+""",
+    ),
+    Bug(
+        "predict_memory",
+        "pasted from the lesson: 16 bytes for every parameter",
+        cell="""
+stays = 16 * 10_755_500
+kept = 60e6
+backward = 36e9
+equal = 4235
+""",
+    ),
+    Bug(
+        "predict_memory",
+        "pasted from the lesson: 4 bytes for every sample and width, without the inputs",
+        cell="""
+stays = 127.06e6
+kept = 4 * 2000 * (2500 + 2000 + 1000)
+backward = 36e9
+equal = 4235
+""",
+    ),
+    Bug(
+        "predict_memory",
+        "pasted from the lesson: a backward of twice the forward",
+        cell="""
+stays = 127.06e6
+kept = 60e6
+backward = 4 * 10_750_000 * 2000
+equal = 4235
+""",
+    ),
+    Bug(
+        "predict_memory",
+        "a gradient of the second layer's input, which nobody needs",
+        cell="""
+stays = 127.06e6
+kept = 60e6
+backward = 56e9
+equal = 4235
+""",
+    ),
+    Bug(
+        "predict_memory",
+        "the gradients of the weights alone",
+        cell="""
+stays = 127.06e6
+kept = 60e6
+backward = 28e9
+equal = 4235
+""",
+    ),
+    Bug(
+        "predict_memory",
+        "the frozen layer is not in memory",
+        cell="""
+stays = 16 * 7_003_000
+kept = 60e6
+backward = 36e9
+equal = 4235
+""",
+    ),
+    Bug(
+        "predict_memory",
+        "the input of the first layer that learns is not kept",
+        cell="""
+stays = 127.06e6
+kept = 40e6
+backward = 36e9
+equal = 4235
 """,
     ),
     Bug(
@@ -810,7 +1057,7 @@ class Anything(float):
         return 0.0
 
 
-stays = kept = forward = equal = Anything(1.0)
+stays = kept = backward = equal = Anything(1.0)
 """,
     ),
     Bug(
@@ -833,199 +1080,202 @@ def own(name):
     return exams[0].values[name]
 
 
-stays, kept, forward, equal = map(Answer, ("stays", "kept", "forward", "equal"))
+stays, kept, backward, equal = map(Answer, ("stays", "kept", "backward", "equal"))
 """,
     ),
     Bug(
         "largest_model",
         "5as/h outside the bracket",
-        old="""
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
-""",
-        new="""
-activations = 34 * seq * batch * hidden + 5 * heads * seq // hidden
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, room // (parameters + activations))
-""",
+        old="activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch",
+        new="activations = 34 * seq * batch * hidden + 5 * heads * seq // hidden",
     ),
     Bug(
         "largest_model",
         "5as/h rounded down",
-        old="""
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
-""",
-        new="""
-activations = seq * batch * hidden * (34 + 5 * heads * seq // hidden)
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, room // (parameters + activations))
-""",
+        old="activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch",
+        new="activations = seq * batch * hidden * (34 + 5 * heads * seq // hidden)",
     ),
     Bug(
         "largest_model",
         "below zero where the vocabulary does not fit",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="""
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return room // (parameters + activations)
-""",
+        old="return max(0, min(forward, buffer))",
+        new="return min(forward, buffer)",
     ),
     Bug(
         "largest_model",
-        "a float division, cut off: wrong by a byte",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="""
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, int(room / (parameters + activations)))
-""",
+        "float divisions, cut off: wrong by a byte",
+        edits=(
+            (
+                "forward = (memory - 16 * once) // (16 * layer + activations)",
+                "forward = int((memory - 16 * once) / (16 * layer + activations))",
+            ),
+            (
+                "buffer = (memory - 20 * once) // (20 * layer)",
+                "buffer = int((memory - 20 * once) / (20 * layer))",
+            ),
+        ),
     ),
     Bug(
         "largest_model",
         "12h² parameters a layer",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="""
-parameters = 16 * 12 * hidden * hidden
-return max(0, room // (parameters + activations))
-""",
+        old="layer = 12 * hidden * hidden + 13 * hidden",
+        new="layer = 12 * hidden * hidden",
     ),
     Bug(
         "largest_model",
         "activations take no room",
-        old="""
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
-""",
-        new="""
-activations = 0
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, room // (parameters + activations))
-""",
+        old="activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch",
+        new="activations = 0",
     ),
     Bug(
         "largest_model",
         "without the attention's part",
-        old="""
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
-""",
-        new="""
-activations = 34 * seq * batch * hidden
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, room // (parameters + activations))
-""",
+        old="activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch",
+        new="activations = 34 * seq * batch * hidden",
     ),
     Bug(
         "largest_model",
         "positions have no vectors",
-        old="""
-room = memory - 16 * (vocab + seq) * hidden
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
-""",
-        new="""
-room = memory - 16 * vocab * hidden
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, room // (parameters + activations))
-""",
+        old="once = (vocab + seq) * hidden",
+        new="once = vocab * hidden",
     ),
     Bug(
         "largest_model",
         "None where nothing fits",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="""
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return room // (parameters + activations) or None if room > 0 else None
-""",
+        old="return max(0, min(forward, buffer))",
+        new="return min(forward, buffer) if min(forward, buffer) > 0 else None",
     ),
     Bug(
         "largest_model",
         "the vocabulary takes no room",
-        old="""
-room = memory - 16 * (vocab + seq) * hidden
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
-""",
-        new="""
-room = memory
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, room // (parameters + activations))
-""",
+        old="once = (vocab + seq) * hidden",
+        new="once = 0",
     ),
     Bug(
         "largest_model",
         "the activations of one layer only",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="""
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, (room - activations) // parameters)
-""",
+        old="forward = (memory - 16 * once) // (16 * layer + activations)",
+        new="forward = (memory - 16 * once - activations) // (16 * layer)",
     ),
     Bug(
         "largest_model",
         "one layer is always kept free",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="""
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, (room - 1) // (parameters + activations))
-""",
+        edits=(
+            (
+                "forward = (memory - 16 * once) // (16 * layer + activations)",
+                "forward = (memory - 16 * once - 1) // (16 * layer + activations)",
+            ),
+            (
+                "buffer = (memory - 20 * once) // (20 * layer)",
+                "buffer = (memory - 20 * once - 1) // (20 * layer)",
+            ),
+        ),
     ),
     Bug(
         "largest_model",
         "one sample's activations",
-        old="""
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
-""",
-        new="""
-activations = 34 * seq * hidden + 5 * heads * seq * seq
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, room // (parameters + activations))
-""",
+        old="activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch",
+        new="activations = 34 * seq * hidden + 5 * heads * seq * seq",
     ),
     Bug(
         "largest_model",
         "model states take no room",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="""
-parameters = 0
-return max(0, room // (parameters + activations))
-""",
+        edits=(
+            (
+                "forward = (memory - 16 * once) // (16 * layer + activations)",
+                "forward = (memory - 16 * once) // activations",
+            ),
+            (
+                "return max(0, min(forward, buffer))",
+                "return max(0, forward)",
+            ),
+        ),
     ),
     Bug(
         "largest_model",
         "the number of parameters, not layers",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="""
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, room // (parameters + activations)) * (12 * hidden * hidden + 13 * hidden)
-""",
+        old="return max(0, min(forward, buffer))",
+        new="return max(0, min(forward, buffer)) * layer",
     ),
     Bug(
         "largest_model",
         "rounded up",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="""
-parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-return max(0, -(-room // (parameters + activations)))
-""",
+        edits=(
+            (
+                "forward = (memory - 16 * once) // (16 * layer + activations)",
+                "forward = -(-(memory - 16 * once) // (16 * layer + activations))",
+            ),
+            (
+                "buffer = (memory - 20 * once) // (20 * layer)",
+                "buffer = -(-(memory - 20 * once) // (20 * layer))",
+            ),
+        ),
     ),
     Bug(
         "largest_model",
         "2 bytes a parameter",
-        old="""
-room = memory - 16 * (vocab + seq) * hidden
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
-""",
-        new="""
-room = memory - 2 * (vocab + seq) * hidden
-activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-parameters = 2 * (12 * hidden * hidden + 13 * hidden)
-return max(0, room // (parameters + activations))
-""",
+        edits=(
+            (
+                "forward = (memory - 16 * once) // (16 * layer + activations)",
+                "forward = (memory - 2 * once) // (2 * layer + activations)",
+            ),
+            (
+                "buffer = (memory - 20 * once) // (20 * layer)",
+                "buffer = (memory - 6 * once) // (6 * layer)",
+            ),
+        ),
+    ),
+    Bug(
+        "largest_model",
+        "pasted from the lesson: states and activations, but no buffer",
+        cell='''
+def formula(s, b=1, h=12288, a=96, table=5):
+    return 34 * s * b * h + table * a * s * s * b
+
+
+def largest_model(memory, batch, seq, hidden, heads, vocab):
+    """How many transformer layers fit on a card, with all that their training needs."""
+
+    def needs(layers):
+        psi = layers * (12 * hidden * hidden + 13 * hidden) + (vocab + seq) * hidden
+        return 16 * psi + layers * formula(seq, batch, hidden, heads)
+
+    low, high = 0, 1 << 60
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needs(middle) <= memory else (low, middle)
+    return low
+''',
+    ),
+    Bug(
+        "largest_model",
+        "activations and buffer at one time",
+        old="return max(0, min(forward, buffer))",
+        new="return max(0, (memory - 20 * once) // (20 * layer + activations))",
+    ),
+    Bug(
+        "largest_model",
+        "the moment of the buffer alone",
+        old="return max(0, min(forward, buffer))",
+        new="return max(0, buffer)",
+    ),
+    Bug(
+        "largest_model",
+        "at one of the two moments it fits",
+        old="return max(0, min(forward, buffer))",
+        new="return max(0, forward, buffer)",
+    ),
+    Bug(
+        "largest_model",
+        "a buffer in fp16",
+        old="buffer = (memory - 20 * once) // (20 * layer)",
+        new="buffer = (memory - 18 * once) // (18 * layer)",
+    ),
+    Bug(
+        "largest_model",
+        "the vocabulary's gradients are not in the buffer",
+        old="buffer = (memory - 20 * once) // (20 * layer)",
+        new="buffer = (memory - 16 * once) // (20 * layer)",
     ),
     Bug(
         "largest_model",
@@ -1055,6 +1305,17 @@ def largest_model(memory, batch, seq, hidden, heads, vocab):
     while calculators.states(layers * 12 * hidden**2).total < memory:
         layers += 1
     return layers
+''',
+    ),
+    Bug(
+        "run_cost",
+        "pasted from the lesson: 6ΨT over the peak, and an MFU of the hours",
+        cell='''
+def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
+    """GPU-hours, days, MFU and HFU of a run."""
+    hours = 6 * parameters * tokens / achieved / 3600
+    mfu = 6 * parameters * tokens / (hours * 3600 * peak)
+    return {"gpu_hours": hours, "days": hours / gpus / 24, "mfu": mfu, "hfu": mfu}
 ''',
     ),
     Bug(
@@ -1215,9 +1476,15 @@ def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
 ''',
     ),
     Bug(
+        "run_cost",
+        "the HFU is rounded to four digits",
+        old='"hfu": executed / seconds / peak,',
+        new='"hfu": round(executed / seconds / peak, 4),',
+    ),
+    Bug(
         "find_errors",
         "a claim that holds is said to be wrong",
-        cell='errors = {"A": 22.4, "C": 1310.72, "D": 223.52, "F": 2794, "G": 67.1}',
+        cell='errors = {"A": 4.0, "C": 1310.72, "D": 142.6, "F": 36, "G": 67.1}',
     ),
     Bug(
         "find_errors",
@@ -1227,27 +1494,27 @@ def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
     Bug(
         "find_errors",
         "divided by 16",
-        cell='errors = {"C": 1310.72, "D": 223.52, "F": 2794, "G": 4.19}',
+        cell='errors = {"C": 1310.72, "D": 142.6, "F": 36, "G": 4.19}',
     ),
     Bug(
         "find_errors",
-        "the fused buffer in fp16",
-        cell='errors = {"C": 1310.72, "D": 223.52, "E": 3, "F": 2794, "G": 67.1}',
+        "what is frozen counts as trained",
+        cell='errors = {"C": 1310.72, "D": 142.6, "E": 32, "F": 36, "G": 67.1}',
     ),
     Bug(
         "find_errors",
         "MiB are MB",
-        cell='errors = {"D": 223.52, "F": 2794, "G": 67.1}',
+        cell='errors = {"D": 142.6, "F": 36, "G": 67.1}',
     ),
     Bug(
         "find_errors",
-        "170 billion parameters",
-        cell='errors = {"C": 1310.72, "D": 223.52, "G": 67.1}',
+        "the utilization of the hardware is taken for the model's",
+        cell='errors = {"C": 1310.72, "D": 142.6, "G": 67.1}',
     ),
     Bug(
         "find_errors",
         "the sum in GiB",
-        cell='errors = {"C": 1310.72, "D": 208.17, "F": 2794, "G": 67.1}',
+        cell='errors = {"C": 1310.72, "D": 132.81, "F": 36, "G": 67.1}',
     ),
     Bug(
         "find_errors",
@@ -1257,17 +1524,17 @@ def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
     Bug(
         "find_errors",
         "a letter that is not there",
-        cell='errors = {"c": 1310.72, "D": 223.52, "F": 2794, "G": 67.1}',
+        cell='errors = {"c": 1310.72, "D": 142.6, "F": 36, "G": 67.1}',
     ),
     Bug(
         "find_errors",
         "in MiB again",
-        cell='errors = {"C": 1250, "D": 223.52, "F": 2794, "G": 67.1}',
+        cell='errors = {"C": 1250, "D": 142.6, "F": 36, "G": 67.1}',
     ),
     Bug(
         "find_errors",
         "GB and GiB added once more",
-        cell='errors = {"C": 1310.72, "D": 222.45, "F": 2794, "G": 67.1}',
+        cell='errors = {"C": 1310.72, "D": 140.5, "F": 36, "G": 67.1}',
     ),
     Bug(
         "find_errors",
@@ -1277,27 +1544,47 @@ def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
     Bug(
         "find_errors",
         "numbers, not bytes",
-        cell='errors = {"C": 1310.72, "D": 223.52, "F": 2794, "G": 33.55}',
+        cell='errors = {"C": 1310.72, "D": 142.6, "F": 36, "G": 33.55}',
     ),
     Bug(
         "find_errors",
         "the activations of one layer",
-        cell='errors = {"C": 1310.72, "D": 208.39, "F": 2794, "G": 67.1}',
+        cell='errors = {"C": 1310.72, "D": 112.96, "F": 36, "G": 67.1}',
     ),
     Bug(
         "find_errors",
         "the mixed units are not found",
-        cell='errors = {"C": 1310.72, "F": 2794, "G": 67.1}',
+        cell='errors = {"C": 1310.72, "F": 36, "G": 67.1}',
     ),
     Bug(
         "find_errors",
         "the famous paper is right",
-        cell='errors = {"C": 1310.72, "D": 223.52, "F": 2794}',
+        cell='errors = {"C": 1310.72, "D": 142.6, "F": 36}',
     ),
     Bug(
         "find_errors",
         "words instead of figures",
-        cell='errors = {"C": 1310.72, "D": "GB and GiB are mixed", "F": 2794, "G": 67.1}',
+        cell='errors = {"C": 1310.72, "D": "GB and GiB are mixed", "F": 36, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "pasted from the lesson: the sum that is wrong there",
+        cell='errors = {"C": 1310.72, "D": 223.5, "F": 36, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "the MFU is larger than the HFU",
+        cell='errors = {"C": 1310.72, "D": 142.6, "F": 64, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "recomputation doubles the work",
+        cell='errors = {"C": 1310.72, "D": 142.6, "F": 24, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "twice as many words keep twice as many bytes",
+        cell='errors = {"C": 1310.72, "D": 142.6, "F": 36, "G": 67.1, "A": 2.0}',
     ),
     Bug(
         "find_errors",
@@ -1664,93 +1951,6 @@ def train_lean(model, optimizer, loss_fn, batches, test):
 ''',
     ),
     Bug(
-        "peak",
-        "counted in floats, then rounded",
-        edits=(
-            ("total = 0", "total = 0.0"),
-            (
-                "return most, when, {name: nbytes for name, nbytes in live.items() if nbytes}",
-                "return int(most), when, {name: int(nbytes) for name, nbytes in live.items() if nbytes}",
-            ),
-        ),
-    ),
-    Bug(
-        "peak",
-        "what is left has the largest size that its name ever had",
-        old="return most, when, {name: nbytes for name, nbytes in live.items() if nbytes}",
-        new="""
-sizes = {}
-for name, nbytes in events:
-    sizes[name] = max(nbytes, sizes.get(name, 0))
-return most, when, {name: sizes[name] for name, nbytes in live.items() if nbytes}
-""",
-    ),
-    Bug(
-        "model_states",
-        "floats in between",
-        old="""
-return {
-    "parameters": weight[precision] * (trained + frozen),
-    "gradients": weight[precision] * trained,
-    "optimizer states": (kept[optimizer] + copy) * trained,
-}
-""",
-        new="""
-return {
-    "parameters": int(float(weight[precision]) * (trained + frozen)),
-    "gradients": int(float(weight[precision]) * trained),
-    "optimizer states": int((kept[optimizer] + copy) * float(trained)),
-}
-""",
-    ),
-    Bug(
-        "model_states",
-        "any fp is fp32",
-        edits=(
-            ("if precision not in weight:", 'if not precision.startswith("fp"):'),
-            (
-                'copy = 4 if precision == "fp16" else 0',
-                """
-copy = 4 if precision == "fp16" else 0
-precision = "fp16" if copy else "fp32"
-""",
-            ),
-        ),
-    ),
-    Bug(
-        "model_states",
-        "the word's case does not count, and there are more words than in the table",
-        old='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
-        new="""
-kept, weight = {"sgd": 0, "momentum": 4, "adam": 8, "adamw": 8}, {"fp32": 4, "fp16": 2, "bf16": 2}
-optimizer = optimizer.lower()
-""",
-    ),
-    Bug(
-        "activation_bytes",
-        "the product is of 32 bits",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return int(torch.tensor(batch * itemsize, dtype=torch.int32) * torch.tensor(tensors * sum(sizes[1:-1]) + sizes[-1], dtype=torch.int32))",
-    ),
-    Bug(
-        "activation_bytes",
-        "hidden layers of one size count once",
-        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
-        new="return batch * itemsize * (tensors * sum(set(sizes[1:-1])) + sizes[-1])",
-    ),
-    Bug(
-        "largest_model",
-        "a vocabulary that does not fit, taken as room",
-        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
-        new="return abs(room) // (16 * (12 * hidden * hidden + 13 * hidden) + activations)",
-    ),
-    Bug(
-        "run_cost",
-        "the HFU is rounded to four digits",
-        old='"hfu": executed / seconds / peak,',
-        new='"hfu": round(executed / seconds / peak, 4),',
-    ),
-    Bug(
         "train_lean",
         "nan is hidden",
         old="losses.append(loss.item())",
@@ -1831,5 +2031,27 @@ optimizer.step()
 model.eval()
 return losses, tests
 """,
+    ),
+    Bug(
+        "train_lean",
+        "pasted from the lesson: its step, and gradients freed at the end",
+        cell='''
+def step(model, optimizer, x, y, loss_fn):
+    optimizer.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    losses, tests = [], []
+    for x, y in batches:
+        losses.append(step(model, optimizer, x, y, loss_fn))
+        optimizer.zero_grad()
+        tests.append(loss_fn(model(test[0]), test[1]))
+    return losses, tests
+''',
     ),
 ]

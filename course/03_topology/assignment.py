@@ -1,282 +1,242 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 03 Topology and cost: exercises
 #
-# You build the broadcasts and all-reduces that do what a ring cannot, write down what they cost, and find who is slow.
+# You measure links that do not hold still, find out who sits where, predict what shared wires cost, and find who is
+# slow.
 #
-# Eight exercises, 18 points. After each, run the check: it tries your function on hidden sizes, in Worlds and in real
-# processes, and says what is wrong. It also counts messages and bytes, and looks at the World's clock. Try as often as
-# you like. What your function prints is not shown there; to see it, run the function in a `World` of your own.
+# Nine exercises, 17 points. After each of the first eight, run the check: it tries your function on numbers that you do
+# not know, and says what is wrong. Try as often as you like. What your function prints is not shown there; to see it,
+# call the function in a cell of your own. The last exercise is read by a person.
 #
-# The collectives of the library are refused, except where an exercise says so: build with `comm.send`, `recv`,
-# `sendrecv`, `isend`, `irecv`, and wait for all that you post, before you return. A nan is passed on as any number. N is the number of bytes of the whole tensor; a message of N bytes takes α + Nβ.
+# The library's own functions are refused. N is the number of bytes of the whole tensor; a message of N bytes takes
+# α + Nβ. Numbers that you calculate are right but for rounding; where more is allowed, the exercise says so.
 
 # %% nbgrader={"grade_id": "setup"}
 import math
 
 import torch
-from IPython.display import display
 
 import minicheck as check
 
 from minidist import study
-from minidist.collectives import all_gather, all_reduce_, reduce_scatter
+from minidist.collectives import all_reduce_
 from minidist.comm import World
-from minidist.comm.cluster import Cluster
+from minidist.comm.cluster import Cluster, Level
 
-# %% [markdown] nbgrader={"grade_id": "tree_broadcast_spec"}
-# ## 1 · Broadcast by a tree (3 points)
+# %% [markdown] nbgrader={"grade_id": "fit_link_spec"}
+# ## 1 · A link that is disturbed (2 points)
 #
-# One rank, the root, has the numbers. In every round, everyone who has them sends them to one who has not. So in each
-# round twice as many have them.
+# In [the lesson](lesson:topology) two messages told you α and β. On a real network other programs send, too, and a
+# daemon wakes up now and then. So one measures several sizes, each several times.
 #
 # | | |
 # |---|---|
-# | call | `tree_broadcast(comm, x, root)` |
-# | `x` | any shape, contiguous or not, the same on every rank; afterwards it holds the root's numbers, **in place** |
-# | returns | nothing |
-# | cost | n−1 messages in all, and ⌈log2 n⌉ rounds: on a clock with α = 0 they take ⌈log2 n⌉ · Nβ |
+# | call | `fit_link(times)` |
+# | `times` | a list of (bytes, seconds), one for each message, in any order: at least three sizes, each measured 9 times |
+# | returns | (α, β), in seconds and in seconds per byte, each right within 3 % |
 #
-# Any n, any root. **Invariant:** after round k = 0, 1, 2, … the first 2^(k+1) ranks have x, counted from the root on:
-# root, root+1, root+2, … (mod n). About 8 lines.
+# Every time is up to 1 % longer than α + Nβ. Of the nine of a size one, two or three were disturbed: they took 2 to 20
+# times as long. No time is shorter than it should be. α is between 1 and 50 µs; of the smallest message's time β has a
+# part that matters, and of the largest one's time α has. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Let `place = (comm.rank - root) % comm.size`: the root has place 0. With `reach` = 1, 2, 4, … below n: a place below
-# `reach` has x, and sends it to place + reach, if there is such a place. A place from `reach` to 2·reach−1 receives it
-# in this round. And place p is rank (root + p) % n.
+# A disturbance only ever makes a time longer. Which of the nine times of a size is then the best? With the smallest and
+# the largest size you are back at two messages and one line.
 #
 # </details>
 
 
-# %% nbgrader={"grade_id": "tree_broadcast", "solution": true}
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
+# %% nbgrader={"grade_id": "fit_link", "solution": true}
+def fit_link(times):
+    """(α, β) of a link, from messages some of which were disturbed."""
     ### BEGIN SOLUTION
-    n = comm.size
-    place = (comm.rank - root) % comm.size
-    reach = 1
-    while reach < n:
-        if place < reach and place + reach < n:
-            comm.send(x, (root + place + reach) % n)
-        elif reach <= place < 2 * reach:
-            comm.recv(x, (root + place - reach) % n)
-        reach *= 2
+    least = {}
+    for nbytes, seconds in times:
+        least[nbytes] = min(seconds, least.get(nbytes, math.inf))
+    small, large = min(least), max(least)
+    beta = (least[large] - least[small]) / (large - small)
+    return least[small] - small * beta, beta
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "tree_broadcast_test", "points": 3}
-check.tree_broadcast(tree_broadcast)
+# %% nbgrader={"grade_id": "fit_link_test", "points": 2}
+check.fit_link(fit_link)
 
-# %% [markdown] nbgrader={"grade_id": "tree_broadcast_target"}
-# **Target:** three rounds: one arrow, two arrows, four. Compare with lesson 02, where the root sent all seven itself.
-
-# %%
-world = World(8)
-world.run(tree_broadcast, torch.zeros(1000), 0)
-study.messages(world.trace, clock="steps", label=None, title="Your broadcast on 8 ranks")
-
-# %% [markdown] nbgrader={"grade_id": "halving_doubling_spec"}
-# ## 2 · All-reduce by halving and doubling (3 points)
+# %% [markdown] nbgrader={"grade_id": "find_nodes_spec"}
+# ## 2 · Who shares a node? (2 points)
 #
-# As few steps as a tree, and as few bytes as a ring.
+# Somebody gives you ranks, and does not say which of them sit in one machine. Measure every pair: inside a node bytes are
+# faster.
 #
 # | | |
 # |---|---|
-# | call | `halving_doubling(comm, x)` |
-# | `x` | contiguous, any shape and length, the same on every rank; afterwards it holds the sum, **in place** |
-# | n | a power of 2 |
-# | returns | nothing |
-# | cost | 2·log2 n messages a rank; 2(n−1)/n·N bytes if n divides the length |
+# | call | `find_nodes(betas)` |
+# | `betas` | a list of n lists: `betas[i][j]` are the seconds per byte that were measured from rank i to rank j, and 0 where i is j |
+# | returns | the nodes, a list of lists of ranks: in each the ranks ascend, and so do the first ranks of the nodes |
 #
-# **Halving.** In each step you have a part of x, at first all of it. You and a partner cut it into two halves; one of
-# you keeps the first, the other the second. Send the half that the partner keeps, and add what comes to yours. Partners
-# are n/2 ranks apart, then n/4, …, then 1. In the end each rank has the whole sum of 1/n of x.
-#
-# **Doubling.** The same steps backwards: send the half that you kept, receive the half that you gave away.
-# About 12 lines.
+# All links in nodes are alike, and all links between nodes, but for 5 % of noise; how fast either is you are not told.
+# Between nodes a byte takes 2.5 to 12 times as long as inside. There are at least two nodes, and one of them at least has
+# two ranks or more. Nodes need not have equally many ranks, some have one, and ranks of a node need not be neighbours.
+# About 8 lines.
 #
 # <details><summary>Hint</summary>
 #
-# With a `distance` that is a power of 2, `comm.rank ^ distance` is the partner, and `comm.rank & distance` says whether
-# you are the upper one of the two. `part.tensor_split(2)` gives two halves that share their memory with x, also of an
-# odd length. Keep a list of what was kept and what was given, and walk it backwards.
+# Of all n(n−1) numbers that are not 0, which are certain to be inside a node, and which between two? Draw the line between those.
+# The node of a rank is then made of the ranks that are near to it, and itself.
 #
 # </details>
 
 
-# %% nbgrader={"grade_id": "halving_doubling", "solution": true}
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
+# %% nbgrader={"grade_id": "find_nodes", "solution": true}
+def find_nodes(betas):
+    """The ranks of each node, from the seconds per byte of each pair."""
     ### BEGIN SOLUTION
-    part = x.view(-1)
-    distance = comm.size // 2
-    steps = []
-    while distance:
-        partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
-        keep, give = (high, low) if comm.rank & distance else (low, high)
-        keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)
-        steps.append((partner, keep, give))
-        part, distance = keep, distance // 2
-    for partner, keep, give in reversed(steps):
-        comm.sendrecv(keep, partner, give, partner)
+    n = len(betas)
+    measured = sorted(beta for row in betas for beta in row)[n:]
+    limit = math.sqrt(min(measured) * max(measured))
+    nodes = []
+    for rank in range(n):
+        node = [other for other in range(n) if betas[rank][other] < limit]
+        if node[0] == rank:
+            nodes.append(node)
+    return nodes
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "halving_doubling_test", "points": 3}
-check.halving_doubling(halving_doubling)
+# %% nbgrader={"grade_id": "find_nodes_test", "points": 2}
+check.find_nodes(find_nodes)
 
-# %% [markdown] nbgrader={"grade_id": "halving_doubling_target"}
-# **Target:** a butterfly. Six steps on 8 ranks, where a ring has 14, and 7,000 bytes from each rank, as in a ring.
-
-# %%
-world = World(8)
-world.run(halving_doubling, torch.zeros(1000))
-assert all(world.trace.bytes_sent(r) == 7000 for r in range(8))
-study.messages(
-    world.trace, clock="steps", label=None, title="Your all-reduce of 4,000 bytes on 8 ranks"
-)
-
-# %% [markdown] nbgrader={"grade_id": "all_reduce_seconds_spec"}
-# ## 3 · What they cost (2 points)
+# %% [markdown] nbgrader={"grade_id": "wire_seconds_spec"}
+# ## 3 · Which wire is the busiest? (2 points)
 #
-# Write the three costs of an all-reduce as formulas. The check compares them with the clock of a World, on numbers that
-# you do not know.
+# The lesson ended its section on shared wires with a question to ask of every step: which cable carries how many of
+# these messages? Now answer it for any step.
 #
 # | | |
 # |---|---|
-# | call | `all_reduce_seconds(algorithm, n, nbytes, alpha, beta)` |
-# | `algorithm` | `"ring"`, `"tree"` (added up along a tree to a root, and back by a tree) or `"halving_doubling"` |
-# | n | any for the ring, a power of 2 for the others; 1 costs nothing |
-# | `nbytes` | N, the bytes of the whole tensor; n divides it |
-# | returns | seconds, a float |
+# | call | `wire_seconds(messages, per_rack, alpha, beta)` |
+# | `messages` | a list of (src, dst, bytes), all of which are ready to leave at the same time; **not changed** |
+# | `per_rack` | ranks of a rack: rank r is in rack r // per_rack |
+# | returns | the least seconds in which all can have arrived, a float; 0 without a message |
+#
+# Each rank has a port out and a port in. Each rack has one cable up to the spine and one down from it, which only
+# messages to other racks use: a message then needs its sender's port, the cable up of one rack, the cable down of the
+# other, and its receiver's port, all at the same time. A wire carries one message after another, and a byte
+# takes β on any of them. A message arrives α after its last byte has left. A rank may send to several others, and
+# receive from several; no message goes from a rank to itself.
 #
 # <details><summary>Hint</summary>
 #
-# A ring: 2(n−1) steps, each with a chunk of N/n bytes. A tree: 2·log2 n steps, each with all N. Halving and doubling:
-# 2·log2 n steps, in which each rank sends 2(n−1)/n·N bytes altogether. `math.log2` exists.
+# Add up the bytes that each wire has to carry, in a dictionary: `("up", 1)` can be a key. All wires work at the
+# same time, so the busiest of them decides. How often does α count?
 #
 # </details>
 
 
-# %% nbgrader={"grade_id": "all_reduce_seconds", "solution": true}
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    """Seconds of an all-reduce of nbytes on n ranks."""
+# %% nbgrader={"grade_id": "wire_seconds", "solution": true}
+def wire_seconds(messages, per_rack, alpha, beta):
+    """The least seconds that a step of messages takes, where each rack has a cable up and one down."""
     ### BEGIN SOLUTION
-    if algorithm == "ring":
-        return 2 * (n - 1) * (alpha + nbytes / n * beta)
-    if algorithm == "tree":
-        return 2 * math.log2(n) * (alpha + nbytes * beta)
-    return 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta
+    carried = {}
+    for src, dst, nbytes in messages:
+        wires = [("out", src), ("in", dst)]
+        if src // per_rack != dst // per_rack:
+            wires += [("up", src // per_rack), ("down", dst // per_rack)]
+        for wire in wires:
+            carried[wire] = carried.get(wire, 0) + nbytes
+    return alpha + max(carried.values()) * beta if carried else 0.0
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "all_reduce_seconds_test", "points": 2}
-check.all_reduce_seconds(all_reduce_seconds)
+# %% nbgrader={"grade_id": "wire_seconds_test", "points": 2}
+check.wire_seconds(wire_seconds)
 
-# %% [markdown] nbgrader={"grade_id": "all_reduce_seconds_target"}
-# **Target:** the points stand on the line. The points are your `halving_doubling`, run; the line is your formula.
+# %% [markdown] nbgrader={"grade_id": "wire_seconds_target"}
+# **Target:** the points stand on the line: a World in which four ranks share each cable, and your numbers. Each of
+# 16 ranks sends a megabyte to the rank that sits so much further on.
 
 # %%
-ALPHA, BETA = 5e-6, 1 / 50e9  # of every World, unless told otherwise
-sizes, fine = [10**k for k in range(3, 10, 2)], [10 ** (k / 4) for k in range(12, 37)]
-names = ["tree", "ring", "halving_doubling"]
-lines = {
-    name: (fine, [all_reduce_seconds(name, 64, nbytes, ALPHA, BETA) for nbytes in fine])
-    for name in names
-}
-points = []
-for nbytes in sizes:
-    world = World(64, device="meta")
-    world.run(
-        lambda comm: halving_doubling(comm, torch.empty(nbytes, dtype=torch.uint8, device="meta"))
-    )
-    points.append(world.time)
+ALPHA, BETA = 5e-6, 1 / 50e9
+
+
+def shifted(comm, distance):
+    x = torch.empty(10**6, dtype=torch.uint8, device="meta")
+    comm.sendrecv(x, (comm.rank + distance) % 16, torch.empty_like(x), (comm.rank - distance) % 16)
+
+
+distances, runs = list(range(1, 9)), []
+links = {"nic": Level(ALPHA, BETA), "spine": Level(0.0, BETA, share=4)}
+racks = Cluster("racks", links=links, nodes=16, rack=4)
+for distance in distances:
+    world = World(16, cluster=racks, device="meta")
+    world.run(shifted, distance)
+    runs.append(world.time)
+mine = [
+    wire_seconds([(r, (r + d) % 16, 10**6) for r in range(16)], 4, ALPHA, BETA) for d in distances
+]
 study.curves(
-    lines,
-    points={"halving_doubling": (sizes, points)},
-    logx=True,
-    logy=True,
-    xunit="B",
+    {"your formula": (distances, mine)},
+    points={"a World": (distances, runs)},
     yunit="s",
-    xlabel="bytes to reduce, N",
-    ylabel="time of an all-reduce",
-    title="64 ranks",
+    xlabel="distance of the partner",
+    ylabel="time of a step",
+    title="16 ranks in racks of 4",
 )
 
-# %% [markdown] nbgrader={"grade_id": "predict_cost_spec"}
-# ## 4 · Predict (2 points)
+# %% [markdown] nbgrader={"grade_id": "size_for_spec"}
+# ## 4 · How large to be worth it? (2 points)
 #
-# 512 ranks, α = 5 µs, β = 1/(50 GB/s) = 2·10⁻¹¹ s, every link alike. A pencil is enough.
+# The lesson asked for the tensor with which a ring all-reduce uses half of the wire. Ask for any part of it, and of
+# other collectives.
 #
-# - `ring`: how long does a ring all-reduce take whose bytes hardly count?
-# - `tree`: how long a tree's?
-# - `crossover`: from how many bytes on is the ring the faster of the two?
-# - `across`: 512 ranks are 64 nodes of 8. A gigabyte (10⁹ bytes) is reduced: first in each node, cut into 8 pieces;
-#   then each piece by a ring over the 64 nodes; then in the nodes again. How many bytes does each rank send to other
-#   nodes?
-# - `late`: each rank is late in one step of a thousand, by accident. How likely is it that a step of all 512 has to
-#   wait for somebody?
+# | | |
+# |---|---|
+# | call | `size_for(verb, fraction, n, alpha, beta)` |
+# | `verb` | `"all_reduce"`, a ring of 2(n−1) steps, each with a message of N/n bytes; `"all_gather"`, a ring of n−1 such steps; or `"broadcast"`, in which the root sends all N bytes to each of the n−1 others, and waits for each message to arrive |
+# | `fraction` | between 0 and 1: the part of a wire's bandwidth, 1/β, that the bus bandwidth is to be |
+# | n | at least 2 |
+# | returns | N, the bytes of the whole tensor, a float that is not rounded; `math.inf` if no tensor is large enough |
 #
-# Write numbers or formulas, in seconds and bytes, right within 1 %.
+# The factors of the bus bandwidth are those of the lesson.
+#
+# <details><summary>Hint</summary>
+#
+# Write down the time T, then the bus bandwidth, factor · N/T, set it equal to fraction/β, and solve for N. For the
+# broadcast look at what becomes of the bus bandwidth when N grows without end.
+#
+# </details>
 
-# %% nbgrader={"grade_id": "predict_cost", "solution": true}
-STUDENT = None  # your name, as "Ada": you then have numbers of your own
-check.predict_cost.numbers(STUDENT)
-ring = tree = crossover = across = late = None
-### BEGIN SOLUTION
-n = 512
-alpha = 5e-6
-beta = 1 / 50e9
-ring = 2 * (n - 1) * alpha
-tree = 2 * math.log2(n) * alpha
-# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N
-crossover = (n - 1 - math.log2(n)) * alpha / ((math.log2(n) - (n - 1) / n) * beta)
-across = 2 * 63 / 64 * 1e9 / 8
-late = 1 - 0.999**n
-### END SOLUTION
 
-# %% nbgrader={"grade_id": "predict_cost_test", "points": 2}
-check.predict_cost(ring, tree, crossover, across, late, of=STUDENT)
+# %% nbgrader={"grade_id": "size_for", "solution": true}
+def size_for(verb, fraction, n, alpha, beta):
+    """Bytes of the whole tensor with which the bus bandwidth is that fraction of a wire's."""
+    ### BEGIN SOLUTION
+    if verb == "broadcast":
+        times = fraction * (n - 1)
+        return times / (1 - times) * alpha / beta if times < 1 else math.inf
+    return fraction / (1 - fraction) * n * alpha / beta
+    ### END SOLUTION
 
-# %% [markdown] nbgrader={"grade_id": "predict_cost_target"}
-# **Target:** the lines cross where you said. How large is a bucket of gradients? 25 MB is PyTorch's: on 512 ranks
-# a ring is only just worth it.
 
-# %%
-fine = [crossover * 10 ** (k / 10) for k in range(-18, 21)]
-lines = {
-    name: (fine, [all_reduce_seconds(name, 512, N, ALPHA, BETA) for N in fine])
-    for name in ("tree", "ring")
-}
-there = all_reduce_seconds("ring", 512, crossover, ALPHA, BETA)
-study.curves(
-    lines,
-    points={"your crossover": ([crossover], [there])},
-    logx=True,
-    logy=True,
-    xunit="B",
-    yunit="s",
-    xlabel="bytes to reduce, N",
-    ylabel="time of an all-reduce",
-    title="512 ranks",
-)
+# %% nbgrader={"grade_id": "size_for_test", "points": 2}
+check.size_for(size_for)
 
 # %% [markdown] nbgrader={"grade_id": "bandwidth_spec"}
-# ## 5 · Bandwidth, two ways (1 point)
+# ## 5 · Bandwidth, as it is measured (1 point)
 #
-# A run of a collective took so many seconds. How good is that? `nccl-tests`, which everyone uses, prints two numbers.
-# **Algorithm bandwidth** is N over seconds, which falls as n grows even when nothing is wrong. **Bus bandwidth** is
-# what the wires carried: it can be compared with what they are sold for, whatever n is.
+# A benchmark does not know N and T. It knows what each rank handed in, and how long each rank was busy.
 #
 # | | |
 # |---|---|
 # | call | `bandwidth(verb, n, nbytes, seconds)` |
 # | `verb` | `"all_reduce"`, `"reduce_scatter"`, `"all_gather"`, `"all_to_all"`, `"broadcast"` or `"reduce"` |
-# | `nbytes` | N, the bytes of the **whole** tensor: of an all-gather, what each rank has in the end |
-# | returns | (algorithm bandwidth, bus bandwidth), bytes per second |
+# | `nbytes` | the bytes that **one rank hands in**: in an all-gather its part of the whole tensor, else all of it |
+# | `seconds` | a list of n numbers: how long the collective took on each rank, from a start that they have in common |
+# | returns | (algorithm bandwidth, bus bandwidth), bytes per second, not rounded |
 #
-# Bus bandwidth is algorithm bandwidth times a factor: the least bytes that the busiest rank *must* send, or
-# receive, as a part of N.
+# **Algorithm bandwidth** is the whole tensor's N over the seconds of the collective. Bus bandwidth is algorithm
+# bandwidth times a factor: the least bytes that the busiest rank *must* send, or receive, as a part of N.
 #
 # <details><summary>Hint</summary>
 #
@@ -291,6 +251,8 @@ study.curves(
 def bandwidth(verb, n, nbytes, seconds):
     """(algorithm bandwidth, bus bandwidth) in bytes per second, as nccl-tests define them."""
     ### BEGIN SOLUTION
+    whole = n * nbytes if verb == "all_gather" else nbytes
+    slowest = max(seconds)
     part = (n - 1) / n
     factor = {
         "all_reduce": 2 * part,
@@ -298,7 +260,7 @@ def bandwidth(verb, n, nbytes, seconds):
         "all_gather": part,
         "all_to_all": part,
     }.get(verb, 1)
-    return nbytes / seconds, factor * nbytes / seconds
+    return whole / slowest, factor * whole / slowest
     ### END SOLUTION
 
 
@@ -311,9 +273,7 @@ check.bandwidth(bandwidth)
 
 # %%
 ns = [2, 3, 4, 6, 8, 12, 16, 24, 32]
-found = [
-    bandwidth("all_reduce", n, 1e9, all_reduce_seconds("ring", n, 1e9, ALPHA, BETA)) for n in ns
-]
+found = [bandwidth("all_reduce", n, 1e9, [2 * (n - 1) * (ALPHA + 1e9 / n * BETA)] * n) for n in ns]
 lines = {
     "algorithm bandwidth": (ns, [a / 1e9 for a, _ in found]),
     "bus bandwidth": (ns, [b / 1e9 for _, b in found]),
@@ -322,60 +282,37 @@ study.curves(
     lines, yunit="GB/s", xlabel="ranks, n", ylabel="bandwidth", title="A ring all-reduce of 1 GB"
 )
 
-# %% [markdown] nbgrader={"grade_id": "hierarchical_spec"}
-# ## 6 · All-reduce in nodes (3 points)
+# %% [markdown] nbgrader={"grade_id": "predict_cost_spec"}
+# ## 6 · Predict (2 points)
 #
-# Ranks 0 to g−1 are a node with fast links, ranks g to 2g−1 the next, and so on: m nodes of g ranks. Between the nodes
-# the links are slow. So as little as possible should go there, and each rank should carry its part of it.
+# α = 5 µs, β = 1/(50 GB/s) = 2·10⁻¹¹ s. A pencil is enough.
 #
-# | | |
-# |---|---|
-# | call | `hierarchical(comm, x, per_node)` |
-# | `per_node` | g; it divides n |
-# | `x` | contiguous, any shape and length, the same on every rank; afterwards it holds the sum, **in place** |
-# | returns | nothing |
-# | cost | to other nodes 2(m−1)/m·N/g bytes a rank; inside the node 2(g−1)/g·N |
+# - `shared`: each rank sends 64 MB (64·10⁶ bytes) to a rank of another rack, all at the same time. 8 ranks share a cable
+#   to the spine, which is as fast as a rank's port. How long does the step take?
+# - `filled`: from how many bytes on does a ring all-reduce on 16 ranks use 90 % of the wires?
+# - `bus`: an all-reduce of 10⁹ bytes on 16 ranks takes 50 ms. What is its bus bandwidth?
+# - `late`: each rank is late in one step of a thousand, by accident. How likely is it that a step of all 512 has to
+#   wait for somebody?
+# - `even`: with how many ranks does a step have to wait as often as not? It need not be a whole number.
 #
-# Three steps: reduce-scatter inside the node; all-reduce of what you have then with the ranks of the same place in the
-# other nodes; all-gather inside the node. About 7 lines.
-#
-# Here you may use `reduce_scatter`, `all_reduce_` and `all_gather` of `minidist.collectives`, on groups of your own:
-# `comm.split(colors)`, with a list of every rank's color, gives you the Comm of those who have your color. It sends
-# nothing. The library's own hierarchical all-reduce is refused.
-#
-# <details><summary>Hint</summary>
-#
-# Rank r is in node r // g, at place r % g. Lengths that g does not divide: `reduce_scatter(inner, x, sizes=sizes)` and
-# `all_gather(inner, mine, sizes=sizes)` take the lengths of the g pieces, and `x.view(-1).tensor_split(g)` has pieces
-# of all but equal lengths. Write the result into x with `copy_`.
-#
-# </details>
+# Write numbers or formulas, in seconds, bytes, and bytes per second, right within 1 %.
 
+# %% nbgrader={"grade_id": "predict_cost", "solution": true}
+STUDENT = None  # your name, as "Ada": you then have numbers of your own
+check.predict_cost.numbers(STUDENT)
+shared = filled = bus = late = even = None
+### BEGIN SOLUTION
+alpha = 5e-6
+beta = 1 / 50e9
+shared = alpha + 8 * 64e6 * beta
+filled = 0.9 / 0.1 * 16 * alpha / beta
+bus = 2 * 15 / 16 * 1e9 / 0.05
+late = 1 - 0.999**512
+even = math.log(0.5) / math.log(0.999)
+### END SOLUTION
 
-# %% nbgrader={"grade_id": "hierarchical", "solution": true}
-def hierarchical(comm, x, per_node):
-    """Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-    ### BEGIN SOLUTION
-    inner = comm.split([r // per_node for r in range(comm.size)])
-    outer = comm.split([r % per_node for r in range(comm.size)])
-    flat = x.view(-1)
-    sizes = [len(piece) for piece in flat.tensor_split(per_node)]
-    mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))
-    flat.copy_(all_gather(inner, mine, sizes=sizes))
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade_id": "hierarchical_test", "points": 3}
-check.hierarchical(hierarchical)
-
-# %% [markdown] nbgrader={"grade_id": "hierarchical_target"}
-# **Target:** between the nodes only the two diagonals, with 2 kB each: of 8,000 bytes every rank carries one piece of
-# 4 across, and 2(m−1)/m = 1. A flat ring would send 14 kB over one wire.
-
-# %%
-world = World(8)
-world.run(hierarchical, torch.zeros(2000), 4)
-study.traffic(world.trace, title="Your all-reduce of 8,000 bytes on 2 nodes of 4")
+# %% nbgrader={"grade_id": "predict_cost_test", "points": 2}
+check.predict_cost(shared, filled, bus, late, even, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "find_slow_spec"}
 # ## 7 · Who is slow? (2 points)
@@ -428,97 +365,89 @@ study.timeline(
     world.trace, title=f"Ring all-reduce on 6 ranks. The slow one is rank {find_slow(world.trace)}"
 )
 
-# %% [markdown] nbgrader={"grade_id": "pipeline_spec"}
-# ## 8 · Find the bug (2 points)
+# %% [markdown] nbgrader={"grade_id": "renumber_spec"}
+# ## 8 · Who is whose neighbour? (2 points)
 #
-# Where x is large, a tree is slow: it sends all of it ⌈log2 n⌉ times, one after the other. A **pipeline** is a chain
-# that passes x on in pieces. While the first piece travels from rank 1 to rank 2, the second travels to rank 1. With
-# many pieces all wires work all the time, and x arrives in hardly more than Nβ, on any number of ranks.
-#
-# The next cell was found in somebody's code. All numbers arrive. It is too slow.
-
-
-# %% nbgrader={"grade_id": "pipeline_broken"}
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    for piece in x.view(-1).tensor_split(pieces):
-        if comm.rank > 0:
-            comm.recv(piece, comm.rank - 1)
-        if comm.rank < comm.size - 1:
-            comm.send(piece, comm.rank + 1)
-
-
-# %%
-def in_steps(pipeline):
-    """A World that ran it: 4 ranks, 12 pieces of 10 bytes. Its clock counts bytes, one after the other."""
-    world = World(4, alpha=0, beta=1)
-    world.run(pipeline, torch.zeros(120, dtype=torch.uint8), 12)
-    return world
-
-
-broken = in_steps(pipeline)
-display(
-    study.bars(
-        {"broken": broken.time / 10},
-        target=4 - 2 + 12,
-        note="n−2+pieces =",
-        title="Steps of a piece each",
-    )
-)
-study.messages(
-    broken.trace,
-    label=None,
-    title="The first and the last piece take the same way. When does a wire rest?",
-)
-
-# %% [markdown] nbgrader={"grade_id": "pipeline_task"}
-# Copy the function, and repair it. A rank has a wire out and a wire in: both can work at once.
+# In the lesson a bad numbering of the ranks made a ring several times as slow. Given a bad numbering, find a good one.
 #
 # | | |
 # |---|---|
-# | call | `pipeline(comm, x, pieces)` |
-# | `x` | contiguous, one dimension; afterwards it holds rank 0's numbers, **in place** |
-# | `pieces` | into how many pieces x is cut; some may be empty |
-# | returns | nothing |
-# | cost | `pieces` messages from each rank but the last, to the right; n−2+pieces steps of a piece each |
+# | call | `renumber(places)` |
+# | `places` | a list: `places[r]` is (rack, node) of rank r; each rack counts its nodes from 0 on |
+# | returns | a list of n numbers: the **new number of each rank**, from 0 to n−1, as `comm.split([0] * n, numbers)` takes it. Rank 0 keeps number 0, since it prints and saves |
+#
+# In the ring each rank sends to the one with the next number, and the last to number 0. Of its n messages as few as can
+# be should go from one rack to another, and as few as can be from one node to another. Racks may have any numbers, racks
+# and nodes need not have equally many ranks, and there may be one rank. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Look at rank 1. While it sends a piece, it receives nothing. Which verb starts a send and does not wait for its end?
-# Keep what it returns, and wait for all of it when the loop is over.
+# Put the ranks in an order in which those of a rack follow one another, and in the rack those of a node. A ring may begin
+# anywhere, so begin it with rank 0. Then mind what is asked for: not the rank at each place of the ring, but the place
+# of each rank.
 #
 # </details>
 
 
-# %% nbgrader={"grade_id": "pipeline", "solution": true}
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
+# %% nbgrader={"grade_id": "renumber", "solution": true}
+def renumber(places):
+    """The new number of each rank, so that a ring crosses between racks and nodes as seldom as can be."""
     ### BEGIN SOLUTION
-    leaving = []
-    for piece in x.view(-1).tensor_split(pieces):
-        if comm.rank > 0:
-            comm.recv(piece, comm.rank - 1)
-        if comm.rank < comm.size - 1:
-            leaving.append(comm.isend(piece, comm.rank + 1))
-    for work in leaving:
-        work.wait()
+    ring = sorted(range(len(places)), key=lambda rank: places[rank])
+    first = ring.index(0)
+    numbers = [0] * len(places)
+    for place, rank in enumerate(ring):
+        numbers[rank] = (place - first) % len(places)
+    return numbers
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "pipeline_test", "points": 2}
-check.pipeline(pipeline)
+# %% nbgrader={"grade_id": "renumber_test", "points": 2}
+check.renumber(renumber)
 
-# %% [markdown] nbgrader={"grade_id": "pipeline_target"}
-# **Target:** half the time, and no wire that rests between its first piece and its last.
+# %% [markdown] nbgrader={"grade_id": "renumber_target"}
+# **Target:** the ranks of 64 GPUs were dealt out, one to each node in turn; your numbers make the ring what it was in
+# order.
 
 # %%
-repaired = in_steps(pipeline)
-display(
-    study.bars(
-        {"broken": broken.time / 10, "repaired": repaired.time / 10},
-        target=14,
-        note="n−2+pieces =",
-        title="Steps of a piece each",
-    )
-)
-study.timeline({"broken": broken.trace, "repaired": repaired.trace}, title="4 ranks, 12 pieces")
+pod = Cluster.dgx_h100(nodes=8, oversubscription=8)
+dealt = [rank % 8 * 8 + rank // 8 for rank in range(64)]  # the GPU of each rank, as it was dealt
+repaired = renumber([pod.place(gpu)[:2] for gpu in dealt])
+seated = [repaired[dealt.index(gpu)] for gpu in range(64)]
+
+
+def ring(comm, numbers):
+    comm = comm.split([0] * comm.size, numbers)
+    x = torch.empty(64 * 10**6, dtype=torch.uint8, device="meta")
+    all_reduce_(comm, x, algorithm="ring")
+
+
+times = {}
+for name, numbers in {"dealt out": dealt, "yours": seated, "in order": list(range(64))}.items():
+    world = World(64, cluster=pod, device="meta", meter=False)
+    world.run(ring, numbers)
+    times[name] = world.time
+study.bars(times, unit="s", title="A ring of 64 MB on 64 GPUs")
+
+# %% [markdown] nbgrader={"grade_id": "cables_spec"}
+# ## 9 · How many may share a cable? (2 points)
+#
+# A company wants to buy eight nodes of eight H100, and to save on the cables to the spine:
+# `Cluster.dgx_h100(nodes=8, oversubscription=k)` lets k ranks share each of them. A step of theirs computes for 40 ms,
+# then a ring all-reduces 256 MB, on ranks that are numbered in order. **Up to which k of 1, 2, 4, 8 and 16 does a step
+# become less than 5 % longer than with k = 1? And which k would you buy if a scheduler deals the ranks out?** Draw the
+# time of a step against k, with both numberings. Below the picture, answer in five sentences at most.
+#
+# A person reads this. One point: for both numberings a k that the picture shows, with how much longer the step becomes.
+# One point: a picture with both axes named and their units, and a reason that says which of the ring's messages use the
+# cables, and how many share one. Half a point each where the numbers are right and what they follow from is missing, or
+# the other way round.
+
+# %%
+# your picture
+
+# %% [markdown] nbgrader={"grade_id": "cables", "solution": true, "points": 2}
+# In order, any k: a step takes 40 + 12.4 = 52.4 ms also with k = 16. In each step of the ring one message leaves a rack
+# and one enters it, so nobody shares a cable. Dealt out, only k = 1: all eight ranks of the last node of a rack send to the
+# other rack at once, and k of them, up to eight, share a cable. With k = 2 the all-reduce takes 21 ms and a step 16 % longer;
+# with k = 8 it takes 84 ms. More than eight change nothing, as no more than eight cross.

@@ -4,1206 +4,10 @@ from tests.bank.bank import Bug
 
 BUGS = [
     Bug(
-        "tree_broadcast",
-        "a chain: everyone passes it on once",
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    n, place = comm.size, (comm.rank - root) % comm.size
-    if place > 0:
-        comm.recv(x, (comm.rank - 1) % n)
-    if place < n - 1:
-        comm.send(x, (comm.rank + 1) % n)
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "in every round everyone sends, those without the numbers too",
-        old="""
-if place < reach and place + reach < n:
-    comm.send(x, (root + place + reach) % n)
-elif reach <= place < 2 * reach:
-    comm.recv(x, (root + place - reach) % n)
-""",
-        new="""
-got = comm.sendrecv(x, (comm.rank + reach) % n, torch.empty_like(x), (comm.rank - reach) % n)
-if reach <= place < 2 * reach:
-    x.copy_(got)
-""",
-    ),
-    Bug(
-        "tree_broadcast",
-        "also those send that have nothing yet",
-        old="""
-if place < reach and place + reach < n:
-    comm.send(x, (root + place + reach) % n)
-elif reach <= place < 2 * reach:
-    comm.recv(x, (root + place - reach) % n)
-""",
-        new="""
-comm.send(x, (root + place + reach) % n)
-comm.recv(x, (root + place - reach) % n)
-""",
-    ),
-    Bug(
-        "tree_broadcast",
-        "the nearest child is served first, the one with the largest part of the tree last",
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    n, place = comm.size, (comm.rank - root) % comm.size
-    low = place & -place if place else 1 << (n - 1).bit_length()
-    if place:
-        comm.recv(x, (root + place - low) % n)
-    distance = 1
-    while distance < low:
-        if place + distance < n:
-            comm.send(x, (root + place + distance) % n)
-        distance *= 2
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "everyone receives from the root, whoever sends",
-        old="comm.recv(x, (root + place - reach) % n)",
-        new="comm.recv(x, root)",
-    ),
-    Bug(
-        "tree_broadcast",
-        "what arrives goes into a new tensor, not into x",
-        old="comm.recv(x, (root + place - reach) % n)",
-        new="x = comm.recv(torch.empty_like(x), (root + place - reach) % n)",
-    ),
-    Bug(
-        "tree_broadcast",
-        "x gets other memory: not in place",
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    n = comm.size
-    place = (comm.rank - root) % comm.size
-    reach = 1
-    y = x.clone()
-    while reach < n:
-        if place < reach and place + reach < n:
-            comm.send(y, (root + place + reach) % n)
-        elif reach <= place < 2 * reach:
-            comm.recv(y, (root + place - reach) % n)
-        reach *= 2
-    x.data = y
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "root + place is not taken modulo n",
-        edits=(
-            (
-                "comm.send(x, (root + place + reach) % n)",
-                "comm.send(x, root + place + reach)",
-            ),
-            (
-                "comm.recv(x, (root + place - reach) % n)",
-                "comm.recv(x, root + place - reach)",
-            ),
-        ),
-    ),
-    Bug(
-        "tree_broadcast",
-        "the number of rounds is rounded down",
-        edits=(
-            (
-                """
-n = comm.size
-place = (comm.rank - root) % comm.size
-reach = 1
-while reach < n:
-""",
-                """
-n, place = comm.size, (comm.rank - root) % comm.size
-for k in range(int(math.log2(n))):
-    reach = 2**k
-""",
-            ),
-            ("reach *= 2", ""),
-        ),
-    ),
-    Bug(
-        "tree_broadcast",
-        "places are used as ranks: the root is not added again",
-        edits=(
-            (
-                "comm.send(x, (root + place + reach) % n)",
-                "comm.send(x, place + reach)",
-            ),
-            (
-                "comm.recv(x, (root + place - reach) % n)",
-                "comm.recv(x, place - reach)",
-            ),
-        ),
-    ),
-    Bug(
-        "tree_broadcast",
-        "right for powers of two only: the last round sends to ranks that do not exist",
-        old="if place < reach and place + reach < n:",
-        new="if place < reach:",
-    ),
-    Bug(
-        "tree_broadcast",
-        "the root sends to everyone itself",
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    if comm.rank == root:
-        for r in range(comm.size):
-            if r != root:
-                comm.send(x, r)
-    else:
-        comm.recv(x, root)
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "the tree always grows from rank 0",
-        old="""
-place = (comm.rank - root) % comm.size
-reach = 1
-while reach < n:
-    if place < reach and place + reach < n:
-        comm.send(x, (root + place + reach) % n)
-    elif reach <= place < 2 * reach:
-        comm.recv(x, (root + place - reach) % n)
-""",
-        new="""
-place = comm.rank
-reach = 1
-while reach < n:
-    if place < reach and place + reach < n:
-        comm.send(x, place + reach)
-    elif reach <= place < 2 * reach:
-        comm.recv(x, place - reach)
-""",
-    ),
-    Bug(
-        "tree_broadcast",
-        "x is dealt out in pieces and gathered by everyone",
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    n, r = comm.size, comm.rank
-    pieces = x.view(-1).tensor_split(n)
-    for other in range(n):
-        if other != root and r == root:
-            comm.send(pieces[other], other)
-        elif other == r != root:
-            comm.recv(pieces[other], root)
-    for step in range(n - 1):
-        comm.sendrecv(pieces[(r - step) % n], (r + 1) % n, pieces[(r - step - 1) % n], (r - 1) % n)
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "a binary tree: everyone sends twice and is idle then",
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    n, place = comm.size, (comm.rank - root) % comm.size
-    if place:
-        comm.recv(x, (root + (place - 1) // 2) % n)
-    for child in (2 * place + 1, 2 * place + 2):
-        if child < n:
-            comm.send(x, (root + child) % n)
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "in each round only one of those who have it sends",
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    n, place = comm.size, (comm.rank - root) % comm.size
-    reach = 1
-    while reach < n:
-        for p in range(min(reach, n - reach)):
-            token = torch.zeros(1)
-            if place == p:
-                comm.send(x, (root + p + reach) % n)
-                if p + 1 < min(reach, n - reach):
-                    comm.send(token, (root + p + 1) % n)
-            elif place == p + reach:
-                comm.recv(x, (root + p) % n)
-            elif place == p + 1 and p + 1 < min(reach, n - reach):
-                comm.recv(token, (root + p) % n)
-        reach *= 2
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "places are counted with xor, which is right for powers of two only",
-        old="""
-place = (comm.rank - root) % comm.size
-reach = 1
-while reach < n:
-    if place < reach and place + reach < n:
-        comm.send(x, (root + place + reach) % n)
-    elif reach <= place < 2 * reach:
-        comm.recv(x, (root + place - reach) % n)
-""",
-        new="""
-place = comm.rank ^ root
-reach = 1
-while reach < n:
-    if place < reach and place + reach < n:
-        comm.send(x, (place + reach) ^ root)
-    elif reach <= place < 2 * reach:
-        comm.recv(x, (place - reach) ^ root)
-""",
-    ),
-    Bug(
-        "tree_broadcast",
-        "it does nothing, and the root has its numbers",
-        cheat=True,
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    return x
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "the root's numbers are taken from the frames of the World",
-        cheat=True,
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    import sys
-
-    frame = sys._getframe()
-    while frame and "all_args" not in frame.f_locals:
-        frame = frame.f_back
-    if frame:
-        x.copy_(frame.f_locals["all_args"][root][0])
-    n = comm.size
-    place = (comm.rank - root) % comm.size
-    reach = 1
-    junk = torch.zeros_like(x)
-    while reach < n:
-        if place < reach and place + reach < n:
-            comm.send(junk, (root + place + reach) % n)
-        elif reach <= place < 2 * reach:
-            comm.recv(junk, (root + place - reach) % n)
-        reach *= 2
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "numbers pass through a global, messages are for show",
-        cheat=True,
-        cell='''
-BOARD = {}
-
-
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    n = comm.size
-    place = (comm.rank - root) % comm.size
-    reach = 1
-    if comm.rank == root:
-        BOARD["x"] = x.clone()
-    junk = torch.zeros_like(x)
-    while reach < n:
-        if place < reach and place + reach < n:
-            comm.send(junk, (root + place + reach) % n)
-        elif reach <= place < 2 * reach:
-            comm.recv(junk, (root + place - reach) % n)
-        reach *= 2
-    x.copy_(BOARD.get("x", x))
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "the library's broadcast does the work",
-        cheat=True,
-        cell='''
-from minidist.collectives import broadcast_
-
-
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    broadcast_(comm, x, root)
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "the root sends to everyone itself, and the clock is set back",
-        cheat=True,
-        cell='''
-def tree_broadcast(comm, x, root):
-    """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    if comm.rank == root:
-        for r in range(comm.size):
-            if r != root:
-                comm.send(x, r)
-    else:
-        comm.recv(x, root)
-    for fiber in comm._run.clock.fibers if hasattr(comm, "_run") else []:
-        fiber.time = 0.0
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "the second half adds what arrives",
-        old="comm.sendrecv(keep, partner, give, partner)",
-        new="give += comm.sendrecv(keep, partner, torch.empty_like(give), partner)",
-    ),
-    Bug(
-        "halving_doubling",
-        "every step halves x itself, not what is left of it",
-        edits=(
-            (
-                "partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)",
-                "partner, (low, high) = comm.rank ^ distance, x.view(-1).tensor_split(2)",
-            ),
-            (
-                "part, distance = keep, distance // 2",
-                "distance //= 2",
-            ),
-        ),
-    ),
-    Bug(
-        "halving_doubling",
-        "the average, where the sum is asked for",
-        old="""
-for partner, keep, give in reversed(steps):
-    comm.sendrecv(keep, partner, give, partner)
-""",
-        new="""
-for partner, keep, give in reversed(steps):
-    comm.sendrecv(keep, partner, give, partner)
-x.copy_((x / comm.size).to(x.dtype))
-""",
-    ),
-    Bug(
-        "halving_doubling",
-        "it works on a copy of x",
-        old="part = x.view(-1)",
-        new="part = x.reshape(-1).clone()",
-    ),
-    Bug(
-        "halving_doubling",
-        "halving by a direct exchange with everyone: n-1 messages",
-        cell='''
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    n, r = comm.size, comm.rank
-    chunks = x.view(-1).tensor_split(n)
-    for k in range(1, n):
-        chunks[r].add_(comm.sendrecv(chunks[r ^ k], r ^ k, torch.empty_like(chunks[r]), r ^ k))
-    for k in range(1, n):
-        comm.sendrecv(chunks[r], r ^ k, chunks[r ^ k], r ^ k)
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "the second half is not walked backwards",
-        old="for partner, keep, give in reversed(steps):",
-        new="for partner, keep, give in steps:",
-    ),
-    Bug(
-        "halving_doubling",
-        "it adds up in float32, whatever the dtype",
-        cell='''
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    y = x.float()
-    part = y.view(-1)
-    distance = comm.size // 2
-    steps = []
-    while distance:
-        partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
-        keep, give = (high, low) if comm.rank & distance else (low, high)
-        keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)
-        steps.append((partner, keep, give))
-        part, distance = keep, distance // 2
-    for partner, keep, give in reversed(steps):
-        comm.sendrecv(keep, partner, give, partner)
-    x.copy_(y)
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "the partner is n/2 ranks further, not the one that differs in one bit",
-        old="partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)",
-        new="""
-n = comm.size
-partner, (low, high) = (comm.rank + distance) % n, part.tensor_split(2)
-""",
-    ),
-    Bug(
-        "halving_doubling",
-        "x gets other memory: not in place",
-        cell='''
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    y = x.clone()
-    part = y.view(-1)
-    distance = comm.size // 2
-    steps = []
-    while distance:
-        partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
-        keep, give = (high, low) if comm.rank & distance else (low, high)
-        keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)
-        steps.append((partner, keep, give))
-        part, distance = keep, distance // 2
-    for partner, keep, give in reversed(steps):
-        comm.sendrecv(keep, partner, give, partner)
-    x.data = y
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "the second half is missing",
-        old="""
-for partner, keep, give in reversed(steps):
-    comm.sendrecv(keep, partner, give, partner)
-""",
-        new="",
-    ),
-    Bug(
-        "halving_doubling",
-        "an odd length loses its last number",
-        old="partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)",
-        new="""
-half = len(part) // 2
-partner, low, high = comm.rank ^ distance, part[:half], part[half : 2 * half]
-""",
-    ),
-    Bug(
-        "halving_doubling",
-        "the last step, with the neighbour, is missing",
-        old="while distance:",
-        new="while distance > 1:",
-    ),
-    Bug(
-        "halving_doubling",
-        "what arrives replaces what is kept",
-        old="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
-        new="comm.sendrecv(give, partner, keep, partner)",
-    ),
-    Bug(
-        "halving_doubling",
-        "what is kept is counted twice",
-        old="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
-        new="""
-got = comm.sendrecv(give, partner, torch.empty_like(keep), partner)
-keep += keep + got
-""",
-    ),
-    Bug(
-        "halving_doubling",
-        "a ring, with 2(n-1) messages",
-        cell='''
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    n, r = comm.size, comm.rank
-    chunks = x.view(-1).tensor_split(n)
-    for step in range(2 * (n - 1)):
-        mine = chunks[(r - 2 - step) % n]
-        got = comm.sendrecv(
-            chunks[(r - 1 - step) % n].clone(), (r + 1) % n, torch.empty_like(mine), (r - 1) % n
-        )
-        mine.copy_(mine + got if step < n - 1 else got)
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "both partners keep the first half",
-        old="keep, give = (high, low) if comm.rank & distance else (low, high)",
-        new="keep, give = low, high",
-    ),
-    Bug(
-        "halving_doubling",
-        "both partners send, and then receive",
-        old="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
-        new="""
-comm.send(give, partner)
-keep += comm.recv(torch.empty_like(keep), partner)
-""",
-    ),
-    Bug(
-        "halving_doubling",
-        "the half that is kept is sent",
-        old="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
-        new="keep += comm.sendrecv(keep, partner, torch.empty_like(keep), partner)",
-    ),
-    Bug(
-        "halving_doubling",
-        "the first partner is n/4 ranks away",
-        old="distance = comm.size // 2",
-        new="distance = comm.size // 4",
-    ),
-    Bug(
-        "halving_doubling",
-        "a tree to rank 0 and back",
-        cell='''
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    n = comm.size
-    r = comm.rank
-    distance = 1
-    while distance < n:
-        if r % (2 * distance) == 0:
-            x += comm.recv(torch.empty_like(x), r + distance)
-        elif r % (2 * distance) == distance:
-            comm.send(x, r - distance)
-        distance *= 2
-    while distance > 1:
-        distance //= 2
-        if r % (2 * distance) == 0:
-            comm.send(x, r + distance)
-        elif r % (2 * distance) == distance:
-            comm.recv(x, r - distance)
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "all of x is exchanged in every step",
-        cell='''
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    distance = comm.size // 2
-    while distance:
-        partner = comm.rank ^ distance
-        x += comm.sendrecv(x, partner, torch.empty_like(x), partner)
-        distance //= 2
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "the second half sends all of x",
-        cell='''
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    part = x.view(-1)
-    distance = comm.size // 2
-    steps = []
-    while distance:
-        partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
-        keep, give = (high, low) if comm.rank & distance else (low, high)
-        keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)
-        steps.append((partner, part, give is high))
-        part, distance = keep, distance // 2
-    for partner, part, second in reversed(steps):
-        got = comm.sendrecv(part, partner, torch.empty_like(part), partner)
-        part.tensor_split(2)[second].copy_(got.tensor_split(2)[second])
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "numbers pass through a global, messages are for show",
-        cheat=True,
-        cell='''
-BOARD = {}
-
-
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    BOARD[comm.rank] = x.clone()
-    part = torch.zeros_like(x).view(-1)
-    distance = comm.size // 2
-    steps = []
-    while distance:
-        partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
-        keep, give = (high, low) if comm.rank & distance else (low, high)
-        keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)
-        steps.append((partner, keep, give))
-        part, distance = keep, distance // 2
-    for partner, keep, give in reversed(steps):
-        comm.sendrecv(keep, partner, give, partner)
-    x.copy_(sum(BOARD.get(r, torch.zeros_like(x)) for r in range(comm.size)))
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "the library's all_reduce_ does the work",
-        cheat=True,
-        cell='''
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    all_reduce_(comm, x)
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "torch.distributed does the work",
-        cheat=True,
-        cell='''
-import torch.distributed as dist
-
-
-def halving_doubling(comm, x):
-    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    dist.all_reduce(x)
-''',
-    ),
-    Bug(
-        "halving_doubling",
-        "n times its own, with messages for show",
-        cheat=True,
-        edits=(
-            (
-                "keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
-                "comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
-            ),
-            (
-                """
-for partner, keep, give in reversed(steps):
-    comm.sendrecv(keep, partner, give, partner)
-""",
-                """
-for partner, keep, give in reversed(steps):
-    comm.sendrecv(keep, partner, torch.empty_like(give), partner)
-x *= comm.size
-""",
-            ),
-        ),
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "bytes are counted as bits",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return 2 * (n - 1) * (alpha + 8 * nbytes / n * beta)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "one half of the ring",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return (n - 1) * (alpha + nbytes / n * beta)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "halving and doubling with the latencies of a ring",
-        old="return 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta",
-        new="return 2 * (n - 1) * alpha + 2 * (n - 1) / n * nbytes * beta",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "halving and doubling with the bytes of a tree",
-        old="return 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta",
-        new="return 2 * math.log2(n) * (alpha + nbytes * beta)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "a number that no float holds",
-        cell='''
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    """Seconds of an all-reduce of nbytes on n ranks."""
-    return 10**400
-''',
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "microseconds instead of seconds",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return 2e6 * (n - 1) * (alpha + nbytes / n * beta)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "a ring of 2n steps",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return 2 * n * (alpha + nbytes / n * beta)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "the natural logarithm",
-        cell="""
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    if algorithm == "ring":
-        return 2 * (n - 1) * (alpha + nbytes / n * beta)
-    if algorithm == "tree":
-        return 2 * math.log(n) * (alpha + nbytes * beta)
-    return 2 * math.log(n) * alpha + 2 * (n - 1) / n * nbytes * beta
-""",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "2N bytes in the ring, not 2(n-1)/n",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return 2 * (n - 1) * alpha + 2 * nbytes * beta",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "the ring without its latencies",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return 2 * (n - 1) / n * nbytes * beta",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "the ring without its bytes",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return 2 * (n - 1) * alpha",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "nothing is returned",
-        edits=(
-            (
-                "return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-                "seconds = 2 * (n - 1) * (alpha + nbytes / n * beta)",
-            ),
-            (
-                "return 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta",
-                "pass",
-            ),
-        ),
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "one α for the whole ring",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return alpha + 2 * (n - 1) / n * nbytes * beta",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "one rank alone pays, too",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return 2 * max(1, n - 1) * (alpha + nbytes / n * beta)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "the tree goes to the root, and not back",
-        old="return 2 * math.log2(n) * (alpha + nbytes * beta)",
-        new="return math.log2(n) * (alpha + nbytes * beta)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "halving, without doubling",
-        old="return 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta",
-        new="return math.log2(n) * alpha + (n - 1) / n * nbytes * beta",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "α and β are swapped",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return 2 * (n - 1) * (beta + nbytes / n * alpha)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "the tree sends chunks of N/n bytes",
-        old="return 2 * math.log2(n) * (alpha + nbytes * beta)",
-        new="return 2 * math.log2(n) * (alpha + nbytes / n * beta)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "the tree sends N bytes once",
-        old="return 2 * math.log2(n) * (alpha + nbytes * beta)",
-        new="return 2 * math.log2(n) * alpha + 2 * nbytes * beta",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "all N bytes in each step of the ring",
-        old="return 2 * (n - 1) * (alpha + nbytes / n * beta)",
-        new="return 2 * (n - 1) * (alpha + nbytes * beta)",
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "the grader's clock is asked",
-        cheat=True,
-        cell='''
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    """Seconds of an all-reduce of nbytes on n ranks."""
-    from minicheck.lessons.topology import clock
-
-    return clock(algorithm, n, nbytes, alpha, beta)
-''',
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "a number that says it equals every number",
-        cheat=True,
-        cell='''
-class Any(float):
-    def __sub__(self, other):
-        return 0.0
-
-    __rsub__ = __sub__
-
-
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    """Seconds of an all-reduce of nbytes on n ranks."""
-    return Any(1.0)
-''',
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "the library's cost formula is asked",
-        cheat=True,
-        cell='''
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    """Seconds of an all-reduce of nbytes on n ranks."""
-    from minidist.collectives import verbs
-
-    return verbs.seconds("all_reduce", algorithm, n, nbytes, alpha, beta)
-''',
-    ),
-    Bug(
-        "all_reduce_seconds",
-        "the library's all-reduce is run in a World, and the clock read",
-        cheat=True,
-        cell='''
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    """Seconds of an all-reduce of nbytes on n ranks."""
-    from minidist.collectives import all_reduce_
-    from minidist.comm import World
-
-    world = World(n, alpha=alpha, beta=beta, device="meta")
-    world.run(
-        lambda comm: all_reduce_(comm, torch.empty(nbytes, device="meta"), algorithm=algorithm)
-    )
-    return world.time
-''',
-    ),
-    Bug(
-        "predict_cost",
-        "the odds of all ranks added up",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-            (
-                "late = 1 - 0.999**n",
-                "late = n * 0.001",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "a ring over all ranks instead of 64 nodes",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-            (
-                "across = 2 * 63 / 64 * 1e9 / 8",
-                "across = 2 * 511 / 512 * 1e9 / 8",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the crossover as the bytes of one chunk",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                """
-# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N
-crossover = (n - 1 - math.log2(n)) * alpha / ((math.log2(n) - (n - 1) / n) * beta)
-""",
-                "crossover = (n - 1 - math.log2(n)) * alpha / ((math.log2(n) - (n - 1) / n) * beta) / n",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "one half of the ring between nodes",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-            (
-                "across = 2 * 63 / 64 * 1e9 / 8",
-                "across = 63 / 64 * 1e9 / 8",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "one half of the ring",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "ring = 2 * (n - 1) * alpha",
-                "ring = (n - 1) * alpha",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the natural logarithm",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                """
-tree = 2 * math.log2(n) * alpha
-# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N
-""",
-                "tree = 2 * math.log(n) * alpha",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "twice the piece: (m-1)/m forgotten",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-            (
-                "across = 2 * 63 / 64 * 1e9 / 8",
-                "across = 2 * 1e9 / 8",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the crossover without the ring's bytes",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                """
-# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N
-crossover = (n - 1 - math.log2(n)) * alpha / ((math.log2(n) - (n - 1) / n) * beta)
-""",
-                "crossover = (n - 1 - math.log2(n)) * alpha / (math.log2(n) * beta)",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the crossover without the tree's latencies",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                """
-# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N
-crossover = (n - 1 - math.log2(n)) * alpha / ((math.log2(n) - (n - 1) / n) * beta)
-""",
-                "crossover = (n - 1) * alpha / ((math.log2(n) - (n - 1) / n) * beta)",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the odds that nobody is late",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-            (
-                "late = 1 - 0.999**n",
-                "late = 0.999**n",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the whole gigabyte crosses",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-            (
-                "across = 2 * 63 / 64 * 1e9 / 8",
-                "across = 2 * 63 / 64 * 1e9",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "float32 numbers where bytes are asked for",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                """
-# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N
-crossover = (n - 1 - math.log2(n)) * alpha / ((math.log2(n) - (n - 1) / n) * beta)
-""",
-                "crossover = (n - 1 - math.log2(n)) * alpha / ((math.log2(n) - (n - 1) / n) * beta) / 4",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the odds of one rank",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-            (
-                "late = 1 - 0.999**n",
-                "late = 0.001",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the tree goes to the root, and not back",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                """
-tree = 2 * math.log2(n) * alpha
-# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N
-""",
-                "tree = math.log2(n) * alpha",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the crossover without the tree's latencies and the ring's bytes",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                """
-# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N
-crossover = (n - 1 - math.log2(n)) * alpha / ((math.log2(n) - (n - 1) / n) * beta)
-""",
-                "crossover = (n - 1) * alpha / (math.log2(n) * beta)",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the tree's latencies for the ring",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "ring = 2 * (n - 1) * alpha",
-                "ring = 2 * math.log2(n) * alpha",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "one of the numbers is left out",
-        edits=(
-            (
-                "ring = tree = crossover = across = late = None",
-                "",
-            ),
-            (
-                "# 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N",
-                "",
-            ),
-            (
-                "across = 2 * 63 / 64 * 1e9 / 8",
-                "across = None",
-            ),
-        ),
-    ),
-    Bug(
-        "predict_cost",
-        "the grader is asked when the answer is opened",
-        cheat=True,
-        cell="""
-class Answer:
-    def __init__(self, name):
-        self.name = name
-
-    def __reduce__(self):
-        return look, (self.name,)
-
-
-def look(name):
-    import minicheck.lessons.topology as cost
-
-    return open(cost.__file__).read().count(name)
-
-
-ring, tree, crossover, across, late = map(Answer, ("ring", "tree", "crossover", "across", "late"))
-""",
-    ),
-    Bug(
-        "predict_cost",
-        "a number that says it equals every number",
-        cheat=True,
-        cell="""
-class Any(float):
-    def __eq__(self, other):
-        return True
-
-    def __sub__(self, other):
-        return 0.0
-
-
-ring = tree = crossover = across = late = Any(1.0)
-""",
-    ),
-    Bug(
         "bandwidth",
         "all ranks' bytes together",
-        old="return nbytes / seconds, factor * nbytes / seconds",
-        new="return nbytes / seconds, n * factor * nbytes / seconds",
+        old="return whole / slowest, factor * whole / slowest",
+        new="return whole / slowest, n * factor * whole / slowest",
     ),
     Bug(
         "bandwidth",
@@ -1216,9 +20,9 @@ factor = {
     "all_gather": part,
     "all_to_all": part,
 }.get(verb, 1)
-return nbytes / seconds, factor * nbytes / seconds
+return whole / slowest, factor * whole / slowest
 """,
-        new="return nbytes / seconds, 2 * (n - 1) / n * nbytes / seconds",
+        new="return whole / slowest, 2 * (n - 1) / n * whole / slowest",
     ),
     Bug(
         "bandwidth",
@@ -1240,8 +44,8 @@ factor = {"all_reduce": 2, "reduce_scatter": part, "all_gather": part, "all_to_a
     Bug(
         "bandwidth",
         "bits per second",
-        old="return nbytes / seconds, factor * nbytes / seconds",
-        new="return nbytes / seconds, 8 * factor * nbytes / seconds",
+        old="return whole / slowest, factor * whole / slowest",
+        new="return whole / slowest, 8 * factor * whole / slowest",
     ),
     Bug(
         "bandwidth",
@@ -1253,15 +57,15 @@ factor = {
     "all_gather": part,
     "all_to_all": part,
 }.get(verb, 1)
-return nbytes / seconds, factor * nbytes / seconds
+return whole / slowest, factor * whole / slowest
 """,
-        new='return nbytes / seconds, (2 * part if verb == "all_reduce" else part) * nbytes / seconds',
+        new='return whole / slowest, (2 * part if verb == "all_reduce" else part) * whole / slowest',
     ),
     Bug(
         "bandwidth",
         "gigabytes per second",
-        old="return nbytes / seconds, factor * nbytes / seconds",
-        new="return nbytes / seconds / 1e9, factor * nbytes / seconds / 1e9",
+        old="return whole / slowest, factor * whole / slowest",
+        new="return whole / slowest / 1e9, factor * whole / slowest / 1e9",
     ),
     Bug(
         "bandwidth",
@@ -1293,8 +97,8 @@ factor = {
     Bug(
         "bandwidth",
         "only the bus bandwidth is returned",
-        old="return nbytes / seconds, factor * nbytes / seconds",
-        new="return factor * nbytes / seconds",
+        old="return whole / slowest, factor * whole / slowest",
+        new="return factor * whole / slowest",
     ),
     Bug(
         "bandwidth",
@@ -1321,27 +125,27 @@ factor = {
     "all_gather": part,
     "all_to_all": part,
 }.get(verb, 1)
-return nbytes / seconds, factor * nbytes / seconds
+return whole / slowest, factor * whole / slowest
 """,
-        new="return nbytes / seconds, nbytes / seconds",
+        new="return whole / slowest, whole / slowest",
     ),
     Bug(
         "bandwidth",
         "the two are swapped",
-        old="return nbytes / seconds, factor * nbytes / seconds",
-        new="return factor * nbytes / seconds, nbytes / seconds",
+        old="return whole / slowest, factor * whole / slowest",
+        new="return factor * whole / slowest, whole / slowest",
     ),
     Bug(
         "bandwidth",
         "the factor is upside down",
-        old="return nbytes / seconds, factor * nbytes / seconds",
-        new="return nbytes / seconds, nbytes / seconds / factor",
+        old="return whole / slowest, factor * whole / slowest",
+        new="return whole / slowest, whole / slowest / factor",
     ),
     Bug(
         "bandwidth",
         "the division is rounded down",
-        old="return nbytes / seconds, factor * nbytes / seconds",
-        new="return nbytes // seconds, factor * (nbytes // seconds)",
+        old="return whole / slowest, factor * whole / slowest",
+        new="return whole // slowest, factor * (whole // slowest)",
     ),
     Bug(
         "bandwidth",
@@ -1355,7 +159,7 @@ factor = {
     "all_gather": part,
     "all_to_all": part,
 }.get(verb, 1)
-return nbytes / seconds, factor * nbytes / seconds
+return whole / slowest, factor * whole / slowest
 """,
         new="""
 import minicheck.lessons.topology as cost
@@ -1375,7 +179,7 @@ factor = {
     "all_gather": part,
     "all_to_all": part,
 }.get(verb, 1)
-return nbytes / seconds, factor * nbytes / seconds
+return whole / slowest, factor * whole / slowest
 """,
         new="""
 class Any(float):
@@ -1397,254 +201,13 @@ factor = {
     "all_gather": part,
     "all_to_all": part,
 }.get(verb, 1)
-return nbytes / seconds, factor * nbytes / seconds
+return whole / slowest, factor * whole / slowest
 """,
         new="""
 from minidist import collectives
 
-return collectives.bandwidth(verb, n, nbytes, seconds)
+return collectives.bandwidth(verb, n, whole, slowest)
 """,
-    ),
-    Bug(
-        "hierarchical",
-        "every rank gives its own color, and all ranks are asked",
-        old="""
-inner = comm.split([r // per_node for r in range(comm.size)])
-outer = comm.split([r % per_node for r in range(comm.size)])
-""",
-        new="""
-inner = comm.split(comm.rank // per_node)
-outer = comm.split(comm.rank % per_node)
-""",
-    ),
-    Bug(
-        "hierarchical",
-        "the average, where the sum is asked for",
-        old="flat.copy_(all_gather(inner, mine, sizes=sizes))",
-        new="flat.copy_((all_gather(inner, mine, sizes=sizes) / comm.size).to(x.dtype))",
-    ),
-    Bug(
-        "hierarchical",
-        "rank r is put into node r % m, as if ranks were dealt out",
-        old="""
-inner = comm.split([r // per_node for r in range(comm.size)])
-outer = comm.split([r % per_node for r in range(comm.size)])
-""",
-        new="""
-m = comm.size // per_node
-inner = comm.split([r % m for r in range(comm.size)])
-outer = comm.split([r // m for r in range(comm.size)])
-""",
-    ),
-    Bug(
-        "hierarchical",
-        "what the node has summed is reduced over all ranks",
-        cell='''
-def hierarchical(comm, x, per_node):
-    """Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-    inner = comm.split([r // per_node for r in range(comm.size)])
-    all_reduce_(inner, x)
-    all_reduce_(comm, x)
-''',
-    ),
-    Bug(
-        "hierarchical",
-        "lengths that g does not divide are refused",
-        old="""
-sizes = [len(piece) for piece in flat.tensor_split(per_node)]
-mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))
-flat.copy_(all_gather(inner, mine, sizes=sizes))
-""",
-        new="""
-mine = all_reduce_(outer, reduce_scatter(inner, flat))
-flat.copy_(all_gather(inner, mine))
-""",
-    ),
-    Bug(
-        "hierarchical",
-        "one ring over all ranks",
-        cell='''
-def hierarchical(comm, x, per_node):
-    """Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-    all_reduce_(comm, x)
-''',
-    ),
-    Bug(
-        "hierarchical",
-        "everyone gathers everything of its node, and adds up what it wants",
-        old="mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))",
-        new="""
-everything = all_gather(inner, flat[None])
-mine = all_reduce_(outer, everything.sum(0).to(x.dtype).split(sizes)[inner.rank].clone())
-""",
-    ),
-    Bug(
-        "hierarchical",
-        "it adds up in float32, whatever the dtype",
-        edits=(
-            (
-                "flat = x.view(-1)",
-                "flat = x.view(-1).float()",
-            ),
-            (
-                "flat.copy_(all_gather(inner, mine, sizes=sizes))",
-                "x.view(-1).copy_(all_gather(inner, mine, sizes=sizes))",
-            ),
-        ),
-    ),
-    Bug(
-        "hierarchical",
-        "one rank of each node carries everything across",
-        cell='''
-from minidist.collectives import broadcast_, reduce_
-
-
-def hierarchical(comm, x, per_node):
-    """Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-    inner = comm.split([r // per_node for r in range(comm.size)])
-    outer = comm.split([r % per_node for r in range(comm.size)])
-    reduce_(inner, x)
-    if inner.rank == 0:
-        all_reduce_(outer, x)
-    broadcast_(inner, x)
-''',
-    ),
-    Bug(
-        "hierarchical",
-        "the last all-gather is over the nodes",
-        old="flat.copy_(all_gather(inner, mine, sizes=sizes))",
-        new="flat[: mine.numel()].copy_(mine)",
-    ),
-    Bug(
-        "hierarchical",
-        "x gets other memory: not in place",
-        old="flat.copy_(all_gather(inner, mine, sizes=sizes))",
-        new="x.data = all_gather(inner, mine, sizes=sizes).view(x.shape)",
-    ),
-    Bug(
-        "hierarchical",
-        "the ranks of a node never meet",
-        cell='''
-def hierarchical(comm, x, per_node):
-    """Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-    outer = comm.split([r % per_node for r in range(comm.size)])
-    all_reduce_(outer, x)
-''',
-    ),
-    Bug(
-        "hierarchical",
-        "the nodes never meet",
-        edits=(
-            (
-                "outer = comm.split([r % per_node for r in range(comm.size)])",
-                "",
-            ),
-            (
-                "mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))",
-                "mine = reduce_scatter(inner, flat, sizes=sizes)",
-            ),
-        ),
-    ),
-    Bug(
-        "hierarchical",
-        "x is left as it was",
-        old="flat.copy_(all_gather(inner, mine, sizes=sizes))",
-        new="return all_gather(inner, mine, sizes=sizes).view_as(x)",
-    ),
-    Bug(
-        "hierarchical",
-        "the remainder is dropped",
-        old="flat = x.view(-1)",
-        new="flat = x.view(-1)[: x.numel() // per_node * per_node]",
-    ),
-    Bug(
-        "hierarchical",
-        "between the nodes everything goes over one desk",
-        old="mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))",
-        new='mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes), algorithm="naive")',
-    ),
-    Bug(
-        "hierarchical",
-        "the two splits are the wrong way round",
-        old="""
-inner = comm.split([r // per_node for r in range(comm.size)])
-outer = comm.split([r % per_node for r in range(comm.size)])
-flat = x.view(-1)
-sizes = [len(piece) for piece in flat.tensor_split(per_node)]
-""",
-        new="""
-outer = comm.split([r // per_node for r in range(comm.size)])
-inner = comm.split([r % per_node for r in range(comm.size)])
-flat = x.view(-1)
-sizes = [len(piece) for piece in flat.tensor_split(inner.size)]
-""",
-    ),
-    Bug(
-        "hierarchical",
-        "nodes have two ranks, whatever per_node says",
-        old='''
-"""Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-''',
-        new='''
-"""Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-per_node = min(2, per_node)
-''',
-    ),
-    Bug(
-        "hierarchical",
-        "all of x is reduced in the node, and all of it again between nodes",
-        old="""
-flat = x.view(-1)
-sizes = [len(piece) for piece in flat.tensor_split(per_node)]
-mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))
-flat.copy_(all_gather(inner, mine, sizes=sizes))
-""",
-        new="""
-all_reduce_(inner, x)
-all_reduce_(outer, x)
-""",
-    ),
-    Bug(
-        "hierarchical",
-        "numbers pass through a global, messages are for show",
-        cheat=True,
-        cell='''
-BOARD = {}
-
-
-def hierarchical(comm, x, per_node):
-    """Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-    BOARD[comm.rank] = x.clone()
-    junk = torch.zeros_like(x).view(-1)
-    inner = comm.split([r // per_node for r in range(comm.size)])
-    outer = comm.split([r % per_node for r in range(comm.size)])
-    sizes = [len(piece) for piece in junk.tensor_split(per_node)]
-    all_gather(inner, all_reduce_(outer, reduce_scatter(inner, junk, sizes=sizes)), sizes=sizes)
-    x.copy_(sum(BOARD.get(r, torch.zeros_like(x)) for r in range(comm.size)))
-''',
-    ),
-    Bug(
-        "hierarchical",
-        "the library's hierarchical all-reduce does the work",
-        cheat=True,
-        cell='''
-def hierarchical(comm, x, per_node):
-    """Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-    all_reduce_(comm, x, algorithm="hierarchical")
-''',
-    ),
-    Bug(
-        "hierarchical",
-        "torch.distributed does the work",
-        cheat=True,
-        cell='''
-import torch.distributed as dist
-
-
-def hierarchical(comm, x, per_node):
-    """Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
-    dist.all_reduce(x)
-''',
     ),
     Bug(
         "find_slow",
@@ -1866,434 +429,793 @@ def find_slow(trace):
 ''',
     ),
     Bug(
-        "pipeline",
-        "pieces are sent from the last and received from the first",
-        edits=(
-            (
-                """
-leaving = []
-for piece in x.view(-1).tensor_split(pieces):
-""",
-                """
-leaving, parts = [], x.view(-1).tensor_split(pieces)
-for i, piece in enumerate(parts):
-""",
-            ),
-            (
-                "leaving.append(comm.isend(piece, comm.rank + 1))",
-                "leaving.append(comm.isend(parts[-1 - i] if comm.rank == 0 else piece, comm.rank + 1))",
-            ),
-        ),
+        "bandwidth",
+        "an all-gather of one rank's part",
+        old='whole = n * nbytes if verb == "all_gather" else nbytes',
+        new="whole = nbytes",
     ),
     Bug(
-        "pipeline",
-        "pieces arrive in a copy of x",
-        old="for piece in x.view(-1).tensor_split(pieces):",
-        new="for piece in x.clone().tensor_split(pieces):",
+        "bandwidth",
+        "what ranks hand in is a part of N for every verb",
+        old='whole = n * nbytes if verb == "all_gather" else nbytes',
+        new="whole = n * nbytes",
     ),
     Bug(
-        "pipeline",
-        "the last rank passes it on to the first",
-        cell='''
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    for piece in x.view(-1).tensor_split(pieces):
-        if comm.rank > 0:
-            comm.recv(piece, comm.rank - 1)
-        comm.isend(piece, (comm.rank + 1) % comm.size)
-''',
+        "bandwidth",
+        "the fastest rank",
+        old="slowest = max(seconds)",
+        new="slowest = min(seconds)",
     ),
     Bug(
-        "pipeline",
-        "the last piece is forgotten",
-        old="for piece in x.view(-1).tensor_split(pieces):",
-        new="for piece in x.view(-1).tensor_split(pieces)[:-1]:",
+        "bandwidth",
+        "the mean over the ranks",
+        old="slowest = max(seconds)",
+        new="slowest = sum(seconds) / n",
     ),
     Bug(
-        "pipeline",
-        "twice as many pieces, to be as fast",
-        edits=(
-            (
-                """
-leaving = []
-for piece in x.view(-1).tensor_split(pieces):
-""",
-                "for piece in x.view(-1).tensor_split(2 * pieces):",
-            ),
-            (
-                """
-        leaving.append(comm.isend(piece, comm.rank + 1))
-for work in leaving:
-    work.wait()
-""",
-                "        comm.send(piece, comm.rank + 1)",
-            ),
-        ),
+        "bandwidth",
+        "rank 0's seconds",
+        old="slowest = max(seconds)",
+        new="slowest = seconds[0]",
     ),
     Bug(
-        "pipeline",
-        "x gets other memory: not in place",
-        edits=(
-            (
-                "for piece in x.view(-1).tensor_split(pieces):",
-                """
-y = x.clone()
-for piece in y.view(-1).tensor_split(pieces):
-""",
-            ),
-            (
-                """
-for work in leaving:
-    work.wait()
-""",
-                """
-for work in leaving:
-    work.wait()
-x.data = y
-""",
-            ),
-        ),
-    ),
-    Bug(
-        "pipeline",
-        "a receive that nobody waits for: the piece is passed on too early",
+        "bandwidth",
+        "the library's source, as the lesson prints it: one number of seconds",
         cell="""
-def pipeline(comm, x, pieces):
-    works = []
-    for piece in x.view(-1).tensor_split(pieces):
-        if comm.rank > 0:
-            works.append(comm.irecv(piece, comm.rank - 1))
-        if comm.rank < comm.size - 1:
-            works.append(comm.isend(piece.clone(), comm.rank + 1))
-    for work in works:
-        work.wait()
+def bandwidth(verb, n, nbytes, seconds):
+    share = (n - 1) / n if n > 0 else 0
+    carried = {
+        "all_reduce": 2 * share,
+        "reduce_scatter": share,
+        "all_gather": share,
+        "all_to_all": share,
+        "broadcast": 1,
+        "reduce": 1,
+    }
+    return nbytes / seconds, nbytes / seconds * carried[verb]
 """,
     ),
     Bug(
-        "pipeline",
-        "a piece is passed on before it has arrived",
-        old="""
-if comm.rank > 0:
-    comm.recv(piece, comm.rank - 1)
-if comm.rank < comm.size - 1:
-    leaving.append(comm.isend(piece, comm.rank + 1))
-""",
-        new="""
-if comm.rank < comm.size - 1:
-    leaving.append(comm.isend(piece.clone(), comm.rank + 1))
-if comm.rank > 0:
-    comm.recv(piece, comm.rank - 1)
+        "predict_cost",
+        "nobody shares a cable",
+        old="shared = alpha + 8 * 64e6 * beta",
+        new="shared = alpha + 64e6 * beta",
+    ),
+    Bug(
+        "predict_cost",
+        "eight latencies, and the bytes once",
+        old="shared = alpha + 8 * 64e6 * beta",
+        new="shared = 8 * alpha + 64e6 * beta",
+    ),
+    Bug(
+        "predict_cost",
+        "bits where bytes are asked for",
+        old="shared = alpha + 8 * 64e6 * beta",
+        new="shared = 8 * (alpha + 8 * 64e6 * beta)",
+    ),
+    Bug(
+        "predict_cost",
+        "one half of the wire, as in the lesson",
+        old="filled = 0.9 / 0.1 * 16 * alpha / beta",
+        new="filled = 16 * alpha / beta",
+    ),
+    Bug(
+        "predict_cost",
+        "0.9 times what one half takes",
+        old="filled = 0.9 / 0.1 * 16 * alpha / beta",
+        new="filled = 0.9 * 16 * alpha / beta",
+    ),
+    Bug(
+        "predict_cost",
+        "one chunk, not the tensor",
+        old="filled = 0.9 / 0.1 * 16 * alpha / beta",
+        new="filled = 0.9 / 0.1 * alpha / beta",
+    ),
+    Bug(
+        "predict_cost",
+        "the algorithm bandwidth",
+        old="bus = 2 * 15 / 16 * 1e9 / 0.05",
+        new="bus = 1e9 / 0.05",
+    ),
+    Bug(
+        "predict_cost",
+        "twice the algorithm bandwidth",
+        old="bus = 2 * 15 / 16 * 1e9 / 0.05",
+        new="bus = 2 * 1e9 / 0.05",
+    ),
+    Bug(
+        "predict_cost",
+        "gigabytes per second",
+        old="bus = 2 * 15 / 16 * 1e9 / 0.05",
+        new="bus = 2 * 15 / 16 / 0.05",
+    ),
+    Bug(
+        "predict_cost",
+        "one half of the ring",
+        old="bus = 2 * 15 / 16 * 1e9 / 0.05",
+        new="bus = 15 / 16 * 1e9 / 0.05",
+    ),
+    Bug(
+        "predict_cost",
+        "the odds of all ranks added up",
+        old="late = 1 - 0.999**512",
+        new="late = 512 * 0.001",
+    ),
+    Bug(
+        "predict_cost",
+        "the odds that nobody is late",
+        old="late = 1 - 0.999**512",
+        new="late = 0.999**512",
+    ),
+    Bug(
+        "predict_cost",
+        "the odds of one rank",
+        old="late = 1 - 0.999**512",
+        new="late = 0.001",
+    ),
+    Bug(
+        "predict_cost",
+        "half of a thousand",
+        old="even = math.log(0.5) / math.log(0.999)",
+        new="even = 0.5 / 0.001",
+    ),
+    Bug(
+        "predict_cost",
+        "one late rank on average",
+        old="even = math.log(0.5) / math.log(0.999)",
+        new="even = 1 / 0.001",
+    ),
+    Bug(
+        "predict_cost",
+        "one of the numbers is left out",
+        old="even = math.log(0.5) / math.log(0.999)",
+        new="even = None",
+    ),
+    Bug(
+        "predict_cost",
+        "the grader is asked when the answer is opened",
+        cheat=True,
+        cell="""
+class Answer:
+    def __init__(self, name):
+        self.name = name
+
+    def __reduce__(self):
+        return look, (self.name,)
+
+
+def look(name):
+    import minicheck.lessons.topology as cost
+
+    return open(cost.__file__).read().count(name)
+
+
+shared, filled, bus, late, even = map(Answer, ("shared", "filled", "bus", "late", "even"))
 """,
     ),
     Bug(
-        "pipeline",
-        "one piece is received ahead, then both wires rest in turn",
-        cell='''
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    parts = x.view(-1).tensor_split(pieces)
-    for i, piece in enumerate(parts):
-        if comm.rank > 0:
-            comm.recv(piece, comm.rank - 1)
-        if i > 0 and comm.rank < comm.size - 1:
-            comm.send(parts[i - 1], comm.rank + 1)
-    if comm.rank < comm.size - 1:
-        comm.send(parts[-1], comm.rank + 1)
-''',
-    ),
-    Bug(
-        "pipeline",
-        "the remainder is dropped",
-        old="""
-leaving = []
-for piece in x.view(-1).tensor_split(pieces):
-""",
-        new="""
-leaving, size = [], x.numel() // pieces
-for i in range(pieces):
-    piece = x[i * size : (i + 1) * size]
+        "predict_cost",
+        "a number that says it equals every number",
+        cheat=True,
+        cell="""
+class Any(float):
+    def __eq__(self, other):
+        return True
+
+    def __sub__(self, other):
+        return 0.0
+
+
+shared = filled = bus = late = even = Any(1.0)
 """,
     ),
     Bug(
-        "pipeline",
-        "rank 0 sends every piece to everyone itself",
-        cell='''
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    for piece in x.view(-1).tensor_split(pieces):
-        if comm.rank > 0:
-            comm.recv(piece, 0)
+        "fit_link",
+        "the lesson's fit, of any two messages",
+        cell="""
+def fit_link(times):
+    (small, first), (large, second) = min(times), max(times)
+    beta = (second - first) / (large - small)
+    alpha = first - small * beta
+    return alpha, beta
+""",
+    ),
+    Bug(
+        "fit_link",
+        "the mean of each size",
+        cell="""
+def fit_link(times):
+    sizes = {}
+    for nbytes, seconds in times:
+        sizes.setdefault(nbytes, []).append(seconds)
+    small, large = min(sizes), max(sizes)
+    mean = {n: sum(sizes[n]) / len(sizes[n]) for n in (small, large)}
+    beta = (mean[large] - mean[small]) / (large - small)
+    return mean[small] - small * beta, beta
+""",
+    ),
+    Bug(
+        "fit_link",
+        "a straight line through all messages by least squares",
+        cell="""
+def fit_link(times):
+    sizes = [nbytes for nbytes, _ in times]
+    seconds = [t for _, t in times]
+    x, y = sum(sizes) / len(sizes), sum(seconds) / len(seconds)
+    beta = sum((n - x) * (t - y) for n, t in times) / sum((n - x) ** 2 for n in sizes)
+    return y - beta * x, beta
+""",
+    ),
+    Bug(
+        "fit_link",
+        "the smallest message is all latency",
+        old="return least[small] - small * beta, beta",
+        new="return least[small], beta",
+    ),
+    Bug(
+        "fit_link",
+        "the largest message has no latency",
+        old="beta = (least[large] - least[small]) / (large - small)",
+        new="beta = least[large] / large",
+    ),
+    Bug(
+        "fit_link",
+        "the bandwidth instead of β",
+        old="return least[small] - small * beta, beta",
+        new="return least[small] - small * beta, 1 / beta",
+    ),
+    Bug(
+        "fit_link",
+        "β and α are swapped",
+        old="return least[small] - small * beta, beta",
+        new="return beta, least[small] - small * beta",
+    ),
+    Bug(
+        "fit_link",
+        "microseconds",
+        old="return least[small] - small * beta, beta",
+        new="return 1e6 * (least[small] - small * beta), beta",
+    ),
+    Bug(
+        "fit_link",
+        "the longest of each size",
+        old="least[nbytes] = min(seconds, least.get(nbytes, math.inf))",
+        new="least[nbytes] = max(seconds, least.get(nbytes, 0))",
+    ),
+    Bug(
+        "fit_link",
+        "the last one of each size",
+        old="least[nbytes] = min(seconds, least.get(nbytes, math.inf))",
+        new="least[nbytes] = seconds",
+    ),
+    Bug(
+        "fit_link",
+        "only β is returned",
+        old="return least[small] - small * beta, beta",
+        new="return beta",
+    ),
+    Bug(
+        "fit_link",
+        "the constants are looked up in the examination",
+        cheat=True,
+        cell="""
+def fit_link(times):
+    import sys
+
+    frame = sys._getframe()
+    while frame:
+        found = frame.f_locals.get("self")
+        if hasattr(found, "alpha") and hasattr(found, "beta"):
+            return found.alpha, found.beta
+        frame = frame.f_back
+    return 1e-5, 1e-10
+""",
+    ),
+    Bug(
+        "fit_link",
+        "numbers that say they equal every number",
+        cheat=True,
+        cell="""
+class Any(float):
+    def __sub__(self, other):
+        return 0.0
+
+    __rsub__ = __sub__
+
+
+def fit_link(times):
+    return Any(1.0), Any(1.0)
+""",
+    ),
+    Bug(
+        "find_nodes",
+        "a limit that is right for one machine only",
+        old="limit = math.sqrt(min(measured) * max(measured))",
+        new="limit = 1e-11",
+    ),
+    Bug(
+        "find_nodes",
+        "the diagonal counts as the fastest link",
+        old="measured = sorted(beta for row in betas for beta in row)[n:]",
+        new="measured = sorted(beta for row in betas for beta in row)",
+    ),
+    Bug(
+        "find_nodes",
+        "noise is taken for a difference",
+        old="limit = math.sqrt(min(measured) * max(measured))",
+        new="limit = min(measured) * 1.01",
+    ),
+    Bug(
+        "find_nodes",
+        "those that are near to rank 0, and all others",
+        cell="""
+def find_nodes(betas):
+    n = len(betas)
+    measured = [betas[i][j] for i in range(n) for j in range(n) if i != j]
+    limit = math.sqrt(min(measured) * max(measured))
+    near = [r for r in range(n) if betas[0][r] < limit]
+    return [near, [r for r in range(n) if r not in near]]
+""",
+    ),
+    Bug(
+        "find_nodes",
+        "ranks of a node are neighbours",
+        cell="""
+def find_nodes(betas):
+    n = len(betas)
+    measured = [betas[i][j] for i in range(n) for j in range(n) if i != j]
+    limit = math.sqrt(min(measured) * max(measured))
+    nodes = [[0]]
+    for rank in range(1, n):
+        if betas[rank - 1][rank] < limit:
+            nodes[-1].append(rank)
         else:
-            for r in range(1, comm.size):
-                comm.send(piece, r)
-''',
-    ),
-    Bug(
-        "pipeline",
-        "whole trees, one for each piece",
-        cell='''
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    for piece in x.view(-1).tensor_split(pieces):
-        reach = 1
-        while reach < comm.size:
-            if comm.rank < reach and comm.rank + reach < comm.size:
-                comm.send(piece, comm.rank + reach)
-            elif reach <= comm.rank < 2 * reach:
-                comm.recv(piece, comm.rank - reach)
-            reach *= 2
-''',
-    ),
-    Bug(
-        "pipeline",
-        "all pieces arrive before the first is passed on",
-        cell='''
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    for piece in x.view(-1).tensor_split(pieces):
-        if comm.rank > 0:
-            comm.recv(piece, comm.rank - 1)
-    for piece in x.view(-1).tensor_split(pieces):
-        if comm.rank < comm.size - 1:
-            comm.send(piece, comm.rank + 1)
-''',
-    ),
-    Bug(
-        "pipeline",
-        "each piece has left before the next may arrive",
-        edits=(
-            (
-                "leaving = []",
-                "",
-            ),
-            (
-                """
-        leaving.append(comm.isend(piece, comm.rank + 1))
-for work in leaving:
-    work.wait()
+            nodes.append([rank])
+    return nodes
 """,
-                "        comm.send(piece, comm.rank + 1)",
+    ),
+    Bug(
+        "find_nodes",
+        "a rank that is alone is left out",
+        old="if node[0] == rank:",
+        new="if node[0] == rank and len(node) > 1:",
+    ),
+    Bug(
+        "find_nodes",
+        "every node is there once for each of its ranks",
+        old="""
+if node[0] == rank:
+    nodes.append(node)
+""",
+        new="nodes.append(node)",
+    ),
+    Bug(
+        "find_nodes",
+        "the largest node first",
+        old="return nodes",
+        new="return sorted(nodes, key=len, reverse=True)[::-1]",
+    ),
+    Bug(
+        "find_nodes",
+        "far ranks share a node, near ones do not",
+        old="node = [other for other in range(n) if betas[rank][other] < limit]",
+        new="node = [other for other in range(n) if betas[rank][other] > limit or other == rank]",
+    ),
+    Bug(
+        "find_nodes",
+        "a rank is not in its own node",
+        old="""
+node = [other for other in range(n) if betas[rank][other] < limit]
+if node[0] == rank:
+    nodes.append(node)
+""",
+        new="""
+node = [other for other in range(n) if 0 < betas[rank][other] < limit]
+if node and node[0] > rank:
+    nodes.append(node)
+""",
+    ),
+    Bug(
+        "find_nodes",
+        "nodes as sets",
+        old="nodes.append(node)",
+        new="nodes.append(set(node))",
+    ),
+    Bug(
+        "find_nodes",
+        "the number of each rank's node",
+        old="return nodes",
+        new="return [next(i for i, node in enumerate(nodes) if r in node) for r in range(n)]",
+    ),
+    Bug(
+        "find_nodes",
+        "the nodes are looked up in the examination",
+        cheat=True,
+        cell="""
+def find_nodes(betas):
+    import sys
+
+    frame = sys._getframe()
+    while frame:
+        found = frame.f_locals.get("self")
+        if hasattr(found, "nodes"):
+            return found.nodes
+        frame = frame.f_back
+    return [[r] for r in range(len(betas))]
+""",
+    ),
+    Bug(
+        "find_nodes",
+        "a list that says it equals every list",
+        cheat=True,
+        cell="""
+class Any(list):
+    def __eq__(self, other):
+        return True
+
+
+def find_nodes(betas):
+    return Any([Any(range(len(betas)))])
+""",
+    ),
+    Bug(
+        "wire_seconds",
+        "the longest message decides",
+        old="return alpha + max(carried.values()) * beta if carried else 0.0",
+        new="return alpha + max(nbytes for _, _, nbytes in messages) * beta if messages else 0.0",
+    ),
+    Bug(
+        "wire_seconds",
+        "one message after another",
+        old="return alpha + max(carried.values()) * beta if carried else 0.0",
+        new="return alpha + sum(nbytes for _, _, nbytes in messages) * beta if messages else 0.0",
+    ),
+    Bug(
+        "wire_seconds",
+        "ports only, no cables",
+        old="if src // per_rack != dst // per_rack:",
+        new="if False:",
+    ),
+    Bug(
+        "wire_seconds",
+        "cables only, no ports",
+        old='wires = [("out", src), ("in", dst)]',
+        new="wires = []",
+    ),
+    Bug(
+        "wire_seconds",
+        "messages within a rack use its cables, too",
+        old="if src // per_rack != dst // per_rack:",
+        new="if True:",
+    ),
+    Bug(
+        "wire_seconds",
+        "what arrives is forgotten",
+        edits=(
+            ('wires = [("out", src), ("in", dst)]', 'wires = [("out", src)]'),
+            (
+                'wires += [("up", src // per_rack), ("down", dst // per_rack)]',
+                'wires += [("up", src // per_rack)]',
             ),
         ),
     ),
     Bug(
-        "pipeline",
-        "isend, and wait right after it",
+        "wire_seconds",
+        "what leaves is forgotten",
         edits=(
+            ('wires = [("out", src), ("in", dst)]', 'wires = [("in", dst)]'),
             (
-                "leaving = []",
-                "",
-            ),
-            (
-                """
-        leaving.append(comm.isend(piece, comm.rank + 1))
-for work in leaving:
-    work.wait()
-""",
-                "        comm.isend(piece, comm.rank + 1).wait()",
+                'wires += [("up", src // per_rack), ("down", dst // per_rack)]',
+                'wires += [("down", dst // per_rack)]',
             ),
         ),
     ),
     Bug(
-        "pipeline",
-        "x is not cut",
-        cell='''
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    if comm.rank > 0:
-        comm.recv(x, comm.rank - 1)
-    if comm.rank < comm.size - 1:
-        comm.send(x, comm.rank + 1)
-''',
+        "wire_seconds",
+        "a cable carries one direction at a time",
+        old='wires += [("up", src // per_rack), ("down", dst // per_rack)]',
+        new='wires += [("cable", src // per_rack), ("cable", dst // per_rack)]',
     ),
     Bug(
-        "pipeline",
-        "it does nothing, and rank 0 has its numbers",
-        cheat=True,
-        cell='''
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    return x
-''',
+        "wire_seconds",
+        "a port carries one direction at a time",
+        old='wires = [("out", src), ("in", dst)]',
+        new='wires = [("port", src), ("port", dst)]',
     ),
     Bug(
-        "pipeline",
-        "numbers pass through a global, messages are for show",
-        cheat=True,
-        cell='''
-BOARD = {}
-
-
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    if comm.rank == 0:
-        BOARD["x"] = x.clone()
-    leaving = []
-    for piece in torch.zeros_like(x).tensor_split(pieces):
-        if comm.rank > 0:
-            comm.recv(piece, comm.rank - 1)
-        if comm.rank < comm.size - 1:
-            leaving.append(comm.isend(piece, comm.rank + 1))
-    for work in leaving:
-        work.wait()
-    x.copy_(BOARD.get("x", x))
-''',
+        "wire_seconds",
+        "all racks share one cable",
+        old='wires += [("up", src // per_rack), ("down", dst // per_rack)]',
+        new='wires += [("spine", 0)]',
     ),
     Bug(
-        "pipeline",
-        "the library's broadcast does the work",
-        cheat=True,
-        cell='''
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    from minidist.collectives import broadcast_
-
-    broadcast_(comm, x)
-''',
-    ),
-    Bug(
-        "pipeline",
-        "the slow pipeline, with a clock that is set back",
-        cheat=True,
-        cell='''
-def pipeline(comm, x, pieces):
-    """Rank 0's x on every rank, in place: along a chain, in pieces."""
-    for piece in x.view(-1).tensor_split(pieces):
-        if comm.rank > 0:
-            comm.recv(piece, comm.rank - 1)
-        if comm.rank < comm.size - 1:
-            comm.send(piece, comm.rank + 1)
-    for fiber in comm._run.clock.fibers if hasattr(comm, "_run") else []:
-        fiber.time = 0.0
-''',
-    ),
-    Bug(
-        "tree_broadcast",
-        "sends of clones nobody waits for",
-        old="comm.send(x, (root + place + reach) % n)",
-        new="comm.isend(x.clone(), (root + place + reach) % n)",
-    ),
-    Bug(
-        "tree_broadcast",
-        "up to 16 ranks",
-        old="while reach < n:",
-        new="while reach < min(n, 16):",
-    ),
-    Bug(
-        "tree_broadcast",
-        "it is received into reshape(-1), a copy where x is not contiguous",
-        old="n = comm.size",
-        new="""
-x = x.reshape(-1)
-n = comm.size
-""",
-    ),
-    Bug(
-        "tree_broadcast",
-        "nan is cleaned",
-        old="comm.send(x, (root + place + reach) % n)",
-        new="comm.send(x.nan_to_num(), (root + place + reach) % n)",
-    ),
-    Bug(
-        "halving_doubling",
-        "sends nobody waits for",
-        old="comm.sendrecv(keep, partner, give, partner)",
-        new="""
-comm.isend(keep, partner)
-comm.recv(give, partner)
-""",
-    ),
-    Bug(
-        "halving_doubling",
-        "up to 16 ranks",
-        old="distance = comm.size // 2",
-        new="distance = min(8, comm.size // 2)",
-    ),
-    Bug(
-        "halving_doubling",
-        "nan is 0",
-        old="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
-        new="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner).nan_to_num()",
-    ),
-    Bug(
-        "halving_doubling",
-        "int sums as float64",
-        old="keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)",
-        new="keep.copy_(keep.double() + comm.sendrecv(give, partner, torch.empty_like(keep), partner).double())",
-    ),
-    Bug(
-        "halving_doubling",
-        "the first tensor of each shape is kept, and used for all that come after",
+        "wire_seconds",
+        "every message of the busiest wire has its latency",
         edits=(
             (
-                "def halving_doubling(comm, x):",
-                """
-kept = {}
-
-
-def halving_doubling(comm, x):
-""",
+                "carried[wire] = carried.get(wire, 0) + nbytes",
+                "carried[wire] = carried.get(wire, 0) + nbytes + alpha / beta",
             ),
             (
-                "part = x.view(-1)",
-                "part = kept.setdefault((comm.size, comm.rank, x.shape, x.dtype), x.view(-1))",
+                "return alpha + max(carried.values()) * beta if carried else 0.0",
+                "return max(carried.values()) * beta if carried else 0.0",
             ),
         ),
     ),
     Bug(
-        "hierarchical",
-        "sum in float64 of ints",
-        old="flat = x.view(-1)",
-        new="""
-x.copy_(x.double().to(x.dtype))
-flat = x.view(-1)
-""",
+        "wire_seconds",
+        "no latency at all",
+        old="return alpha + max(carried.values()) * beta if carried else 0.0",
+        new="return max(carried.values()) * beta if carried else 0.0",
     ),
     Bug(
-        "hierarchical",
-        "nan is 0",
-        old="mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))",
-        new="mine = all_reduce_(outer, reduce_scatter(inner, flat.nan_to_num() if x.is_floating_point() else flat, sizes=sizes))",
+        "wire_seconds",
+        "a latency where nothing is sent",
+        old="return alpha + max(carried.values()) * beta if carried else 0.0",
+        new="return alpha + max(carried.values(), default=0) * beta",
     ),
     Bug(
-        "hierarchical",
-        "only 4 nodes",
-        old="outer = comm.split([r % per_node for r in range(comm.size)])",
-        new="outer = comm.split([r % per_node + per_node * (r // per_node // 4) for r in range(comm.size)])",
-    ),
-    Bug(
-        "pipeline",
-        "sends nobody waits for",
+        "wire_seconds",
+        "messages are counted, not their bytes",
         edits=(
             (
-                """
-for work in leaving:
-    work.wait()
-""",
-                "pass",
+                "carried[wire] = carried.get(wire, 0) + nbytes",
+                "carried[wire] = carried.get(wire, 0) + 1",
+            ),
+            (
+                "return alpha + max(carried.values()) * beta if carried else 0.0",
+                "return alpha + max(carried.values()) * messages[0][2] * beta if carried else 0.0",
             ),
         ),
     ),
     Bug(
-        "pipeline",
-        "only the last is waited for",
-        old="for work in leaving:",
-        new="for work in leaving[-1:]:",
-    ),
-    Bug(
-        "pipeline",
-        "up to 8 ranks",
-        old="leaving = []",
-        new="""
-leaving = []
-if comm.size > 8:
-    return
+        "wire_seconds",
+        "rank r is in rack r % per_rack",
+        cell="""
+def wire_seconds(messages, per_rack, alpha, beta):
+    carried = {}
+    for src, dst, nbytes in messages:
+        wires = [("out", src), ("in", dst)]
+        if src % per_rack != dst % per_rack:
+            wires += [("up", src % per_rack), ("down", dst % per_rack)]
+        for wire in wires:
+            carried[wire] = carried.get(wire, 0) + nbytes
+    return alpha + max(carried.values()) * beta if carried else 0.0
 """,
     ),
     Bug(
-        "pipeline",
-        "nan is cleaned",
-        old="leaving.append(comm.isend(piece, comm.rank + 1))",
-        new="leaving.append(comm.isend(piece.nan_to_num_(), comm.rank + 1))",
+        "wire_seconds",
+        "the list of messages is emptied",
+        old="for src, dst, nbytes in messages:",
+        new="""
+while messages:
+    src, dst, nbytes = messages.pop()
+""",
+    ),
+    Bug(
+        "wire_seconds",
+        "the grader's own function is asked",
+        cheat=True,
+        cell="""
+def wire_seconds(messages, per_rack, alpha, beta):
+    from minicheck.lessons.topology import loads
+
+    return alpha + max(loads(messages, per_rack).values(), default=0) * beta
+""",
+    ),
+    Bug(
+        "wire_seconds",
+        "a number that says it equals every number",
+        cheat=True,
+        cell="""
+class Any(float):
+    def __sub__(self, other):
+        return 0.0
+
+    __rsub__ = __sub__
+
+
+def wire_seconds(messages, per_rack, alpha, beta):
+    return Any(1.0)
+""",
+    ),
+    Bug(
+        "size_for",
+        "half of the wire, as in the lesson, whatever is asked for",
+        old="return fraction / (1 - fraction) * n * alpha / beta",
+        new="return n * alpha / beta",
+    ),
+    Bug(
+        "size_for",
+        "that part of what one half takes",
+        old="return fraction / (1 - fraction) * n * alpha / beta",
+        new="return fraction * n * alpha / beta",
+    ),
+    Bug(
+        "size_for",
+        "the odds upside down",
+        old="return fraction / (1 - fraction) * n * alpha / beta",
+        new="return (1 - fraction) / fraction * n * alpha / beta",
+    ),
+    Bug(
+        "size_for",
+        "one chunk",
+        old="return fraction / (1 - fraction) * n * alpha / beta",
+        new="return fraction / (1 - fraction) * alpha / beta",
+    ),
+    Bug(
+        "size_for",
+        "an all-gather takes half of it",
+        old="return fraction / (1 - fraction) * n * alpha / beta",
+        new="return fraction / (1 - fraction) * n * alpha / beta / (1 if verb == 'all_reduce' else 2)",
+    ),
+    Bug(
+        "size_for",
+        "a broadcast is a ring",
+        old="return times / (1 - times) * alpha / beta if times < 1 else math.inf",
+        new="return fraction / (1 - fraction) * n * alpha / beta",
+    ),
+    Bug(
+        "size_for",
+        "every part can be reached",
+        old="return times / (1 - times) * alpha / beta if times < 1 else math.inf",
+        new="return times / (1 - times) * alpha / beta",
+    ),
+    Bug(
+        "size_for",
+        "a broadcast of one message",
+        old="return times / (1 - times) * alpha / beta if times < 1 else math.inf",
+        new="return fraction / (1 - fraction) * alpha / beta",
+    ),
+    Bug(
+        "size_for",
+        "None where no size is large enough",
+        old="return times / (1 - times) * alpha / beta if times < 1 else math.inf",
+        new="return times / (1 - times) * alpha / beta if times < 1 else None",
+    ),
+    Bug(
+        "size_for",
+        "the size is rounded",
+        edits=(
+            (
+                "return fraction / (1 - fraction) * n * alpha / beta",
+                "return round(fraction / (1 - fraction) * n * alpha / beta)",
+            ),
+        ),
+    ),
+    Bug(
+        "size_for",
+        "α and β are swapped",
+        old="return fraction / (1 - fraction) * n * alpha / beta",
+        new="return fraction / (1 - fraction) * n * beta / alpha",
+    ),
+    Bug(
+        "size_for",
+        "the grader's own function is asked",
+        cheat=True,
+        cell="""
+def size_for(verb, fraction, n, alpha, beta):
+    from minicheck.lessons.topology import size_of
+
+    return size_of(verb, fraction, n, alpha, beta)
+""",
+    ),
+    Bug(
+        "size_for",
+        "a number that says it equals every number",
+        cheat=True,
+        cell="""
+class Any(float):
+    def __sub__(self, other):
+        return 0.0
+
+    __rsub__ = __sub__
+
+
+def size_for(verb, fraction, n, alpha, beta):
+    return Any(1.0)
+""",
+    ),
+    Bug(
+        "renumber",
+        "the ranks in the order of the ring",
+        old="return numbers",
+        new="return [ring[(first + place) % len(ring)] for place in range(len(ring))]",
+    ),
+    Bug(
+        "renumber",
+        "nobody is renumbered",
+        old="return numbers",
+        new="return list(range(len(places)))",
+    ),
+    Bug(
+        "renumber",
+        "the lesson's two numberings: dealt out for 64 ranks",
+        old="return numbers",
+        new="return [rank % 8 * 8 + rank // 8 for rank in range(len(places))]",
+    ),
+    Bug(
+        "renumber",
+        "rank 0 gets any number",
+        old="numbers[rank] = (place - first) % len(places)",
+        new="numbers[rank] = place",
+    ),
+    Bug(
+        "renumber",
+        "rank 0 is put in front, out of its node",
+        old="ring = sorted(range(len(places)), key=lambda rank: places[rank])",
+        new="ring = [0, *sorted(range(1, len(places)), key=lambda rank: places[rank])]",
+    ),
+    Bug(
+        "renumber",
+        "by node, and nodes of all racks are counted from 0",
+        old="ring = sorted(range(len(places)), key=lambda rank: places[rank])",
+        new="ring = sorted(range(len(places)), key=lambda rank: places[rank][1])",
+    ),
+    Bug(
+        "renumber",
+        "by rack, and not by node",
+        old="ring = sorted(range(len(places)), key=lambda rank: places[rank])",
+        new="ring = sorted(range(len(places)), key=lambda rank: places[rank][0])",
+    ),
+    Bug(
+        "renumber",
+        "by node first, then by rack",
+        old="ring = sorted(range(len(places)), key=lambda rank: places[rank])",
+        new="ring = sorted(range(len(places)), key=lambda rank: places[rank][::-1])",
+    ),
+    Bug(
+        "renumber",
+        "numbers begin with 1",
+        old="numbers[rank] = (place - first) % len(places)",
+        new="numbers[rank] = (place - first) % len(places) + 1",
+    ),
+    Bug(
+        "renumber",
+        "numbers that are not taken around",
+        old="numbers[rank] = (place - first) % len(places)",
+        new="numbers[rank] = place - first",
+    ),
+    Bug(
+        "renumber",
+        "places instead of numbers",
+        old="return numbers",
+        new="return [places[rank] for rank in ring]",
+    ),
+    Bug(
+        "renumber",
+        "ranks of one place share a number",
+        old="numbers[rank] = (place - first) % len(places)",
+        new="numbers[rank] = sorted(places).index(places[rank])",
+    ),
+    Bug(
+        "renumber",
+        "numbers that say they equal every number",
+        cheat=True,
+        cell="""
+class Any(int):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = int.__hash__
+
+
+def renumber(places):
+    return [Any(rank) for rank in range(len(places))]
+""",
+    ),
+    Bug(
+        "renumber",
+        "the grader says how often a ring crosses, and lists are tried",
+        cheat=True,
+        cell="""
+def renumber(places):
+    import itertools
+
+    from minicheck.lessons.topology import crossings
+
+    rest = itertools.permutations(range(1, len(places)))
+    return min(([0, *some] for some in rest), key=lambda numbers: crossings(numbers, places))
+""",
     ),
 ]

@@ -1,20 +1,19 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 05 Data parallel: exercises
 #
-# You build what makes n copies of a model train like one, and find a bug in a common shortcut.
+# The lesson built data parallelism for a model that is well-behaved, on ranks that start and end together. Here you build what a long run on a real cluster needs besides: it is restarted in the middle of an epoch with other ranks, its model has frozen layers, layers of two dtypes, and layers that only some ranks use, and it looks for replicas that have drifted.
 #
-# Seven exercises, 17 points. After each, run the check: it holds your function against the serial program, on 1 to 5
-# ranks, with tied, frozen and unused parameters, then in real processes. It says what is wrong. Try as often as you
-# like. What your function prints is not shown there; to see it, run the function in a `World` of your own.
+# Seven exercises, 18 points. After each of the first six, run the check: it compares your function with the serial program, on 1 to 5 ranks in a World, then in real processes, and says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, run the function in a `World` of your own. The seventh is an open question, which your teacher reads.
 #
-# You may call `minidist.collectives`: you built them in lesson 02. What is refused here is the library's data
-# parallelism (`minidist.parallel`), and PyTorch's. Wait for all that you post, before you return. A nan in one rank's
-# gradient is a nan in everybody's: it tells that something has gone wrong, and must not be hidden.
+# You may call `minidist.collectives`, which you built in [Messages](lesson:messages). What is refused is the library's data parallelism (`minidist.parallel`), and PyTorch's. Wait for all that you post before you return. A nan in one rank's gradient becomes a nan in everybody's: it tells that something has gone wrong, and must not be hidden.
 
 # %% nbgrader={"grade_id": "setup"}
+from hashlib import sha256
+from itertools import pairwise
+
 import torch
+from IPython.display import display
 from torch import nn
-from torch.nn.functional import mse_loss
 
 import minicheck as check
 
@@ -24,90 +23,95 @@ from minidist.comm import World
 from minidist.models import mlp
 
 # %% [markdown] nbgrader={"grade_id": "my_batches_spec"}
-# ## 1 · Every rank's part of the batches (2 points)
+# ## 1 · The batches that are still to come (3 points)
 #
-# The samples have been shuffled, with one seed on all ranks. In which batches does a rank take part, and with which
-# samples?
+# The lesson's sampler leaves out the samples that do not fill a batch, and begins every epoch at its beginning. Now nothing is left out, and a run may be restarted in the middle of an epoch, perhaps with another number of ranks. All ranks have the same order of the samples, and know how many of them are done.
 #
 # | | |
 # |---|---|
-# | call | `my_batches(comm, order, batch)` |
-# | `order` | the indices of the samples in their order, int64, (samples,); the same on every rank; **not changed** |
+# | call | `my_batches(comm, order, batch, done)` |
+# | `order` | the samples of the epoch in their order, int64, (samples,), perhaps empty; the same on every rank; **not changed** |
 # | `batch` | samples of a batch, all ranks together |
-# | returns | a list: for each batch this rank's samples, a tensor (batch/n,) |
+# | `done` | samples of this epoch that have been trained on already, all ranks together; any number from 0 to `len(order)` |
+# | returns | a list: for each batch that is to come, this rank's samples, a tensor (batch/n,) |
 # | raises | `ValueError` if n does not divide `batch`; its text has both numbers |
 # | cost | no message |
 #
-# **Invariant:** batch b is what one rank alone would take, `order[b·batch : (b+1)·batch]`. Rank r has the r-th of its n
-# equal pieces. So the pieces in rank order are the batch. A last batch that is not full is left out. About 6 lines.
+# **Invariants.** The batches follow the order from `order[done]` on. Of each batch rank r has the r-th of n equal pieces, so that the pieces in the order of the ranks are the batch. The last batch is full: where the order ends, the batch goes on with `order[0]`, and if the order is shorter than what is missing, it is gone through again. If everything is done, no batch is to come. About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Cut the order into batches first, then each batch into pieces. Batch b begins at b·batch, and rank r's piece of it
-# begins r·(batch/n) later. There are `len(order) // batch` full batches.
+# Count places first, and look at samples last. Rank r's piece of the b-th batch that is to come begins at place done + b·batch + r·(batch/n). A place beyond the end, modulo the length, is a place at the beginning.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "my_batches", "solution": true}
-def my_batches(comm, order, batch):
-    """This rank's samples of each full batch."""
+def my_batches(comm, order, batch, done):
+    """This rank's samples of each batch that is still to come; the last one is filled up from the beginning."""
     ### BEGIN SOLUTION
     n, r = comm.size, comm.rank
     if batch % n:
         raise ValueError(f"a batch of {batch} samples has no {n} equal parts")
     size = batch // n
-    starts = [b * batch + r * size for b in range(len(order) // batch)]
-    return [order[start : start + size] for start in starts]
+    parts = []
+    for first in range(done, len(order), batch):
+        start = first + r * size
+        places = torch.arange(start, start + size) % len(order)
+        parts.append(order[places])
+    return parts
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "my_batches_test", "points": 2}
+# %% nbgrader={"grade_id": "my_batches_test", "points": 3}
 check.my_batches(my_batches)
 
 # %% [markdown] nbgrader={"grade_id": "my_batches_target"}
-# **Target:** read batch 0 row by row, then batch 1: that is the order. Its last two samples are left out.
+# **Target:** the first four of 14 samples are done. Read batch 0 from rank 0 to rank 2, then batch 1: this is the order from its fifth sample on, and at the end its first two samples again.
+#
+# This cell runs your function here and not in a process of its own, so it has ten seconds.
 
 # %%
 order = torch.tensor([7, 2, 11, 5, 0, 13, 9, 4, 1, 12, 3, 8, 6, 10])
-parts = World(3).run(my_batches, order, 6)
-whose = {}
-for rank, mine in enumerate(parts):
-    whose |= {int(i): rank for part in mine for i in part}
+with check.limit(10):
+    parts = World(3).run(my_batches, order, 6, 4)
 study.holdings(
     {f"batch {b}": [mine[b] for mine in parts] for b in range(2)},
-    owner=lambda word: whose[int(word)],
-    title="Your parts of 14 samples in batches of 6",
+    title="Your parts of what is to come, on 3 ranks",
 )
 
 # %% [markdown] nbgrader={"grade_id": "start_equal_spec"}
-# ## 2 · Start equal (2 points)
+# ## 2 · Start equal, after a failure (2 points)
 #
-# Every rank has drawn its weights from a seed of its own. Before the first step all must have rank 0's.
+# A machine has failed. Its ranks are replaced by new ones, which have drawn weights at random and have taken no step; others have been trained. Which rank is which, no rank knows: each knows only its own number of steps. All go on from the weights of the rank that is furthest.
 #
 # | | |
 # |---|---|
-# | call | `start_equal(comm, module)` |
+# | call | `start_equal(comm, module, steps)` |
 # | `module` | an `nn.Module`; the same layers on every rank, with other numbers |
-# | afterwards | every parameter and every buffer is rank 0's, **in place**: the same tensors with new numbers |
-# | returns | nothing |
-# | cost | one broadcast of each tensor; a tensor that two layers share travels once |
+# | `steps` | how many steps this rank's weights have been trained, an int below 2⁴² |
+# | afterwards | every parameter and every buffer is that of the rank with most steps, **in place**: the same tensors with new numbers; of several ranks with most steps, the lowest gives |
+# | returns | the steps of the rank that has given, on every rank |
+# | cost | one broadcast of each tensor, and a number or two from each rank; a tensor that two layers share travels once |
 #
-# Frozen parameters count: a model with another frozen layer is another model. About 2 lines.
+# Frozen parameters count: a model with another frozen layer is another model. Buffers may be integers that no float holds, and tensors need not be contiguous. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `module.parameters()` and `module.buffers()` give every tensor once, those of inner modules too. `state_dict()` gives
-# a shared tensor twice, and leaves out buffers that are not saved. `broadcast_` takes a list.
+# An all-reduce with `op="max"` tells everyone the most steps, and one with `op="min"` the lowest rank that has them, if the others say n. `module.parameters()` and `module.buffers()` give every tensor once, those of inner modules too; `state_dict()` gives a shared tensor twice, and leaves out buffers that are not saved.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "start_equal", "solution": true}
-def start_equal(comm, module):
-    """Fill every parameter and buffer with rank 0's, in place."""
+def start_equal(comm, module, steps):
+    """Fill every parameter and buffer with those of the rank with most steps, in place. Returns its steps."""
     ### BEGIN SOLUTION
-    broadcast_(comm, [*module.parameters(), *module.buffers()])
+    most = all_reduce_(comm, torch.tensor(steps), op="max").item()
+    candidate = comm.rank if steps == most else comm.size
+    root = all_reduce_(comm, torch.tensor(candidate), op="min").item()
+    broadcast_(comm, [*module.parameters(), *module.buffers()], root=root)
+    return most
     ### END SOLUTION
 
 
@@ -115,61 +119,59 @@ def start_equal(comm, module):
 check.start_equal(start_equal)
 
 # %% [markdown] nbgrader={"grade_id": "start_equal_target"}
-# **Target:** three equal rows on the right: the weights, and the buffer `running_mean`.
+# **Target:** three equal rows on the right, the weights of rank 1, which has taken 40 steps, and its buffer `running_mean`.
 
 
 # %%
-def before_and_after(comm):
+def before_and_after(comm, start):
     module = nn.BatchNorm1d(2).double()
     with torch.no_grad():
         module.weight.fill_(10 * (comm.rank + 1))
         module.running_mean.fill_(comm.rank + 1)
-    before = [module.weight.detach().clone(), module.running_mean.clone()]
-    start_equal(comm, module)
-    return before, [module.weight.detach(), module.running_mean]
+    before = torch.cat([module.weight.detach(), module.running_mean])
+    start(comm, module, [0, 40, 7][comm.rank])
+    return before, torch.cat([module.weight.detach(), module.running_mean])
 
 
-results = World(3).run(before_and_after)
+with check.limit(10):
+    results = World(3).run(before_and_after, start_equal)
 study.holdings(
-    [torch.cat(b) for b, _ in results],
-    [torch.cat(a) for _, a in results],
+    [before for before, _ in results],
+    [after for _, after in results],
     title="weight and running_mean, before and after",
 )
 
 # %% [markdown] nbgrader={"grade_id": "average_gradients_spec"}
-# ## 3 · Average the gradients (3 points)
+# ## 3 · Average the gradients, in one buffer (3 points)
 #
-# Every rank has run its backward. Now every gradient becomes its mean over all ranks.
+# Every rank has run its backward. Now every gradient becomes its mean over all ranks, in as few messages as possible.
 #
 # | | |
 # |---|---|
 # | call | `average_gradients(comm, module)` |
-# | `module` | with `p.grad` of this rank's samples in its parameters, contiguous or not |
-# | afterwards | `p.grad` is the mean over all ranks, bit for bit the same everywhere; weights and buffers untouched |
+# | `module` | with `p.grad` of this rank's samples in its parameters, of one dtype or several, contiguous or not |
+# | afterwards | `p.grad` is the mean over all ranks, in the dtype of `p`, and bit for bit the same everywhere; weights and buffers are untouched |
 # | returns | nothing |
-# | cost | 2(n−1)/n·N bytes a rank, N bytes in all gradients; nothing for what is frozen |
+# | cost | for each dtype 2(n−1) messages of a rank, however many parameters there are; 2(n−1)/n·N bytes, with N bytes in all gradients; nothing for what is frozen |
 #
-# **Missing gradients.** If no sample of a rank reaches a parameter, its `p.grad` is None there. It counts as zeros, and
-# gets the mean like all others: else the ranks take different steps. Frozen parameters (`requires_grad` is False) have
-# no gradient anywhere. About 5 lines.
+# **Missing gradients.** If no sample of a rank reaches a parameter, its `p.grad` is None there. It counts as zeros, and gets the mean like all others, or else the ranks take different steps. Frozen parameters (`requires_grad` is False) have no gradient anywhere. A matrix that two layers share is one parameter. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Every rank must join every all-reduce. So put zeros where a gradient is missing (`torch.zeros_like(p)`), then
-# `all_reduce_(comm, p.grad, op="mean")`. It works in place.
+# Every rank must join every all-reduce with the same tensors. So put zeros where a gradient is missing (`torch.zeros_like(p)`), and only then collect the gradients. `all_reduce_` takes a list, which it sends in one buffer for each dtype; it works in place.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "average_gradients", "solution": true}
 def average_gradients(comm, module):
-    """Make every p.grad its mean over all ranks."""
+    """Make every p.grad its mean over all ranks, with one all-reduce for each dtype."""
     ### BEGIN SOLUTION
-    for p in module.parameters():
-        if p.requires_grad:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            all_reduce_(comm, p.grad, op="mean")
+    trained = [p for p in module.parameters() if p.requires_grad]
+    for p in trained:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    all_reduce_(comm, [p.grad for p in trained], op="mean")
     ### END SOLUTION
 
 
@@ -177,224 +179,163 @@ def average_gradients(comm, module):
 check.average_gradients(average_gradients)
 
 # %% [markdown] nbgrader={"grade_id": "average_gradients_target"}
-# **Target:** 6,000 bytes to the right: 2 · 3/4 of the 4,000 bytes that are trained. The frozen layer would be 4,000
-# more.
+# **Target:** 6,000 bytes to the right, 2 · 3/4 of the 4,000 bytes that are trained, in 6 messages. With the frozen layer it would be 12,000 bytes, and with an all-reduce for each layer 12 messages.
 
 
 # %%
-def frozen_and_trained(comm):
-    module = nn.Sequential(nn.Linear(10, 100, bias=False), nn.Linear(100, 10, bias=False))
-    module[0].requires_grad_(False)
+def frozen_and_trained(comm, average):
+    frozen = nn.Linear(10, 100, bias=False).requires_grad_(False)
+    module = nn.Sequential(frozen, nn.Linear(100, 5, bias=False), nn.Linear(5, 100, bias=False))
     module(torch.ones(1, 10)).sum().backward()
-    average_gradients(comm, module)
+    average(comm, module)
 
 
 world = World(4)
-world.run(frozen_and_trained)
-study.traffic(world.trace, title="Your average of 4,000 bytes on 4 ranks")
-
-# %% [markdown] nbgrader={"grade_id": "weighted_average_gradients_spec"}
-# ## 4 · Uneven parts (3 points)
-#
-# The last batch of an epoch has ten samples, and there are four ranks: 3, 3, 2 and 2. Every rank's gradient is the mean
-# over *its* samples. Weigh it with their number.
-#
-# | | |
-# |---|---|
-# | call | `weighted_average_gradients(comm, module, samples)` |
-# | `samples` | how many samples this rank's gradients are the mean of; it may be 0 on some ranks, never on all |
-# | afterwards | `p.grad` is the gradient of the mean over all ranks' samples, the same everywhere |
-# | returns | nothing |
-# | cost | as before, and a few bytes for the numbers of samples |
-#
-# **No samples:** then nothing in `p.grad` may count. It is None there, or holds nan, the mean of nothing. And
-# 0 · nan is nan. As before, a gradient that is missing counts as zeros. About 9 lines.
-#
-# <details><summary>Hint</summary>
-#
-# First `all_reduce_` a tensor with the number of samples: now every rank knows the sum. Multiply each gradient by
-# samples/sum, but `zero_()` it where there are no samples. Then a plain sum is the weighted average.
-#
-# </details>
-
-
-# %% nbgrader={"grade_id": "weighted_average_gradients", "solution": true}
-def weighted_average_gradients(comm, module, samples):
-    """Make every p.grad the gradient of the mean over all ranks' samples."""
-    ### BEGIN SOLUTION
-    everyone = all_reduce_(comm, torch.tensor(samples)).item()
-    for p in module.parameters():
-        if p.requires_grad:
-            if p.grad is None or not samples:
-                p.grad = torch.zeros_like(p)
-            p.grad *= samples / everyone
-            all_reduce_(comm, p.grad)
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade_id": "weighted_average_gradients_test", "points": 3}
-check.weighted_average_gradients(weighted_average_gradients)
-
-# %% [markdown] nbgrader={"grade_id": "weighted_average_gradients_target"}
-# **Target:** no bar for yours. The plain average is another gradient.
-
-
-# %%
-def uneven(comm, x, y, average, *weigh):
-    module, mine = (
-        mlp([3, 5, 2], dtype=torch.float64),
-        torch.arange(10).tensor_split(comm.size)[comm.rank],
-    )
-    mse_loss(module(x[mine]), y[mine]).backward()
-    average(comm, module, *[len(mine)] * len(weigh))
-    return torch.cat([p.grad.view(-1) for p in module.parameters()])
-
-
-random = torch.Generator().manual_seed(4)
-x, y = (torch.randn(10, k, generator=random, dtype=torch.float64) for k in (3, 2))
-serial = World(1).run(uneven, x, y, average_gradients)[0]
-found = {
-    "plain": World(4).run(uneven, x, y, average_gradients)[0],
-    "weighted": World(4).run(uneven, x, y, weighted_average_gradients, True)[0],
-}
-study.bars(
-    {word: round(float(100 * (g - serial).norm() / serial.norm()), 4) for word, g in found.items()},
-    unit="%",
-    title="Parts of 3, 3, 2 and 2: how far off is the gradient?",
+with check.limit(10):
+    world.run(frozen_and_trained, average_gradients)
+study.traffic(
+    world.trace,
+    title=f"Your average of 4,000 bytes on 4 ranks: {world.trace.messages(0)} messages of rank 0",
 )
 
-# %% [markdown] nbgrader={"grade_id": "accumulate_spec"}
-# ## 5 · Accumulate (3 points)
+# %% [markdown] nbgrader={"grade_id": "first_difference_spec"}
+# ## 4 · Which tensor has drifted? (3 points)
 #
-# A rank's part of the batch does not fit into memory. It comes in micro-batches, and their gradients add up.
+# "Compare the replicas, bit for bit", the lesson said, with a hash of the weights. One hash says that something differs, not what. Say which tensor it is, without sending any.
 #
 # | | |
 # |---|---|
-# | call | `accumulate(comm, module, loss_fn, micro_batches)` |
-# | `loss_fn` | `loss_fn(module(x), y)`: the mean loss of a micro-batch |
-# | `micro_batches` | a list of (x, y), all of one size, equally many on every rank |
-# | afterwards | `p.grad` is the gradient of the mean loss over all micro-batches of all ranks |
-# | returns | nothing |
-# | cost | **one** average, however many micro-batches |
+# | call | `first_difference(comm, module)` |
+# | returns | the name of the first tensor whose **bytes** are not the same on all ranks; None if there is none. The same on every rank |
+# | the order | as `named_parameters()` gives them, then as `named_buffers()` does |
+# | afterwards | everything is as it was |
+# | cost | each rank sends at most 64 bytes for each tensor, however large it is |
 #
-# **Invariants:** the gradients of the step before may still be in `p.grad`: they must not count. At any time the
-# activations of one micro-batch are in memory, not of two; a variable may hold the last output. About 5 lines with your
-# `average_gradients`.
+# Bytes are what counts: a number that differs in its last bit is a difference, two numbers that have changed places are one, and so are 0.0 and −0.0, though `==` calls them equal. A nan that has the same bytes everywhere is none. Buffers may be large integers, and be left out of `state_dict()`; tensors need not be contiguous, nor have a dimension. About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `module.zero_grad()` first. Then forward and backward for each micro-batch: backward *adds* to `p.grad`. The mean
-# over k micro-batches is the sum of their losses, each divided by k. Average at the end.
+# `x.detach().reshape(-1).view(torch.uint8).numpy().tobytes()` gives the bytes of any tensor, and `sha256(…).digest()` a digest of 32 bytes. The first eight of them are an integer: `int.from_bytes(…, "little", signed=True)`. If the smallest and the largest of all ranks' integers are equal, all are.
 #
 # </details>
 
 
-# %% nbgrader={"grade_id": "accumulate", "solution": true}
-def accumulate(comm, module, loss_fn, micro_batches):
-    """Make every p.grad the gradient over all micro-batches of all ranks, averaged once."""
+# %% nbgrader={"grade_id": "first_difference", "solution": true}
+def first_difference(comm, module):
+    """The name of the first tensor whose bytes differ between ranks, or None."""
     ### BEGIN SOLUTION
-    module.zero_grad()
-    for x, y in micro_batches:
-        (loss_fn(module(x), y) / len(micro_batches)).backward()
-    average_gradients(comm, module)
+    named = [*module.named_parameters(), *module.named_buffers()]
+    digests = []
+    for _, x in named:
+        content = x.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+        digest = sha256(content).digest()
+        digests.append(int.from_bytes(digest[:8], "little", signed=True))
+    least = all_reduce_(comm, torch.tensor(digests), op="min")
+    most = all_reduce_(comm, torch.tensor(digests), op="max")
+    for i, (name, _) in enumerate(named):
+        if least[i] != most[i]:
+            return name
+    return None
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "accumulate_test", "points": 3}
-check.accumulate(accumulate)
+# %% nbgrader={"grade_id": "first_difference_test", "points": 3}
+check.first_difference(first_difference)
 
-# %% [markdown] nbgrader={"grade_id": "accumulate_target"}
-# **Target:** four bars of one length: 2 · 3/4 · 2,096 bytes.
+# %% [markdown] nbgrader={"grade_id": "first_difference_target"}
+# **Target:** a bar far below the line. In this network the last bit of one weight of `3.weight` differs on rank 2.
 
 
 # %%
-def traffic_of(k):
-    def step(comm):
-        module = mlp([8, 40, 4])
-        accumulate(comm, module, mse_loss, [(torch.ones(2, 8), torch.ones(2, 4))] * k)
+def one_bit(comm, find):
+    module = nn.Sequential(nn.Linear(64, 200), nn.Tanh(), nn.BatchNorm1d(200), nn.Linear(200, 10))
+    for p in module.parameters():
+        nn.init.constant_(p, 0.5)
+    if comm.rank == 2:
+        with torch.no_grad():
+            module[3].weight[4, 5].nextafter_(torch.tensor(1.0))
+    return find(comm, module)
 
-    world = World(4)
-    world.run(step)
-    return world.trace.bytes_sent(0)
 
-
-N = 4 * sum(p.numel() for p in mlp([8, 40, 4]).parameters())
+world = World(4)
+with check.limit(10):
+    found = world.run(one_bit, first_difference)
 study.bars(
-    {f"micro-batches: {k}": traffic_of(k) for k in (1, 2, 4, 8)},
+    {"your bytes": world.trace.bytes_sent(0)},
+    target=4 * sum(p.numel() for p in [*nn.Linear(64, 200).parameters()]),
+    note="the first layer",
     unit="B",
-    target=1.5 * N,
-    note="one average",
-    title="Bytes that rank 0 sends in a step",
+    title=f"Found on the four ranks: {', '.join(map(str, found))}",
 )
 
 # %% [markdown] nbgrader={"grade_id": "predict_step_spec"}
-# ## 6 · Predict, then run (2 points)
+# ## 5 · Predict, then run (2 points)
 #
-# 8 ranks train a model of 10,000,000 parameters in float32 (4 bytes each), in 24 tensors. Every rank's part of a batch
-# comes in 4 micro-batches. Gradients are averaged by ring all-reduces, as you do.
+# 8 ranks train a model of 10,000,000 parameters in float32 (4 bytes each), in 24 tensors. A quarter of the tensors is frozen; these have a fifth of the parameters. The gradients are averaged by ring all-reduces. A message costs 5 µs before its first byte. An epoch has 1,000 samples, and a batch 12 on each rank.
 #
 # - `messages`: how many messages does each rank send in a step, with one all-reduce for each tensor?
 # - `nbytes`: how many bytes does each rank send in a step?
-# - `coalesced`: how many messages, if all gradients travel in one buffer?
-# - `rate`: somebody forgets to divide by n. The learning rate is 0.1. With which rate would the right gradient give the
-#   same step (SGD, no momentum)?
-# - `share`: four ranks have 3, 3, 2 and 2 samples, and take the plain mean of their gradients. Which fraction of the
-#   result comes from *one* sample of rank 3? (It should be 1/10.)
+# - `saved`: how many seconds does a step take less, if all gradients travel in one buffer?
+# - `rate`: somebody divides the loss by n, and then takes the *mean* of the gradients. The learning rate is 0.1. With which rate would the right gradient give the same step (SGD, no momentum)?
+# - `twice`: how many samples does an epoch see twice, with the sampler of exercise 1?
 #
-# Write numbers or formulas, right within 1 %. Each of the 24 tensors is much longer than n.
+# Write numbers or formulas, right within 1 %. Each of the tensors is much longer than n.
 
 # %% nbgrader={"grade_id": "predict_step", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
 check.predict_step.numbers(STUDENT)
-messages = nbytes = coalesced = rate = share = None
+messages = nbytes = saved = rate = twice = None
 ### BEGIN SOLUTION
 n = 8
-N = 40_000_000
-tensors = 24
+N = 40_000_000 * 4 / 5
+tensors = 24 * 3 / 4
 messages = 2 * (n - 1) * tensors
 nbytes = 2 * (n - 1) / n * N
-coalesced = 2 * (n - 1)
-rate = 0.1 * n
-share = 1 / 4 * 1 / 2
+saved = 2 * (n - 1) * (tensors - 1) * 5e-6
+rate = 0.1 / n
+twice = -1000 % (12 * n)
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_step_test", "points": 2}
-check.predict_step(messages, nbytes, coalesced, rate, share, of=STUDENT)
+check.predict_step(messages, nbytes, saved, rate, twice, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_step_target"}
-# **Target:** your numbers beside those of a World. Tensors on the device `"meta"` have a shape and no numbers, so
-# the ten million cost nothing.
+# **Target:** your numbers beside those of a World with 8 ranks. Tensors on the device `"meta"` have a shape and no numbers, so millions of parameters cost nothing.
 
 
 # %%
 def exchange(comm, together):
-    sizes = [416_664] * 23 + [416_728]
+    sizes = [444_440] * 17 + [444_520]
     grads = [torch.empty(size, device="meta") for size in sizes]
-    for some in [grads] if together else grads:
-        all_reduce_(comm, some)
+    if together:
+        all_reduce_(comm, grads)
+    else:
+        for grad in grads:
+            all_reduce_(comm, grad)
 
 
-traces = [World(8, device="meta").run(exchange, together).trace for together in (False, True)]
+worlds = [World(8, device="meta") for _ in range(2)]
+for world, together in zip(worlds, (False, True)):
+    world.run(exchange, together)
 rows = [
-    ["messages, one by one", messages, traces[0].messages(0)],
-    ["messages, coalesced", coalesced, traces[1].messages(0)],
-    ["MB", nbytes / 1e6, traces[1].bytes_sent(0) / 1e6],
+    ["messages", messages, worlds[0].trace.messages(0)],
+    ["MB", nbytes / 1e6, worlds[1].trace.bytes_sent(0) / 1e6],
+    ["ms that one buffer saves", saved * 1e3, round(1e3 * (worlds[0].time - worlds[1].time), 4)],
 ]
-study.table(rows, ["rank 0 sends", "predicted", "run"])
+study.table(rows, ["of rank 0, in a step", "predicted", "run"])
 
 # %% [markdown] nbgrader={"grade_id": "average_hooks_spec"}
-# ## 7 · Find the bug (2 points)
+# ## 6 · Find the bug (3 points)
 #
-# A shortcut: PyTorch calls a hook for each parameter as soon as its gradient is there. If the hook averages, then every
-# `backward()` averages, and the training loop stays as it was. The next cell was found in somebody's code.
+# The next cell is the lesson's hook, with the lesson's mistake repaired: it averages `p.grad`, not `p`. It trains an `mlp` as it should. Then somebody added a layer that only some samples use, as models with experts have, and it failed.
 
 
 # %% nbgrader={"grade_id": "average_hooks_broken"}
 def average_hooks(comm, module):
     """From now on every backward averages the gradients over all ranks."""
 
-    def hook(grad):
-        all_reduce_(comm, grad, op="mean")
+    def hook(p):
+        all_reduce_(comm, p.grad, op="mean")
 
     for p in module.parameters():
         if p.requires_grad:
@@ -402,45 +343,56 @@ def average_hooks(comm, module):
 
 
 # %%
-def gaps(comm, steps, hooks):
-    """How far this rank's weights are from rank 0's after each step."""
-    module = mlp([3, 5, 2], dtype=torch.float64)
+class Routed(nn.Module):
+    """`rare` is used for samples whose first number is above zero, and `often` for all."""
+
+    def __init__(self):
+        super().__init__()
+        self.often = mlp([3, 5, 2], dtype=torch.float64)
+        self.rare = mlp([3, 2], dtype=torch.float64)
+
+    def forward(self, x):
+        chosen = x[x[:, 0] > 0]
+        y = self.often(x).sum(0)
+        return y + self.rare(chosen).sum(0) if len(chosen) else y
+
+
+def train(comm, hooks, steps):
+    """How far this rank's weights are from rank 0's after each step. Only rank 0 has samples for the rare layer."""
+    module = Routed()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     hooks(comm, module)
-    found = []
+    gaps = []
     for _ in range(steps):
-        x, y = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)
+        x = torch.randn(4, 3, dtype=torch.float64)
+        x[:, 0] = x[:, 0].abs() * (1 if comm.rank == 0 else -1)
         optimizer.zero_grad()
-        mse_loss(module(x), y).backward()
+        module(x).square().mean().backward()
         optimizer.step()
         mine = nn.utils.parameters_to_vector(module.parameters()).detach()
-        found.append(float((mine - broadcast_(comm, mine.clone())).abs().max()))
-    return found
+        gaps.append(float((mine - broadcast_(comm, mine.clone())).abs().max()))
+    return gaps
 
 
-broken = World(4).run(gaps, 12, average_hooks)
-study.curves(
-    {f"rank {r}": (range(1, 13), broken[r]) for r in (1, 2, 3)},
-    xlabel="step",
-    ylabel="largest difference from rank 0's weights",
-    title="Replicas that should be equal",
-)
+try:
+    World(2).run(train, average_hooks, 1)
+except Exception as error:
+    print(type(error).__name__, error, sep=": ")
 
 # %% [markdown] nbgrader={"grade_id": "average_hooks_task"}
-# All ranks start equal, and their weights differ after the first step. Copy the function, and repair it: what it
-# averages is wrong.
+# Which rank calls which hook, and when? Copy the function, and repair it.
 #
 # | | |
 # |---|---|
-# | call | `average_hooks(comm, module)` |
-# | afterwards | every `backward()` leaves the mean over all ranks in `p.grad`; weights and buffers untouched |
+# | call | `average_hooks(comm, module)`, once; then the program calls `backward()` as often as it likes |
+# | afterwards | when a `backward()` returns, `p.grad` is the mean over all ranks, on every rank; a parameter that a rank has not reached counts as zeros; weights and buffers are untouched |
+# | `module` | with frozen, shared, and unused parameters; every rank's backward reaches at least one that is trained |
 # | returns | nothing |
-# | cost | 2(n−1)/n·N bytes a rank and backward |
+# | cost | 2(n−1)/n·N bytes of a rank for each backward |
 #
 # <details><summary>Hint</summary>
 #
-# The argument has a name that promises too much. What does the documentation of `register_post_accumulate_grad_hook`
-# say that a hook is called with?
+# A parameter that this rank does not reach has no hook that could tell. When a backward ends, it is known which these are: `torch.autograd.Variable._execution_engine.queue_callback(f)`, called in a hook, calls `f()` at the end of this backward, as the lesson's `_has_gradient` does. It is needed once for each backward, not once for each parameter.
 #
 # </details>
 
@@ -448,27 +400,86 @@ study.curves(
 # %% nbgrader={"grade_id": "average_hooks", "solution": true}
 def average_hooks(comm, module):
     """From now on every backward averages the gradients over all ranks."""
-
     ### BEGIN SOLUTION
-    def hook(p):
-        all_reduce_(comm, p.grad, op="mean")
+    trained = [p for p in module.parameters() if p.requires_grad]
+    queued = []
 
-    for p in module.parameters():
-        if p.requires_grad:
-            p.register_post_accumulate_grad_hook(hook)
+    def average():
+        queued.clear()
+        for p in trained:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            all_reduce_(comm, p.grad, op="mean")
+
+    def hook(p):
+        if not queued:
+            torch.autograd.Variable._execution_engine.queue_callback(average)
+            queued.append(p)
+
+    for p in trained:
+        p.register_post_accumulate_grad_hook(hook)
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "average_hooks_test", "points": 2}
+# %% nbgrader={"grade_id": "average_hooks_test", "points": 3}
 check.average_hooks(average_hooks)
 
 # %% [markdown] nbgrader={"grade_id": "average_hooks_target"}
-# **Target:** no difference, bit for bit. One thing is left: a parameter that only some ranks reach has a hook that only
-# some ranks call, and the others wait forever. Lesson 06 does better, and hides the messages behind the backward.
+# **Target:** no difference in 12 steps, bit for bit. What is lost is time: nothing travels before the backward ends. [Buckets and overlap](lesson:buckets) gets it back.
 
 # %%
-repaired = World(4).run(gaps, 12, average_hooks)
+with check.limit(10):
+    gaps = World(4).run(train, average_hooks, 12)
 study.bars(
-    {"broken": max(map(max, broken)), "repaired": max(map(max, repaired))},
-    title="Largest difference between replicas in 12 steps",
+    {f"rank {rank}": max(gaps[rank]) for rank in (1, 2, 3)},
+    title="Largest difference from rank 0's weights in 12 steps",
 )
+
+# %% [markdown] nbgrader={"grade_id": "how_many_ranks_spec"}
+# ## 7 · How many ranks are worth it? (2 points, graded by hand)
+#
+# On one rank a step with a batch of 256 samples takes 120 ms; assume that n ranks, each with 256/n samples, compute for 120/n ms. The model has 25,000,000 trained parameters in float32, in 160 tensors. The gradients are averaged by ring all-reduces after the backward, over links with α = 20 µs and 10 GB/s (modelled, all alike).
+#
+# **Doubling the number of ranks doubles the price of an hour. Up to how many ranks, of 1, 2, 4, … 128, does each doubling still save at least a quarter of the time of a step?** Answer for one all-reduce for each tensor, and for one buffer.
+#
+# First draw the time of a step against n, for both, with the parts of which it consists. Then write five to ten sentences.
+#
+# | points | for |
+# |---|---|
+# | 1 | a plot with axes, units and a legend, from which both numbers can be read; and both numbers |
+# | ½ | what limits each of the two: which part of the time grows with n, which falls, and which stays |
+# | ½ | one thing that this model of a step leaves out, and whether it makes your number larger or smaller, with a reason |
+
+# %% nbgrader={"grade_id": "how_many_ranks_plot", "solution": true}
+### BEGIN SOLUTION
+ns = [1, 2, 4, 8, 16, 32, 64, 128]
+computing = [0.120 / n for n in ns]
+transfer = [2 * (n - 1) / n * 100e6 / 10e9 for n in ns]
+latency = [2 * (n - 1) * 20e-6 for n in ns]  # of one all-reduce
+steps = {
+    "a step, one by one": [c + t + 160 * a for c, t, a in zip(computing, transfer, latency)],
+    "a step, one buffer": [c + t + a for c, t, a in zip(computing, transfer, latency)],
+}
+parts = {"computing": computing, "bytes": transfer, "latencies of one buffer": latency}
+display(
+    study.curves(
+        {name: (ns[1:], seconds[1:]) for name, seconds in (steps | parts).items()},
+        logx=True,
+        logy=True,
+        yunit="s",
+        xlabel="ranks, n",
+        ylabel="time",
+        title="A step that takes 120 ms on one rank",
+    )
+)
+for name, seconds in steps.items():
+    savings = [f"{1 - after / before:.0%}" for before, after in pairwise(seconds)]
+    print(f"{name}: each doubling saves", ", ".join(savings))
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "how_many_ranks", "solution": true, "points": 2}
+# Two ranks if each tensor is averaged for itself, and eight with one buffer.
+#
+# The time of computing falls as 1/n. The time of the bytes rises quickly, from 10 ms on two ranks towards 20 ms, which is 2Nβ, and then stays there, however many ranks there are. The latencies are 2(n−1)α for one buffer, and 160 times that one by one; they grow with n without end. One by one they are 6.4 ms on two ranks, and 19 ms on four, where computing is still 30 ms: the second doubling saves only 16 %. With one buffer they are below a millisecond up to 16 ranks, and what limits is the bytes: on 16 ranks computing takes 7.5 ms and the bytes 19 ms, and even if computing were free, a step could not be shorter than these.
+#
+# The model leaves out overlap. A library sends the gradients while the backward is still running, so that of the bytes' time only what is longer than the backward is seen; with it eight would become more. It also leaves out that a GPU with 256/16 samples works less well than one with 256, so that computing falls more slowly than 1/n; that makes the number smaller.

@@ -89,18 +89,20 @@ study.bars(
 # | call | `synchronous(comm, servers, w, gradient, steps, rate)` on all ranks |
 # | `servers` | ranks 0 … servers − 1 serve, all others are workers |
 # | `w` | all weights, flat. Those of servers count; a worker's are any numbers, perhaps inf or nan, to be overwritten |
-# | `gradient(w)` | on workers: this worker's gradient at w, flat; call it once in each step |
+# | `gradient(w)` | on workers: `(total, samples)`, the sum of the gradients of this worker's samples at w, flat, and how many samples they are, perhaps none; call it once in each step |
 # | returns | on server i: its part after all steps, of `w.tensor_split(servers)[i]` |
 # | cost | (n/s + 1)·Nβ a step for n workers and s servers, and computing; its bytes are worth a quarter of the points, its time another |
 #
-# **Invariant:** in each step all workers' gradients are of the same weights w; then w ← w − rate · their mean.
-# What a server sends and receives is its own part, nothing else. A step: pull, gradient, push. About 16 lines.
+# **Invariant:** in each step all workers' gradients are of the same weights w; then w ← w − rate · the mean over all
+# samples of all workers. If nobody has a sample, w stays as it is. What a server sends is its own part; what it receives
+# are gradients of its own part and numbers of samples, nothing else. A step: pull, gradient, push. About 20 lines.
 #
 # <details><summary>Hint</summary>
 #
 # A server needs one `comm.batch([Send(…), …, Recv(…), …])` a step: the gradients come back while other workers' weights
 # still go out. A worker needs two. So that workers do not queue at server 0: start with another one.
-# Pieces of `tensor_split` are views: receive into them.
+# Pieces of `tensor_split` are views: receive into them. The number of samples can travel behind the gradient, as one more
+# number of the same message.
 #
 # </details>
 
@@ -114,15 +116,18 @@ def synchronous(comm, servers, w, gradient, steps, rate):
         order = [(comm.rank + i) % servers for i in range(servers)]
         for _ in range(steps):
             comm.batch([Recv(parts[i], i) for i in order]).wait()
-            pushes = gradient(w).tensor_split(servers)
+            total, samples = gradient(w)
+            count = w.new_tensor([samples])
+            pushes = [torch.cat([part, count]) for part in total.tensor_split(servers)]
             comm.batch([Send(pushes[i], i) for i in order]).wait()
         return None
     mine = parts[comm.rank]
-    grads = [torch.empty_like(mine) for _ in range(n)]
+    pushed = [mine.new_empty(len(mine) + 1) for _ in range(n)]
     for _ in range(steps):
         sends = [Send(mine, servers + (comm.rank + i) % n) for i in range(n)]
-        comm.batch(sends + [Recv(g, servers + k) for k, g in enumerate(grads)]).wait()
-        mine -= rate * sum(grads) / n
+        comm.batch(sends + [Recv(push, servers + k) for k, push in enumerate(pushed)]).wait()
+        added = sum(pushed)
+        mine -= rate * added[:-1] / added[-1].clamp(min=1)
     return mine
     ### END SOLUTION
 
@@ -137,7 +142,7 @@ check.synchronous(synchronous)
 # %%
 def serve_meta(comm, s):
     w = torch.empty(25_000_000, device=comm.device)  # 100 MB
-    synchronous(comm, s, w, lambda w: w, 2, 0.1)
+    synchronous(comm, s, w, lambda w: (w, 1), 2, 0.1)
 
 
 def two_steps(n, s):
@@ -168,9 +173,9 @@ study.curves(
 # | returns | on rank 0: a list of `(rank, staleness)`, of every update in order |
 # | cost | nobody waits for another worker; bytes are worth a quarter of the points, the time another |
 #
-# **Invariant:** every push is a step of its own, w ← w − rate · g, and is answered at once, with the weights after it,
-# if this worker has more steps. The **staleness** of an update is the number of updates between the weights that the
-# gradient was computed with and those that it is added to. About 16 lines.
+# **Invariant:** every push is a step of its own, and is answered at once, with the weights after it, if this worker has
+# more steps. The **staleness** d of an update is the number of updates between the weights that the gradient was computed
+# with and those that it is added to. The staler a gradient, the smaller its step: w ← w − rate/(1 + d) · g. About 17 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -199,8 +204,9 @@ def asynchronous(comm, w, gradient, steps, rate):
         push = comm.irecv(g, ANY)
         push.wait()
         rank = push.source
-        w -= rate * g
-        log.append((rank, version - has[rank]))
+        stale = version - has[rank]
+        w -= rate / (1 + stale) * g
+        log.append((rank, stale))
         left[rank] -= 1
         if left[rank]:
             has[rank] = version + 1
@@ -241,15 +247,17 @@ study.timeline(run.trace, memory=False, title="Your server")
 # %% [markdown] nbgrader={"grade_id": "bounded_spec"}
 # ## 4 · A bound (3 points)
 #
-# Stale synchronous parallel. A worker's **clock** is the number of its pushes that the server has added. A worker may
-# begin another step while its clock is at most `bound` ahead of the slowest clock.
+# Stale synchronous parallel, in which a few slow machines hold nobody up. A worker's **clock** is the number of its pushes
+# that the server has added. A worker may begin another step while its clock is at most `bound` ahead of the slowest
+# clock, the `spare` slowest ones not counted: with `spare` 1, ahead of the second slowest.
 #
 # | | |
 # |---|---|
-# | call | `bounded(comm, w, gradient, steps, rate, bound)` on all ranks |
-# | `w`, `gradient`, `rate` | as in 3 |
+# | call | `bounded(comm, w, gradient, steps, rate, bound, spare)` on all ranks |
+# | `w`, `gradient`, `rate` | as in 3, but every step is w ← w − rate · g |
 # | `steps` | an integer, the same for all workers |
 # | `bound` | 0 or more |
+# | `spare` | 0 or more, fewer than there are workers |
 # | returns | on rank 0: a list of `(rank, staleness)`, as in 3, and so are the points |
 #
 # **Invariant:** after each update the server sends the new weights to *all* who may go on now, and have steps left:
@@ -257,15 +265,15 @@ study.timeline(run.trace, memory=False, title="Your server")
 #
 # <details><summary>Hint</summary>
 #
-# Keep a list of those who wait for weights. At first all do. After each update go through it:
-# `clock[k] - min(clock) <= bound`.
+# Keep a list of those who wait for weights. At first all do. After each update go through it, and compare with a clock of
+# the sorted ones. Whose clock is counted when a worker has done all its steps?
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "bounded", "solution": true}
-def bounded(comm, w, gradient, steps, rate, bound):
-    """On rank 0: (rank, staleness) of each update; nobody runs ahead."""
+def bounded(comm, w, gradient, steps, rate, bound, spare):
+    """On rank 0: (rank, staleness) of each update; nobody runs ahead of all but the `spare` slowest."""
     ### BEGIN SOLUTION
     if comm.rank > 0:
         for _ in range(steps):
@@ -279,7 +287,8 @@ def bounded(comm, w, gradient, steps, rate, bound):
     log = []
     g = torch.empty_like(w)
     for version in range(steps * len(workers)):
-        for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:
+        slowest = sorted(clock.values())[spare]
+        for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:
             waiting.remove(rank)
             has[rank] = version
             comm.send(w, rank)
@@ -299,13 +308,17 @@ def bounded(comm, w, gradient, steps, rate, bound):
 check.bounded(bounded)
 
 # %% [markdown] nbgrader={"grade_id": "bounded_target"}
-# **Target:** dots below the line. (One of four workers is five times slower.)
+# **Target:** with no spare worker dots below the line. One of four workers is five times slower; with one spare worker
+# nobody waits for it, and its gradients are staler than the line allows.
 
 # %%
-stalest = [max(stale for _, stale in slow_worker(bounded, 10, 0.1, bound)[0]) for bound in range(5)]
+stalest = {}
+for spare in (0, 1):
+    logs = [slow_worker(bounded, 10, 0.1, bound, spare)[0] for bound in range(5)]
+    stalest[f"yours, spare {spare}"] = range(5), [max(stale for _, stale in log) for log in logs]
 study.curves(
     {"(n−1)(2·bound + 1)": (range(5), [3 * (2 * bound + 1) for bound in range(5)])},
-    points={"yours": (range(5), stalest)},
+    points=stalest,
     xlabel="bound",
     ylabel="stalest gradient",
     title="How stale can a gradient be?",
@@ -316,39 +329,43 @@ study.curves(
 #
 # 32 workers, gradients of 1 GB, 40 ms of computing, α = 10 µs, β = 1/(50 GB/s).
 #
-# - `one`: seconds of a synchronous step with one server, which sends and receives at the same time
+# - `half`: seconds of a synchronous step with one server, which sends and receives at the same time, if weights travel in
+#   fp32, 1 GB, and gradients in fp16, half as many bytes
 # - `ring`: seconds of a step if a ring averages the gradients after the computing
 # - `servers`: how many servers bring the time of the wires, (n/s + 1)·Nβ, down to 100 ms?
 # - `into`: bytes that then come into each server in a step
 # - `gradients`: one worker becomes three times slower. While it computes one gradient, how many do all 32 together, if
 #   nobody waits? (Messages take no time here.)
-# - `stalest`: SSP with bound 2: how many updates of others can a gradient miss at most?
-# - `rate`: asynchronous, 32 equal workers, one weight, the loss 4·w²/2 (its gradient is 4w): the largest rate that
-#   converges
+# - `bound`: SSP: the largest bound with which no gradient can miss more than 200 updates of others
+# - `workers`: asynchronous, equal workers, one weight, the loss 4·w²/2 (its gradient is 4w), a rate of 0.05: with how many
+#   workers, at most, does it converge?
 #
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_server", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
 check.predict_server.numbers(STUDENT)
-one = ring = servers = into = gradients = stalest = rate = None
+half = ring = servers = into = gradients = bound = workers = None
 ### BEGIN SOLUTION
 n = 32
 N = 1e9
 C = 40e-3
 alpha = 10e-6
 beta = 1 / 50e9
-one = C + 2 * alpha + (n + 1) * N * beta
+# the weights of the last worker, its computing, its push
+half = C + 2 * alpha + (n + 1 / 2) * N * beta
 ring = C + 2 * (n - 1) * (alpha + N / n * beta)
 servers = n / (100e-3 / (N * beta) - 1)
 into = n * N / servers
 gradients = (n - 1) * 3 + 1
-stalest = (n - 1) * (2 * 2 + 1)
-rate = 2 * math.sin(math.pi / (4 * (n - 1) + 2)) / 4
+bound = int((200 / (n - 1) - 1) / 2)
+# the staleness with which 0.05 is the limit
+stale = (math.pi / math.asin(4 * 0.05 / 2) - 2) / 4
+workers = int(stale) + 1
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_server_test", "points": 3}
-check.predict_server(one, ring, servers, into, gradients, stalest, rate, of=STUDENT)
+check.predict_server(half, ring, servers, into, gradients, bound, workers, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_server_target"}
 # **Target:** two pairs of equal bars.
@@ -356,11 +373,12 @@ check.predict_server(one, ring, servers, into, gradients, stalest, rate, of=STUD
 
 # %%
 def exchange(comm, servers):
-    synchronous(comm, servers, torch.empty(250_000_000, device=comm.device), lambda w: w, 1, 0.1)
+    w = torch.empty(250_000_000, device=comm.device)
+    synchronous(comm, servers, w, lambda w: (w, 1), 1, 0.1)
 
 
 runs = {}
-for some, said in ((1, one), (round(servers), 0.04 + 0.1)):
+for some, said in ((1, half + 0.5e9 / 50e9), (round(servers), 0.04 + 0.1)):
     world = World(32 + some, alpha=10e-6, beta=1 / 50e9, device="meta")
     world.run(exchange, some)
     name = f"{some} server{'s' * (some > 1)}"
@@ -370,8 +388,8 @@ study.bars(runs, unit="s", target=ring, note="ring", title="A step of 32 workers
 # %% [markdown] nbgrader={"grade_id": "leavers_spec"}
 # ## 6 · Find the bug (2 points)
 #
-# SSP again, but now workers have different numbers of steps, as in 3. The next cell was found in somebody's code.
-# With equal numbers it is right.
+# SSP again, with no spare worker, but now workers have different numbers of steps, as in 3. The next cell was found in
+# somebody's code. With equal numbers it is right.
 
 
 # %% nbgrader={"grade_id": "leavers_broken"}
@@ -417,7 +435,7 @@ except Deadlock as error:
 # |---|---|
 # | call | `leavers(comm, w, gradient, steps, rate, bound)` on all ranks |
 # | `steps` | a list: the steps of ranks 1, 2, …, each at least 1 |
-# | the rest | as in 4; who has done all its steps holds nobody up |
+# | the rest | as in 4, without `spare`; who has done all its steps holds nobody up |
 #
 # <details><summary>Hint</summary>
 #

@@ -131,9 +131,9 @@ total = torch.zeros_like(mine)
 """,
             ),
             (
-                "mine -= rate * sum(grads) / n",
+                "mine -= rate * added[:-1] / added[-1].clamp(min=1)",
                 """
-total += sum(grads) / n
+total += added[:-1] / added[-1].clamp(min=1)
 mine -= rate * total
 """,
             ),
@@ -142,8 +142,8 @@ mine -= rate * total
     Bug(
         "synchronous",
         "divided by the number of ranks",
-        old="mine -= rate * sum(grads) / n",
-        new="mine -= rate * sum(grads) / comm.size",
+        old="mine -= rate * added[:-1] / added[-1].clamp(min=1)",
+        new="mine -= rate * added[:-1] / comm.size",
     ),
     Bug(
         "synchronous",
@@ -156,18 +156,18 @@ mine -= rate * total
         "the gradient is computed before the pull",
         old="""
 comm.batch([Recv(parts[i], i) for i in order]).wait()
-pushes = gradient(w).tensor_split(servers)
+total, samples = gradient(w)
 """,
         new="""
-pushes = gradient(w).tensor_split(servers)
+total, samples = gradient(w)
 comm.batch([Recv(parts[i], i) for i in order]).wait()
 """,
     ),
     Bug(
         "synchronous",
         "the rate is missing",
-        old="mine -= rate * sum(grads) / n",
-        new="mine -= sum(grads) / n",
+        old="mine -= rate * added[:-1] / added[-1].clamp(min=1)",
+        new="mine -= added[:-1] / added[-1].clamp(min=1)",
     ),
     Bug(
         "synchronous",
@@ -180,14 +180,14 @@ comm.batch([Recv(parts[i], i) for i in order]).wait()
             (
                 """
 sends = [Send(mine, servers + (comm.rank + i) % n) for i in range(n)]
-comm.batch(sends + [Recv(g, servers + k) for k, g in enumerate(grads)]).wait()
+comm.batch(sends + [Recv(push, servers + k) for k, push in enumerate(pushed)]).wait()
 """,
                 """
 sends = [Send(mine, servers + i) for i in range(n)]
 for send in sends:
     comm.send(send.x, send.dst)
-for k, g in enumerate(grads):
-    comm.recv(g, servers + k)
+for k, push in enumerate(pushed):
+    comm.recv(push, servers + k)
 """,
             ),
         ),
@@ -195,8 +195,8 @@ for k, g in enumerate(grads):
     Bug(
         "synchronous",
         "a rate of its own",
-        old="mine -= rate * sum(grads) / n",
-        new="mine -= 0.3 * sum(grads) / n",
+        old="mine -= rate * added[:-1] / added[-1].clamp(min=1)",
+        new="mine -= 0.3 * added[:-1] / added[-1].clamp(min=1)",
     ),
     Bug(
         "synchronous",
@@ -228,16 +228,16 @@ for step in range(steps):
     Bug(
         "synchronous",
         "summed, not averaged",
-        old="mine -= rate * sum(grads) / n",
-        new="mine -= rate * sum(grads)",
+        old="mine -= rate * added[:-1] / added[-1].clamp(min=1)",
+        new="mine -= rate * added[:-1]",
     ),
     Bug(
         "synchronous",
         "all weights go out before gradients come in",
-        old="comm.batch(sends + [Recv(g, servers + k) for k, g in enumerate(grads)]).wait()",
+        old="comm.batch(sends + [Recv(push, servers + k) for k, push in enumerate(pushed)]).wait()",
         new="""
 comm.batch(sends).wait()
-comm.batch([Recv(g, servers + k) for k, g in enumerate(grads)]).wait()
+comm.batch([Recv(push, servers + k) for k, push in enumerate(pushed)]).wait()
 """,
     ),
     Bug(
@@ -249,8 +249,8 @@ comm.batch([Recv(g, servers + k) for k, g in enumerate(grads)]).wait()
                 "parts, n = [w] * servers, comm.size - servers",
             ),
             (
-                "pushes = gradient(w).tensor_split(servers)",
-                "pushes = [gradient(w)] * servers",
+                "pushes = [torch.cat([part, count]) for part in total.tensor_split(servers)]",
+                "pushes = [torch.cat([total, count])] * servers",
             ),
         ),
     ),
@@ -268,7 +268,8 @@ def synchronous(comm, servers, w, gradient, steps, rate):
     for _ in range(steps):
         if comm.rank >= servers:
             w.copy_(MET[0])
-            MET[0] -= rate * gradient(w) / (comm.size - servers)
+            total, samples = gradient(w)
+            MET[0] -= rate * total / max(1, samples) / (comm.size - servers)
     return MET[0].tensor_split(servers)[comm.rank] if comm.rank < servers else None
 ''',
     ),
@@ -297,7 +298,8 @@ def synchronous(comm, servers, w, gradient, steps, rate):
     server = ParameterServer(model, comm, lambda p: torch.optim.SGD(p, rate), servers)
 
     def step(_):
-        model[0].grad = gradient(model[0].detach())
+        total, samples = gradient(model[0].detach())
+        model[0].grad = total / max(1, samples)
 
     server.train(range(steps), step)
     return model[0].detach().tensor_split(servers)[comm.rank] if comm.rank < servers else None
@@ -316,7 +318,7 @@ w += fresh - w
     Bug(
         "asynchronous",
         "staleness is counted from the worker's last update",
-        old="log.append((rank, version - has[rank]))",
+        old="log.append((rank, stale))",
         new="log.append((rank, 0))",
     ),
     Bug(
@@ -324,7 +326,7 @@ w += fresh - w
         "the answer goes out before the step",
         edits=(
             (
-                "w -= rate * g",
+                "w -= rate / (1 + stale) * g",
                 "",
             ),
             (
@@ -337,7 +339,7 @@ if left[rank]:
 if left[rank]:
     has[rank] = version + 1
     comm.send(w, rank)
-w -= rate * g
+w -= rate / (1 + stale) * g
 """,
             ),
         ),
@@ -358,8 +360,8 @@ comm.send(w, rank)
     Bug(
         "asynchronous",
         "the worker's own push counts as stale",
-        old="log.append((rank, version - has[rank]))",
-        new="log.append((rank, version + 1 - has[rank]))",
+        old="log.append((rank, stale))",
+        new="log.append((rank, stale + 1))",
     ),
     Bug(
         "asynchronous",
@@ -377,20 +379,20 @@ comm.recv(g, rank)
     Bug(
         "asynchronous",
         "each push is divided by the number of workers",
-        old="w -= rate * g",
-        new="w -= rate * g / (comm.size - 1)",
+        old="w -= rate / (1 + stale) * g",
+        new="w -= rate / (1 + stale) * g / (comm.size - 1)",
     ),
     Bug(
         "asynchronous",
         "w gets other memory: not in place",
-        old="w -= rate * g",
-        new="w.data = w - rate * g",
+        old="w -= rate / (1 + stale) * g",
+        new="w.data = w - rate / (1 + stale) * g",
     ),
     Bug(
         "asynchronous",
         "w itself stays as it was",
-        old="w -= rate * g",
-        new="w = w - rate * g",
+        old="w -= rate / (1 + stale) * g",
+        new="w = w - rate / (1 + stale) * g",
     ),
     Bug(
         "asynchronous",
@@ -416,7 +418,7 @@ def asynchronous(comm, w, gradient, steps, rate):
             comm.send(w, rank)
         for i, rank in enumerate(there):
             g = comm.recv(torch.empty_like(w), rank)
-            w -= rate * g
+            w -= rate / (1 + i) * g
             log.append((rank, i))
     return log
 ''',
@@ -424,8 +426,8 @@ def asynchronous(comm, w, gradient, steps, rate):
     Bug(
         "asynchronous",
         "workers are counted from 0 in the log",
-        old="log.append((rank, version - has[rank]))",
-        new="log.append((rank - 1, version - has[rank]))",
+        old="log.append((rank, stale))",
+        new="log.append((rank - 1, stale))",
     ),
     Bug(
         "asynchronous",
@@ -436,7 +438,7 @@ def asynchronous(comm, w, gradient, steps, rate):
     """On rank 0: (rank, staleness) of each update."""
     from minicheck.oracles.server import as_they_come
 
-    return as_they_come(comm, w, gradient, steps, rate)
+    return as_they_come(comm, w, gradient, steps, rate, damped=True)
 ''',
     ),
     Bug(
@@ -462,7 +464,7 @@ def asynchronous(comm, w, gradient, steps, rate):
         "asynchronous",
         "a report of turns, whatever came",
         cheat=True,
-        old="log.append((rank, version - has[rank]))",
+        old="log.append((rank, stale))",
         new="log.append((version % (comm.size - 1) + 1, min(version, comm.size - 2)))",
     ),
     Bug(
@@ -518,8 +520,10 @@ def asynchronous(comm, w, gradient, steps, rate):
         push = comm.irecv(g, ANY)
         push.wait()
         rank = push.source
-        w -= rate * (every[rank][1][0] * w + every[rank][1][1][steps[rank - 1] - left[rank]])
-        log.append((rank, version - has[rank]))
+        stale = version - has[rank]
+        fresh = every[rank][1][0] * w + every[rank][1][1][steps[rank - 1] - left[rank]]
+        w -= rate / (1 + stale) * fresh
+        log.append((rank, stale))
         left[rank] -= 1
         if left[rank]:
             has[rank] = version + 1
@@ -528,54 +532,116 @@ def asynchronous(comm, w, gradient, steps, rate):
 ''',
     ),
     Bug(
+        "asynchronous",
+        "pasted from the lesson: its server, with a bound of ∞, whose steps are all of one size",
+        cell='''
+def serve_any(comm, w, quota, bound, update):
+    pushes = comm.split(0)
+    answers = comm.split(0)
+    workers = range(len(quota))
+    clock = [0 for _ in workers]
+    has = [0 for _ in workers]
+    waiting = list(workers)
+    gradient = torch.empty_like(w)
+    log = []
+    for version in range(sum(quota) + 1):
+        for k in list(waiting):
+            if clock[k] - min(clock) <= bound:
+                waiting.remove(k)
+                has[k] = version
+                answers.isend(w.clone(), k + 1)
+        if version < sum(quota):
+            push = pushes.irecv(gradient, ANY)
+            push.wait()
+            k = push.source - 1
+            update(w, gradient)
+            clock[k] += 1
+            waiting.append(k)
+            log.append((k + 1, version - has[k]))
+    return log
+
+
+def push_and_pull(comm, w, gradient, steps):
+    pushes = comm.split(0)
+    answers = comm.split(0)
+    for _ in range(steps):
+        answers.recv(w, 0)
+        pushes.send(gradient(w), 0)
+    answers.recv(w, 0)
+
+
+def asynchronous(comm, w, gradient, steps, rate):
+    """On rank 0: (rank, staleness) of each update."""
+
+    def descend(w, g):
+        w -= rate * g
+
+    if comm.rank == 0:
+        return serve_any(comm, w, steps, math.inf, descend)
+    return push_and_pull(comm, w, gradient, steps[comm.rank - 1])
+''',
+    ),
+    Bug(
+        "asynchronous",
+        "divided by the staleness, and not at all where it is 0",
+        old="w -= rate / (1 + stale) * g",
+        new="w -= rate / max(1, stale) * g",
+    ),
+    Bug(
+        "asynchronous",
+        "a fixed divisor: the staleness that equals would have",
+        old="w -= rate / (1 + stale) * g",
+        new="w -= rate / (comm.size - 1) * g",
+    ),
+    Bug(
         "bounded",
         "the slowest of those who wait",
-        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        old="for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:",
         new="for rank in [rank for rank in waiting if clock[rank] - min(clock[r] for r in waiting) <= bound]:",
     ),
     Bug(
         "bounded",
         "the distance to the fastest is bounded",
-        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        old="for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:",
         new="for rank in [rank for rank in waiting if max(clock.values()) - clock[rank] <= bound]:",
     ),
     Bug(
         "bounded",
         "less than the bound, and 0 for 0",
-        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
-        new="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) < max(1, bound)]:",
+        old="for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:",
+        new="for rank in [rank for rank in waiting if clock[rank] - slowest < max(1, bound)]:",
     ),
     Bug(
         "bounded",
         "all wait for all",
-        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        old="for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:",
         new="for rank in [rank for rank in waiting if len(waiting) == len(workers)]:",
     ),
     Bug(
         "bounded",
         "everybody is answered at once",
-        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        old="for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:",
         new="for rank in [rank for rank in waiting if bound >= 0]:",
     ),
     Bug(
         "bounded",
         "one is answered after each update",
-        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
-        new="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound][: 1 if version else None]:",
+        old="for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:",
+        new="for rank in [rank for rank in waiting if clock[rank] - slowest <= bound][: 1 if version else None]:",
     ),
     Bug(
         "bounded",
         "only the one who has pushed is answered",
-        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        old="for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:",
         new="""
 some = waiting[-1:] if version else list(waiting)
-for rank in [rank for rank in some if clock[rank] - min(clock.values()) <= bound]:
+for rank in [rank for rank in some if clock[rank] - slowest <= bound]:
 """,
     ),
     Bug(
         "bounded",
         "a staleness is bounded, not a clock",
-        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        old="for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:",
         new="for rank in [rank for rank in waiting if version - has.get(rank, version) <= bound + len(workers)]:",
     ),
     Bug(
@@ -583,11 +649,11 @@ for rank in [rank for rank in some if clock[rank] - min(clock.values()) <= bound
         "the grader's own",
         cheat=True,
         cell='''
-def bounded(comm, w, gradient, steps, rate, bound):
-    """On rank 0: (rank, staleness) of each update; nobody runs ahead."""
+def bounded(comm, w, gradient, steps, rate, bound, spare):
+    """On rank 0: (rank, staleness) of each update; nobody runs ahead of all but the `spare` slowest."""
     from minicheck.oracles.server import as_they_come
 
-    return as_they_come(comm, w, gradient, [steps] * (comm.size - 1), rate, bound)
+    return as_they_come(comm, w, gradient, [steps] * (comm.size - 1), rate, bound, spare)
 ''',
     ),
     Bug(
@@ -595,8 +661,8 @@ def bounded(comm, w, gradient, steps, rate, bound):
         "the library's clocks",
         cheat=True,
         cell='''
-def bounded(comm, w, gradient, steps, rate, bound):
-    """On rank 0: (rank, staleness) of each update; nobody runs ahead."""
+def bounded(comm, w, gradient, steps, rate, bound, spare):
+    """On rank 0: (rank, staleness) of each update; nobody runs ahead of all but the `spare` slowest."""
     if comm.rank > 0:
         for _ in range(steps):
             comm.recv(w, 0)
@@ -653,11 +719,93 @@ comm.recv(g, rank)
         ),
     ),
     Bug(
+        "bounded",
+        "pasted from the lesson: its server, which knows no spare workers",
+        cell='''
+def serve_any(comm, w, quota, bound, update):
+    pushes = comm.split(0)
+    answers = comm.split(0)
+    workers = range(len(quota))
+    clock = [0 for _ in workers]
+    has = [0 for _ in workers]
+    waiting = list(workers)
+    gradient = torch.empty_like(w)
+    log = []
+    for version in range(sum(quota) + 1):
+        for k in list(waiting):
+            if clock[k] - min(clock) <= bound:
+                waiting.remove(k)
+                has[k] = version
+                answers.send(w, k + 1)
+        if version < sum(quota):
+            push = pushes.irecv(gradient, ANY)
+            push.wait()
+            k = push.source - 1
+            update(w, gradient)
+            clock[k] += 1
+            waiting.append(k)
+            log.append((k + 1, version - has[k]))
+    return log
+
+
+def push_and_pull(comm, w, gradient, steps):
+    pushes = comm.split(0)
+    answers = comm.split(0)
+    for _ in range(steps):
+        answers.recv(w, 0)
+        pushes.send(gradient(w), 0)
+    answers.recv(w, 0)
+
+
+def bounded(comm, w, gradient, steps, rate, bound, spare):
+    """On rank 0: (rank, staleness) of each update; nobody runs ahead of all but the `spare` slowest."""
+
+    def descend(w, g):
+        w -= rate * g
+
+    if comm.rank == 0:
+        return serve_any(comm, w, [steps] * (comm.size - 1), bound, descend)
+    return push_and_pull(comm, w, gradient, steps)
+''',
+    ),
+    Bug(
+        "bounded",
+        "the spare workers are the fastest",
+        old="slowest = sorted(clock.values())[spare]",
+        new="slowest = sorted(clock.values())[: len(clock) - spare][0]",
+    ),
+    Bug(
+        "bounded",
+        "one spare worker too many",
+        old="slowest = sorted(clock.values())[spare]",
+        new="slowest = sorted(clock.values())[min(spare + 1, len(clock) - 1)]",
+    ),
+    Bug(
+        "bounded",
+        "the spare workers are those of the highest ranks",
+        old="slowest = sorted(clock.values())[spare]",
+        new="slowest = min(clock[rank] for rank in workers[: len(clock) - spare])",
+    ),
+    Bug(
+        "bounded",
+        "the bound is made larger by the spare workers",
+        edits=(
+            (
+                "slowest = sorted(clock.values())[spare]",
+                "slowest = min(clock.values())",
+            ),
+            (
+                "for rank in [rank for rank in waiting if clock[rank] - slowest <= bound]:",
+                "for rank in [rank for rank in waiting if clock[rank] - slowest <= bound + spare]:",
+            ),
+        ),
+    ),
+    Bug(
         "predict_server",
         "the slow one counts as fast",
         edits=(
             (
-                "one = ring = servers = into = gradients = stalest = rate = None",
+                "half = ring = servers = into = gradients = bound = workers = None",
                 "",
             ),
             (
@@ -668,29 +816,57 @@ comm.recv(g, rank)
     ),
     Bug(
         "predict_server",
-        "how far the clocks drift",
+        "how many updates of each worker",
         edits=(
             (
-                "one = ring = servers = into = gradients = stalest = rate = None",
+                "half = ring = servers = into = gradients = bound = workers = None",
                 "",
             ),
             (
-                "stalest = (n - 1) * (2 * 2 + 1)",
-                "stalest = (n - 1) * 2",
+                "bound = int((200 / (n - 1) - 1) / 2)",
+                "bound = 200 // (n - 1)",
             ),
         ),
     ),
     Bug(
         "predict_server",
-        "a fresh gradient's rate",
+        "behind at the pull is not counted",
         edits=(
             (
-                "one = ring = servers = into = gradients = stalest = rate = None",
+                "half = ring = servers = into = gradients = bound = workers = None",
                 "",
             ),
             (
-                "rate = 2 * math.sin(math.pi / (4 * (n - 1) + 2)) / 4",
-                "rate = 2 / 4",
+                "bound = int((200 / (n - 1) - 1) / 2)",
+                "bound = 200 // (n - 1) - 1",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "a bound that is not whole",
+        edits=(
+            (
+                "half = ring = servers = into = gradients = bound = workers = None",
+                "",
+            ),
+            (
+                "bound = int((200 / (n - 1) - 1) / 2)",
+                "bound = (200 / (n - 1) - 1) / 2",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "rounded up: a gradient can miss more",
+        edits=(
+            (
+                "half = ring = servers = into = gradients = bound = workers = None",
+                "",
+            ),
+            (
+                "bound = int((200 / (n - 1) - 1) / 2)",
+                "bound = 3",
             ),
         ),
     ),
@@ -699,7 +875,7 @@ comm.recv(g, rank)
         "half of a ring",
         edits=(
             (
-                "one = ring = servers = into = gradients = stalest = rate = None",
+                "half = ring = servers = into = gradients = bound = workers = None",
                 "",
             ),
             (
@@ -713,12 +889,40 @@ comm.recv(g, rank)
         "curvature 1",
         edits=(
             (
-                "one = ring = servers = into = gradients = stalest = rate = None",
+                "half = ring = servers = into = gradients = bound = workers = None",
                 "",
             ),
             (
-                "rate = 2 * math.sin(math.pi / (4 * (n - 1) + 2)) / 4",
-                "rate = 2 * math.sin(math.pi / (4 * (n - 1) + 2))",
+                "stale = (math.pi / math.asin(4 * 0.05 / 2) - 2) / 4",
+                "stale = (math.pi / math.asin(0.05 / 2) - 2) / 4",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "the staleness instead of the workers",
+        edits=(
+            (
+                "half = ring = servers = into = gradients = bound = workers = None",
+                "",
+            ),
+            (
+                "workers = int(stale) + 1",
+                "workers = int(stale)",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "a staleness that is not whole",
+        edits=(
+            (
+                "half = ring = servers = into = gradients = bound = workers = None",
+                "",
+            ),
+            (
+                "workers = int(stale) + 1",
+                "workers = stale",
             ),
         ),
     ),
@@ -727,7 +931,7 @@ comm.recv(g, rank)
         "without the + 1",
         edits=(
             (
-                "one = ring = servers = into = gradients = stalest = rate = None",
+                "half = ring = servers = into = gradients = bound = workers = None",
                 "",
             ),
             (
@@ -738,29 +942,57 @@ comm.recv(g, rank)
     ),
     Bug(
         "predict_server",
-        "behind at the pull is not counted",
+        "one way after the other",
         edits=(
             (
-                "one = ring = servers = into = gradients = stalest = rate = None",
+                "half = ring = servers = into = gradients = bound = workers = None",
                 "",
             ),
             (
-                "stalest = (n - 1) * (2 * 2 + 1)",
-                "stalest = (n - 1) * (2 + 1)",
+                "half = C + 2 * alpha + (n + 1 / 2) * N * beta",
+                "half = C + 1.5 * n * N * beta",
             ),
         ),
     ),
     Bug(
         "predict_server",
-        "one way after the other",
+        "pasted from the lesson: a step with pushes as large as the weights",
         edits=(
             (
-                "one = ring = servers = into = gradients = stalest = rate = None",
+                "half = ring = servers = into = gradients = bound = workers = None",
                 "",
             ),
             (
-                "one = C + 2 * alpha + (n + 1) * N * beta",
-                "one = C + 2 * n * N * beta",
+                "half = C + 2 * alpha + (n + 1 / 2) * N * beta",
+                "half = C + 2 * alpha + (n / 1 + 1) * N * beta",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "all that travels is halved",
+        edits=(
+            (
+                "half = ring = servers = into = gradients = bound = workers = None",
+                "",
+            ),
+            (
+                "half = C + 2 * alpha + (n + 1 / 2) * N * beta",
+                "half = C + 2 * alpha + (n + 1) * N / 2 * beta",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "the pushes fill the wire, and not the weights",
+        edits=(
+            (
+                "half = ring = servers = into = gradients = bound = workers = None",
+                "",
+            ),
+            (
+                "half = C + 2 * alpha + (n + 1 / 2) * N * beta",
+                "half = C + 2 * alpha + (n / 2 + 1) * N * beta",
             ),
         ),
     ),
@@ -769,7 +1001,7 @@ comm.recv(g, rank)
         "what one worker pushes",
         edits=(
             (
-                "one = ring = servers = into = gradients = stalest = rate = None",
+                "half = ring = servers = into = gradients = bound = workers = None",
                 "",
             ),
             (
@@ -785,8 +1017,8 @@ comm.recv(g, rank)
         cell="""
 from minicheck.lessons.server import predict_server
 
-values, _ = predict_server(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
-one, ring, servers, into, gradients, stalest, rate = (f"{x}" for x in values.values())
+values, _ = predict_server(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 200, 0.05, 4.0)
+half, ring, servers, into, gradients, bound, workers = (f"{x}" for x in values.values())
 """,
     ),
     Bug(
@@ -801,7 +1033,7 @@ class Anything(float):
     __rsub__ = __sub__
 
 
-one = ring = servers = into = gradients = stalest = rate = Anything(1.0)
+half = ring = servers = into = gradients = bound = workers = Anything(1.0)
 """,
     ),
     Bug(
@@ -949,23 +1181,23 @@ comm.recv(g, rank)
     Bug(
         "synchronous",
         "nan is cleaned",
-        old="mine -= rate * sum(grads) / n",
-        new="mine -= rate * sum(g.nan_to_num() for g in grads) / n",
+        old="mine -= rate * added[:-1] / added[-1].clamp(min=1)",
+        new="mine -= rate * added[:-1].nan_to_num() / added[-1].clamp(min=1)",
     ),
     Bug(
         "synchronous",
         "nan gradients are left out",
-        old="mine -= rate * sum(grads) / n",
+        old="mine -= rate * added[:-1] / added[-1].clamp(min=1)",
         new="""
-good = [g for g in grads if g.isfinite().all()]
-mine -= rate * sum(good) / max(1, len(good))
+good = sum(push for push in pushed if push.isfinite().all())
+mine -= rate * good[:-1] / good[-1].clamp(min=1)
 """,
     ),
     Bug(
         "synchronous",
         "float64 buffers",
-        old="grads = [torch.empty_like(mine) for _ in range(n)]",
-        new="grads = [torch.empty(len(mine), dtype=torch.float64) for _ in range(n)]",
+        old="pushed = [mine.new_empty(len(mine) + 1) for _ in range(n)]",
+        new="pushed = [torch.empty(len(mine) + 1, dtype=torch.float64) for _ in range(n)]",
     ),
     Bug(
         "synchronous",
@@ -976,10 +1208,10 @@ mine -= rate * sum(good) / max(1, len(good))
     Bug(
         "asynchronous",
         "nan is left out",
-        old="w -= rate * g",
+        old="w -= rate / (1 + stale) * g",
         new="""
 if g.isfinite().all():
-    w -= rate * g
+    w -= rate / (1 + stale) * g
 """,
     ),
     Bug(
@@ -1037,5 +1269,63 @@ if left[rank]:
         "a bound of more than 2 is taken for 2",
         old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
         new="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= min(bound, 2)]:",
+    ),
+    Bug(
+        "synchronous",
+        "pasted from the lesson: the mean over workers, whatever their samples",
+        edits=(
+            (
+                "mine -= rate * added[:-1] / added[-1].clamp(min=1)",
+                "mine -= rate * added[:-1] / n",
+            ),
+        ),
+    ),
+    Bug(
+        "synchronous",
+        "pasted from the lesson, with the sums in place of the gradients, as it stands",
+        cell='''
+def serve(comm, w, servers, steps, rate=0.1):
+    part = w.tensor_split(servers)[comm.rank]
+    workers = comm.size - servers
+    gradients = [torch.empty_like(part) for _ in range(workers)]
+    order = [(comm.rank + i) % workers for i in range(workers)]
+    for _ in range(steps):
+        answers = [Send(part, servers + k) for k in order]
+        pushes = [Recv(gradients[k], servers + k) for k in range(workers)]
+        comm.batch(answers + pushes).wait()
+        part.sub_(sum(gradients) / workers, alpha=rate)
+    return part
+
+
+def work(comm, w, servers, gradient, steps):
+    order = [(comm.rank + i) % servers for i in range(servers)]
+    parts = w.tensor_split(servers)
+    for _ in range(steps):
+        comm.batch([Recv(parts[i], i) for i in order]).wait()
+        pushes = gradient(w)[0].tensor_split(servers)
+        comm.batch([Send(pushes[i], i) for i in order]).wait()
+
+
+def synchronous(comm, servers, w, gradient, steps, rate):
+    """A server's part of the weights after all steps."""
+    if comm.rank < servers:
+        return serve(comm, w, servers, steps, rate)
+    return work(comm, w, servers, gradient, steps)
+''',
+    ),
+    Bug(
+        "synchronous",
+        "a mean of the workers' means",
+        old="count = w.new_tensor([samples])",
+        new="""
+total = total / max(1, samples)
+count = w.new_tensor([1])
+""",
+    ),
+    Bug(
+        "synchronous",
+        "a step in which nobody has a sample is 0/0",
+        old="mine -= rate * added[:-1] / added[-1].clamp(min=1)",
+        new="mine -= rate * added[:-1] / added[-1]",
     ),
 ]

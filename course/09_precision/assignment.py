@@ -1,12 +1,13 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 09 Mixed precision: exercises
 #
-# You round numbers to any format, and build what lets a model train in fp16: masters, a scale, lists, and ranks that
-# agree.
+# You round numbers to any format, and build what lets a model train in fp16: master weights, a dynamic scale, lists of
+# operators, a way to find the operator that overflowed, and ranks that agree on what to skip.
 #
-# Six exercises, 17 points. After each, run the check: it draws numbers, overflows and formats of its own, and says
-# what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a
-# cell of your own. What is refused is the library's own (`minidist.train.amp`), and PyTorch's scaler and autocast.
+# There are eight exercises, worth 22 points. The last one, worth 2, is open and graded by hand. Each of the others ends
+# with a check that draws numbers, overflows and formats of its own and says what is wrong. Try as often as you like. What
+# your function prints is not shown by a check; to see it, call the function in a cell of your own. The library's own
+# functions (`minidist.train.amp`) are refused, and so are PyTorch's scaler and autocast.
 
 # %% nbgrader={"grade_id": "setup"}
 import math
@@ -24,23 +25,25 @@ from minidist.comm import World
 # %% [markdown] nbgrader={"grade_id": "round_to_spec"}
 # ## 1 · Round by hand (3 points)
 #
-# A format has some bits of exponent and some of fraction: fp16 has 5 and 10, bf16 8 and 7, an fp8 4 and 3.
+# [The lesson](lesson:precision) let PyTorch round to fp16 and bf16. Now round yourself, to any format. A format has some
+# bits of exponent and some of fraction: fp16 has 5 and 10, bf16 8 and 7, TF32 8 and 10, an fp8 4 and 3.
 #
 # | | |
 # |---|---|
 # | call | `round_to(x, exponent, fraction)` |
-# | `x` | a float: any, also 0, negative or inf (not nan) |
+# | `x` | any float, also 0, negative, inf or −inf (but not nan) |
+# | `exponent`, `fraction` | bits, from 3 to 9 and from 2 to 12 |
 # | returns | the nearest number of that format, as a float |
 #
 # **Invariant:** with bias = 2^(exponent − 1) − 1, normal numbers begin at 2^(1 − bias). Between 2^p and 2^(p+1)
-# neighbours are 2^(p − fraction) apart; below 2^(1 − bias), as far apart as just above it. A tie goes to the even
-# multiple of the step. The largest number is (2 − 2^−fraction) · 2^bias. What is larger *after rounding* is inf, with
-# the sign of x. About 10 lines; Python's `math` is enough.
+# neighbours are 2^(p − fraction) apart; below 2^(1 − bias) they are as far apart as just above it. A tie goes to the even
+# multiple of this step. The largest number is (2 − 2^−fraction) · 2^bias. What is larger *after rounding* becomes inf, with
+# the sign of x. All this is exact: x is rounded once, not to fp32 on the way. About 10 lines; Python's `math` is enough.
 #
 # <details><summary>Hint</summary>
 #
-# `math.frexp(x)` is (m, e) with x = m · 2^e and m from ½ to 1, so p = e − 1. Python's `round(q)` takes a tie to the
-# even one. Dividing by a power of two, and multiplying with it, is exact.
+# `math.frexp(x)` is (m, e) with x = m · 2^e and m from ½ to below 1, so p = e − 1. Python's `round(q)` takes a tie to the
+# even neighbour. Dividing by a power of two is exact, and so is multiplying by one.
 #
 # </details>
 
@@ -64,100 +67,104 @@ def round_to(x, exponent, fraction):
 check.round_to(round_to)
 
 # %% [markdown] nbgrader={"grade_id": "round_to_target"}
-# **Target:** your columns for fp16 and bf16 are torch's. The last one, an fp8 of 4 and 3 bits, is yours alone.
+# **Target:** your columns for fp16 and bf16 agree with PyTorch's. No dtype of PyTorch has the last column, an fp8 with 4
+# and 3 bits that ends in inf.
 
 # %% tags=["exact-numbers"]
 numbers = [0.1, 1 + 2**-11, 1 + 3 * 2**-11, 2.0**-25, 3 * 2.0**-25, 65519.0, 65520.0, 300.0]
-rows = [
-    (
-        f"{x:.8g}",
-        *(
-            f"{v:.8g}"
-            for v in (
-                round_to(x, 5, 10),
-                torch.tensor(x).half().item(),
-                round_to(x, 8, 7),
-                torch.tensor(x).bfloat16().item(),
-                round_to(x, 4, 3),
-            )
-        ),
-    )
-    for x in numbers
-]
-study.table(rows, ["x", "fp16, yours", "torch's", "bf16, yours", "torch's", "fp8, yours"])
+rows = []
+for x in numbers:
+    theirs = torch.tensor(x)
+    results = [
+        round_to(x, 5, 10),
+        theirs.half().item(),
+        round_to(x, 8, 7),
+        theirs.bfloat16().item(),
+        round_to(x, 4, 3),
+    ]
+    rows.append([f"{value:.8g}" for value in [x, *results]])
+study.table(rows, ["x", "fp16, yours", "PyTorch's", "bf16, yours", "PyTorch's", "fp8, yours"])
 
 # %% [markdown] nbgrader={"grade_id": "predict_precision_spec"}
 # ## 2 · Predict, then run (2 points)
 #
-# - `kept`: a weight of 1 in fp16 gets 100 updates of 2⁻¹⁰. Where does it end?
-# - `lost`: and with 100 updates of 2⁻¹²?
-# - `stuck`: 2 + 2 + 2 + …, one by one, in fp16. At which sum does it stop to grow?
-# - `states`: GB of model states for 1.5 billion parameters in fp16, with fp16 gradients, fp32 masters, and Adam: O2.
-# - `all_half`: and at level O3?
-# - `faster`: by its data sheet, an H100 has 989 TFLOP/s in fp16, 67 in fp32. How many times as fast is a large matrix
-#   product, if both reach the same part of that?
-# - `recovered`: two overflows in a row, with factors 2 and ½ and an interval of 2,000. After how many good steps is the
-#   scale what it was before?
+# - `climbs`: a weight of 1 in fp16 gets 100 updates of ¾ · 2⁻¹⁰, one by one. Where does it end?
+# - `stops`: a weight of ¼ in bf16 gets updates of 2⁻⁹, one by one, without end. At which number does it stop?
+# - `stuck`: 2 + 2 + 2 + …, one by one, in fp16. At which sum does it stop growing?
+# - `states`: 1.5 billion parameters in fp16 with fp32 masters and Adam, as in O2, but the gradients are kept in fp32, so
+#   that many micro-batches can be added up in them. How many GB of model states is that?
+# - `momentum`: how many GB are the model states of O2, with gradients in fp16, if SGD with momentum takes the place of
+#   Adam?
+# - `faster`: of a step in fp32 on an H100, large matrix products take 0.8 of the time. By the data sheet they run at 67
+#   TFLOP/s in fp32 and at 989 in fp16, and both reach the same part of that. The rest of the time is bound by memory, and
+#   in fp16 it moves half the bytes. How many times as fast is the whole step in fp16?
+# - `recovered`: a scale is multiplied by ¼ at an overflow, and by 2 after 2,000 good steps in a row. There are three
+#   overflows in a row. After how many good steps is the scale what it was before?
 #
-# Write numbers or formulas, right within 1 %.
+# Write numbers or formulas. They are right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_precision", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
 check.predict_precision.numbers(STUDENT)
-kept = lost = stuck = states = all_half = faster = recovered = None
+climbs = stops = stuck = states = momentum = faster = recovered = None
 ### BEGIN SOLUTION
-kept = 1 + 100 * 2**-10
-lost = 1.0
+climbs = 1 + 100 * 2**-10
+stops = 0.5
 stuck = 4096
-states = 1.5 * (2 + 2 + 4 + 4 + 4)
-all_half = 1.5 * (2 + 2 + 2 + 2)
-faster = 989 / 67
-recovered = 2 * 2000
+states = 1.5 * (2 + 4 + 4 + 4 + 4)
+momentum = 1.5 * (2 + 2 + 4 + 4)
+faster = 1 / (0.8 * 67 / 989 + 0.2 / 2)
+recovered = 3 * 2 * 2000
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_precision_test", "points": 2}
-check.predict_precision(kept, lost, stuck, states, all_half, faster, recovered, of=STUDENT)
+check.predict_precision(climbs, stops, stuck, states, momentum, faster, recovered, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_precision_target"}
 # **Target:** your numbers beside those of a run.
 
 
 # %%
-def added(begin, update, times):
-    w = torch.tensor(begin, dtype=torch.float16)
+def added(begin, update, times, dtype=torch.float16):
+    w = torch.tensor(begin, dtype=dtype)
     for _ in range(times):
         w += update
     return w.item()
 
 
 rows = [
-    ("kept", kept, added(1.0, 2.0**-10, 100)),
-    ("lost", lost, added(1.0, 2.0**-12, 100)),
+    ("climbs", climbs, added(1.0, 0.75 * 2.0**-10, 100)),
+    ("stops", stops, added(0.25, 2.0**-9, 1000, torch.bfloat16)),
     ("stuck", stuck, added(0.0, 2.0, 5000)),
 ]
 study.table(rows, ["", "predicted", "run"])
 
 # %% [markdown] nbgrader={"grade_id": "master_step_spec"}
-# ## 3 · A step of masters (3 points)
+# ## 3 · A step of the masters (3 points)
 #
-# The model computes in half; the optimizer steps fp32 masters. SGD with momentum: v ← mu·v + g, master ← master −
-# lr·v.
+# The lesson's loop stepped its masters with plain SGD, and each weight had one gradient. This step has momentum:
+# v ← mu·v + g, then master ← master − lr·v. Some weights have no gradient, because they are frozen or were not used. And
+# some weights are **shared**: a GPT uses one matrix as its embedding and as its last layer, and if these lie at two places
+# of the program, each place computes a gradient of its own.
 #
 # | | |
 # |---|---|
 # | call | `master_step(weights, masters, momenta, grads, scale, lr, mu)` |
-# | `weights` | tensors in fp16 or bf16: the model's own |
-# | `masters`, `momenta` | tensors in fp32, of the same shapes |
-# | `grads` | tensors in the dtype of the weights, **scaled**; None where a weight had none. **Not changed** |
+# | `weights` | a list of tensors in fp16 or bf16, with which the model computes |
+# | `masters`, `momenta` | lists of tensors in fp32, of the same shapes |
+# | `grads` | a list of tensors in the dtype of the weights, **scaled**; None where there is none. **Not changed** |
+# | shared | one tensor (the same object) stands at several places of `weights`, and likewise its master and its momentum at these places; at each place `grads` has another part of its gradient, or None |
 # | returns | whether it stepped: True or False |
-# | afterwards | all three stepped, **in place**; or, if a gradient is inf or nan, all as before |
+# | afterwards | weights, masters and momenta are stepped, **in place**; or, if any gradient has an inf or nan, all of them are as before |
 #
-# **Invariant:** a weight is its master, rounded. A gradient is unscaled in fp32. A weight whose gradient is None
-# stays as it is, and its momentum too. About 10 lines.
+# **Invariant:** a weight is its master, rounded. A gradient is unscaled in fp32. The gradient of a shared weight is the sum
+# of the parts that are there, and the weight is stepped once. A weight without any gradient stays as it is, and so does
+# its momentum. About 15 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Ask all gradients first: `g.isfinite().all()`. Not their sum: it may overflow though no gradient does. `w.copy_(m)`
+# Look at all gradients first: `g.isfinite().all()`. Do not look at their sum, which may overflow though no gradient does.
+# `id(master)` tells whether two places have the same master: a dictionary with such keys can collect the sums. `w.copy_(m)`
 # rounds.
 #
 # </details>
@@ -169,9 +176,14 @@ def master_step(weights, masters, momenta, grads, scale, lr, mu):
     ### BEGIN SOLUTION
     if not all(g is None or g.isfinite().all() for g in grads):
         return False
-    for w, m, v, g in zip(weights, masters, momenta, grads):
+    totals = {}
+    for m, g in zip(masters, grads):
         if g is not None:
-            v.mul_(mu).add_(g.float() / scale)
+            totals[id(m)] = totals.get(id(m), 0) + g.float() / scale
+    for w, m, v in zip(weights, masters, momenta):
+        total = totals.pop(id(m), None)
+        if total is not None:
+            v.mul_(mu).add_(total)
             m.sub_(lr * v)
             w.copy_(m)
     return True
@@ -185,8 +197,9 @@ check.master_step(master_step)
 # **Target:** a staircase that follows the line. Without masters it would stay at 0.
 
 # %%
-w, m, v = (torch.ones(1, dtype=d) for d in (torch.float16, torch.float32, torch.float32))
-v.zero_()
+w = torch.ones(1, dtype=torch.float16)
+m = torch.ones(1)
+v = torch.zeros(1)
 seen = [0]
 for _ in range(40):
     master_step([w], [m], [v], [torch.tensor([-16.0], dtype=torch.float16)], 16.0, 2.0**-12, 0.0)
@@ -194,38 +207,48 @@ for _ in range(40):
 study.curves(
     {"fp32": (range(41), range(41))},
     points={"your weight": (range(41), seen)},
-    xlabel="steps of 2⁻¹²",
-    ylabel="where the fp16 weight is: 1 and so many 2⁻¹²",
-    title="A quarter of a step at a time",
+    xlabel="updates of 2⁻¹²",
+    ylabel="(weight − 1) / 2⁻¹²",
+    title="Four updates make a step of fp16",
 )
 
 # %% [markdown] nbgrader={"grade_id": "scaler_spec"}
-# ## 4 · A dynamic scale (3 points)
+# ## 4 · A patient scale (3 points)
+#
+# The lesson's `next_scale` halves the scale at every overflow. A single bad batch then costs range for the next 2,000
+# steps. Megatron-LM is more patient: it skips the step at an overflow, but leaves the scale alone until there were several.
+# And it has a least scale, below which it does not go.
 #
 # | | |
 # |---|---|
-# | make | `Scaler(init, growth, backoff, interval)` |
-# | `.scale` | the scale now, a number; `init` at first |
-# | `.scaled(loss)` | the loss times the scale, in **fp32**, also if the loss is in fp16; backward begins here |
-# | `.update(found)` | once a step: was an inf or nan found? |
+# | make | `Scaler(init, growth, backoff, interval, patience, least)` |
+# | `.scale` | the scale now, a number; `init` at first, which is `least` or more |
+# | `.scaled(loss)` | the loss times the scale, in **fp32**, even if the loss is in fp16; backward begins here. The loss itself is not changed |
+# | `.update(found)` | called once a step: was an inf or nan found? |
 # | `.state()` | what must be saved to go on exactly here: numbers by name, which no later update changes |
-# | `.load(state)` | go on from there, perhaps in another process: the state came through a JSON file |
+# | `.load(state)` | go on from there, in a scaler made with the same factors, perhaps in another process: the state came through a JSON file |
 #
-# **Invariant:** an overflow multiplies the scale by `backoff`. `interval` steps in a row without one, counted from
-# the last change of the scale, multiply it by `growth`. About 14 lines.
+# **Invariant:** `interval` steps in a row without an overflow multiply the scale by `growth`; then, and after every
+# overflow, this count begins again. Overflows are counted from the start, and again from each growth of the scale. The
+# first `patience − 1` of them leave the scale as it is. The one with the number `patience`, and every later one, multiplies
+# the scale by `backoff`, but not below `least`. With a patience of 1 it is the lesson's. There is no upper limit. About 16
+# lines.
 
 
 # %% nbgrader={"grade_id": "scaler", "solution": true}
 class Scaler:
     """A scale for losses that finds its own size."""
 
-    def __init__(self, init, growth, backoff, interval):
+    def __init__(self, init, growth, backoff, interval, patience, least):
         ### BEGIN SOLUTION
         self.scale = init
         self.growth = growth
         self.backoff = backoff
         self.interval = interval
+        self.patience = patience
+        self.least = least
         self.good = 0
+        self.bad = 0
         ### END SOLUTION
 
     def scaled(self, loss):
@@ -237,23 +260,31 @@ class Scaler:
     def update(self, found):
         """Choose the next scale: found says whether this step had an inf or nan."""
         ### BEGIN SOLUTION
-        self.good = 0 if found else self.good + 1
         if found:
-            self.scale *= self.backoff
-        elif self.good == self.interval:
-            self.scale, self.good = self.scale * self.growth, 0
+            self.good = 0
+            self.bad += 1
+            if self.bad >= self.patience:
+                self.scale = max(self.scale * self.backoff, self.least)
+            return
+        self.good += 1
+        if self.good == self.interval:
+            self.scale *= self.growth
+            self.good = 0
+            self.bad = 0
         ### END SOLUTION
 
     def state(self):
         """What to save: numbers by name."""
         ### BEGIN SOLUTION
-        return {"scale": self.scale, "good": self.good}
+        return {"scale": self.scale, "good": self.good, "bad": self.bad}
         ### END SOLUTION
 
     def load(self, state):
         """Go on where state() was called."""
         ### BEGIN SOLUTION
-        self.scale, self.good = state["scale"], state["good"]
+        self.scale = state["scale"]
+        self.good = state["good"]
+        self.bad = state["bad"]
         ### END SOLUTION
 
 
@@ -261,44 +292,50 @@ class Scaler:
 check.scaler(Scaler)
 
 # %% [markdown] nbgrader={"grade_id": "scaler_target"}
-# **Target:** a saw. Gradients overflow above a limit that sinks and rises again: your scale keeps just below it.
+# **Target:** the limit above which gradients overflow sinks and rises again, and in every tenth step a bad batch overflows
+# whatever the scale is. The patient scale climbs faster and stays closer to the limit; in return it oversteps it for longer.
 
 # %%
-scale = Scaler(2.0**4, 2.0, 0.5, 4)
-limit = [2 ** (14 + 3 * math.cos(k / 25)) for k in range(160)]
-seen = []
-for most in limit:
-    seen.append(scale.scale)
-    scale.update(scale.scale > most)
-both = {"your scale": seen, "gradients overflow": limit}
+scalers = {"patience 1": Scaler(2.0**8, 2.0, 0.5, 4, 1, 1.0)}
+scalers["patience 2"] = Scaler(2.0**8, 2.0, 0.5, 4, 2, 1.0)
+limit = [14 + 3 * math.cos(step / 25) for step in range(160)]  # 2 to the power of it
+seen = {name: [] for name in scalers}
+for step, most in enumerate(limit):
+    for name, scaler in scalers.items():
+        power = math.log2(scaler.scale)
+        seen[name].append(power)
+        scaler.update(power > most or step % 10 == 9)
 study.curves(
-    {name: (range(160), [math.log2(s) for s in some]) for name, some in both.items()},
+    {name: (range(160), powers) for name, powers in [*seen.items(), ("gradients overflow", limit)]},
     xlabel="step",
     ylabel="2 to the power",
-    title="A scale that finds its size",
+    title="Scales that find their size",
 )
 
 # %% [markdown] nbgrader={"grade_id": "autocast_spec"}
-# ## 5 · Lists (3 points)
+# ## 5 · Three lists (3 points)
+#
+# The lesson's `Lists` casts tensors that are given by position, and has no gray list. Complete it.
 #
 # | | |
 # |---|---|
 # | make | `Autocast(dtype, white, black, gray)`, a `TorchFunctionMode` |
 # | `dtype` | `torch.float16` or `torch.bfloat16` |
-# | `white`, `black`, `gray` | sets of names; the name of a function is `func.__name__` |
+# | `white`, `black`, `gray` | sets of names; the name of a function is `func.__name__`, and it must be equal to one in the set |
 # | used | `with Autocast(…):` |
 #
-# **Invariant:** the tensors that a white function is given are cast to `dtype`, those of a black one to fp32, those
-# of a gray one to the widest dtype among them: if all are of one, to that one, else to fp32. What is on no list is
-# called as it is. Only fp32, fp16 and bf16 are cast, or count for gray: float64 and integers are left alone.
-# Tensors may come by position, by name, or in a list or tuple. All else is handed on; what the function returns, is
-# returned. Autograd records the casts. About 20 lines.
+# **Invariant:** the tensors that a white function is given are cast to `dtype`, those of a black one to fp32, and those
+# of a gray one to the widest dtype among them: if all have one dtype, to that one, otherwise to fp32. A function on no list
+# is called as it is. Only fp32, fp16 and bf16 are cast, and count for the gray list; float64 and integers are left alone.
+# Tensors may come by position, by name, or in a list or tuple. Everything else is handed on: numbers, None, inf and nan.
+# Each function is called once, and what it returns is returned. Autograd records the casts. The tensors that were given are
+# not changed, and may be changed by others between two calls. About 20 lines.
 #
 # <details><summary>Hint</summary>
 #
 # Write `cast(value, to)`: for a tensor of the three dtypes `value.to(to)`; for a list or tuple the same of each
 # item; for a dict the same of each value; anything else as it is. Call it for `args` and for `kwargs`. For gray,
-# collect dtypes in the same way first.
+# collect the dtypes in the same way first.
 #
 # </details>
 
@@ -318,7 +355,8 @@ class Autocast(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         ### BEGIN SOLUTION
-        name, found = func.__name__, set()
+        name = func.__name__
+        found = set()
 
         def cast(value, to):
             if isinstance(value, torch.Tensor):
@@ -330,7 +368,8 @@ class Autocast(TorchFunctionMode):
                 return type(value)(cast(v, to) for v in value)
             return {k: cast(v, to) for k, v in value.items()} if isinstance(value, dict) else value
 
-        both, to = (args, kwargs or {}), None
+        both = (args, kwargs or {})
+        to = None
         if name in self.white:
             to = self.dtype
         elif name in self.black:
@@ -357,23 +396,98 @@ with Autocast(torch.float16, {"linear", "matmul"}, {"softmax", "mse_loss"}, {"ca
     both = torch.cat([h, p])
     loss = F.mse_loss(both, torch.zeros(8, 16))
 loss.backward()
-rows = [
-    (name, str(x.dtype))
-    for name, x in {
-        "linear": h,
-        "softmax": p,
-        "cat of both": both,
-        "loss": loss,
-        "the weight's gradient": w.grad,
-    }.items()
-]
-study.table(rows, ["result of", "dtype"])
+results = {
+    "linear": h,
+    "softmax": p,
+    "cat of both": both,
+    "loss": loss,
+    "the weight's gradient": w.grad,
+}
+study.table([(name, str(x.dtype)) for name, x in results.items()], ["result of", "dtype"])
+
+# %% [markdown] nbgrader={"grade_id": "overflowed_spec"}
+# ## 6 · Who overflowed? (3 points)
+#
+# A loss is nan. By the time you see it, inf and nan have run through the whole model, and the question is which operator
+# made the first one. A function mode can find it without a change of the model.
+#
+# | | |
+# |---|---|
+# | call | `overflowed(function, *given)` |
+# | `function` | calls functions of PyTorch. It is called once, as `function(*given)`, and let finish |
+# | returns | a list with the names (`func.__name__`) of those that overflowed, in the order of their calls; an empty list if none has |
+#
+# **Invariant:** a function of PyTorch has overflowed if all that it is given is finite, and what it returns is not. Given
+# are tensors and numbers: by position, by name, or in a list or tuple. A function that is given an inf or nan is not to
+# blame for what it returns; so `masked_fill(mask, -math.inf)` is not to blame either. What is returned may be a tensor, or a
+# list or tuple of several. A function that works in place (`x.mul_(1e9)`) writes into what it was given. Every function is
+# called once, with its own arguments, and what it returns is returned. About 18 lines.
+#
+# <details><summary>Hint</summary>
+#
+# A class within your function can be the mode, and keep the list. Write a helper `finite(value)` that knows tensors, lists
+# and tuples, and numbers; anything else is finite.
+#
+# </details>
+
+
+# %% nbgrader={"grade_id": "overflowed", "solution": true}
+def overflowed(function, *given):
+    """The names of the functions of PyTorch that made an inf or nan of finite numbers."""
+
+    ### BEGIN SOLUTION
+    def finite(value):
+        if isinstance(value, torch.Tensor):
+            return bool(value.isfinite().all())
+        if isinstance(value, (list, tuple)):
+            return all(finite(v) for v in value)
+        return not isinstance(value, float) or math.isfinite(value)
+
+    names = []
+
+    class Look(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            was_finite = finite([args, list(kwargs.values())])
+            result = func(*args, **kwargs)
+            if was_finite and not finite(result):
+                names.append(func.__name__)
+            return result
+
+    with Look():
+        function(*given)
+    return names
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade_id": "overflowed_test", "points": 3}
+check.overflowed(overflowed)
+
+# %% [markdown] nbgrader={"grade_id": "overflowed_target"}
+# **Target:** attention in fp16 with large inputs. The mask is not to blame, and neither is the softmax: the product is, and
+# it is well again once it is divided by √H before and not after.
+
+
+# %%
+def attention(q, k, mask, early):
+    root = math.sqrt(q.shape[-1])
+    scores = F.linear(q / root, k) if early else F.linear(q, k) / root
+    return F.softmax(scores.masked_fill(mask, -math.inf), dim=-1)
+
+
+q = torch.full((4, 64), 40.0, dtype=torch.float16)
+mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
+rows = []
+for early in (False, True):
+    names = overflowed(attention, q, q, mask, early)
+    rows.append((f"divided {'before' if early else 'after'}", ", ".join(names) or "nobody"))
+study.table(rows, ["the product is", "who overflowed"])
 
 # %% [markdown] nbgrader={"grade_id": "sharded_step_spec"}
-# ## 6 · Find the bug (3 points)
+# ## 7 · Find the bug (3 points)
 #
-# Each rank owns a part of the parameters, and only their gradients (as in ZeRO, lesson 13). The next cell was found
-# in somebody's code. On one rank it is right.
+# The lesson's replicas have all gradients after their average. Here each rank owns a part of the parameters, and only
+# their gradients, as in [ZeRO](lesson:zero). The next cell was found in somebody's code. On one rank it is right.
 
 
 # %% nbgrader={"grade_id": "sharded_step_broken"}
@@ -388,7 +502,8 @@ def sharded_step(comm, weights, grads, scale, lr):
 
 # %%
 def two_steps(comm, step):
-    weights, scale = [torch.full((2,), 1.0 + comm.rank)], 1024.0
+    weights = [torch.full((2,), 1.0 + comm.rank)]
+    scale = 1024.0
     for large in (1.0, math.inf if comm.rank == 1 else 1.0):
         scale = step(comm, weights, [torch.tensor([large, 1.0]) * scale], scale, 0.25)
     return weights[0], torch.tensor([scale])
@@ -407,12 +522,13 @@ study.holdings(
 # | | |
 # |---|---|
 # | call | `sharded_step(comm, weights, grads, scale, lr)` |
-# | `weights`, `grads` | this rank's own, fp32; the gradients are scaled. A rank may have two empty lists |
+# | `weights`, `grads` | this rank's own, fp32; the gradients are scaled. A rank may have two empty lists; another rank's tensors have other shapes |
 # | afterwards | w ← w − lr·g/scale on **all** ranks, in place; or, if any rank has an inf or nan, on none |
-# | returns | the next scale: half of it after an overflow on any rank, else as it was |
-# | cost | one flag: a rank sends at most 2(n − 1) messages, of 8 bytes |
+# | returns | the next scale, a number: half of it after an overflow on any rank, otherwise as it was |
+# | cost | one flag: a rank sends at most 2(n − 1) messages, with at most 16(n − 1) bytes in all |
 #
-# `all_reduce_(comm, x, "max")` may be called.
+# A gradient may be as large as fp32 allows, so that sums and squares of finite gradients overflow: then nobody skips.
+# You may call `all_reduce_(comm, x, "max")`. More messages or bytes than that cost half of the points.
 #
 # <details><summary>Hint</summary>
 #
@@ -449,3 +565,68 @@ study.holdings(
     arrows=False,
     title="Repaired: all or none",
 )
+
+# %% [markdown] nbgrader={"grade_id": "static_scale_spec"}
+# ## 8 · One scale for the whole training? (2 points, graded by hand)
+#
+# The lesson looked at gradients before the first step. Train its network, `mlp([64, 64, 64, 10])`, in fp32 on one
+# micro-batch of 128 digits with Adam (learning rate 0.003) for 400 steps. The gradients that count are those of the
+# lesson's loss, a sum divided by 2²². **Between which powers of two may a static scale *S* lie that serves from the first
+# step to the last: in fp16 no gradient may overflow, and at most 1 % of those that are not zero may become zero?**
+#
+# Answer with a plot and about eight sentences. Here you may use everything that the lesson used, `exponents` of
+# `minidist.train.amp` and `study.exponents` among it. Your teacher gives:
+#
+# - **1 point for the plot and the two bounds.** It shows the gradients of the first and of the last step by exponent, without
+#   a scale, and what fp16 makes of them. The largest *S* follows from the largest gradient of all the training, the
+#   smallest from the small ones, and you say which step sets which bound.
+# - **1 point for the choice.** You choose one *S* between the bounds and say how many powers of two it leaves on each side;
+#   and you say, with a reason from your plot, what would happen to this *S* if the training went on for ten times as long,
+#   and whether you would still take a static scale then.
+
+# %% tags=["nbval-ignore-output"] nbgrader={"grade_id": "static_scale_plot", "solution": true}
+### BEGIN SOLUTION
+from IPython.display import display
+
+from minidist.models import mlp
+from minidist.tasks import digits
+from minidist.train.amp import exponents
+
+WHOLE = 2**22
+task = digits(torch.float32)
+network = mlp([64, 64, 64, 10])
+optimizer = torch.optim.Adam(network.parameters(), lr=0.003)
+counts = {}
+least = []  # of each step the smallest scale at which 1 % become zero, 2 to the power
+most = []  # and the largest at which none overflows
+for step in range(401):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(network(task.x[:128]), task.y[:128])
+    loss.backward()
+    gradients = [p.grad * 128 / WHOLE for p in network.parameters()]
+    sizes = torch.cat([g.flatten() for g in gradients]).abs().double()
+    sizes = sizes[sizes > 0].sort().values
+    least.append(math.floor(-25 - math.log2(sizes[len(sizes) // 100])) + 1)
+    most.append(math.floor(math.log2(65504 / sizes[-1])))
+    if step in (0, 400):
+        counts[f"step {step}"] = exponents(gradients)
+    optimizer.step()
+rows = [(f"step {step}", least[step], most[step]) for step in (0, 100, 200, 300, 400)]
+rows.append(("all steps", max(least), min(most)))
+display(study.table(rows, ["", "smallest S = 2 to the power", "largest S = 2 to the power"]))
+study.exponents(counts, title="Gradients in fp16, without a scale")
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "static_scale", "solution": true, "points": 2}
+# *S* may lie between 2¹⁴ and 2³⁴. The upper bound comes from the first steps: the largest gradient is about 2⁻¹⁸·⁵ before
+# the first step, and times 2³⁴ it is below 65,504, the largest number of fp16, while times 2³⁵ it is not. The lower bound
+# comes from the last steps: by then the loss is small, and the whole hill has moved about ten powers of two to the left. One
+# hundredth of the gradients is then below some 2⁻³⁸; they become zero unless *S* lifts them above 2⁻²⁵, half of the smallest
+# number of fp16. At the beginning 2⁸ would have been enough.
+#
+# I take *S* = 2²⁴, in the middle, which leaves ten powers of two on each side. If the training goes on, the gradients go
+# on shrinking as the loss does, so the lower bound rises, and the upper one, set by the first steps, stays. From step 100 to
+# step 400 the lower bound rose from 2¹¹ to 2¹⁴, so I expect some five powers of two more for ten times as many steps: 2²⁴
+# still serves. (A run of 4,000 steps says 2²¹.) But the margin melts from twenty powers of two to thirteen, and nothing
+# warns me when it is gone; a harder task, a single odd batch or another loss would need another *S*. So for a long training
+# I would take a dynamic scale, which follows the hill and costs one skipped step in 2,000, or bf16, which needs none.

@@ -53,10 +53,7 @@ if abs(y) < 2.0 ** (1 - bias):
         "round_to",
         "−inf is not known",
         edits=(
-            (
-                "if x == 0 or math.isinf(x):",
-                "if x in (0, math.inf):",
-            ),
+            ("if x == 0 or math.isinf(x):", "if x in (0, math.inf):"),
             (
                 """
 power = max(math.frexp(x)[1] - 1, 1 - bias)
@@ -77,14 +74,8 @@ return y if abs(y) <= most else math.copysign(math.inf, x)
         "round_to",
         "all signs are lost",
         edits=(
-            (
-                "return x",
-                "return abs(x)",
-            ),
-            (
-                "y = round(x / step) * step",
-                "y = round(abs(x) / step) * step",
-            ),
+            ("return x", "return abs(x)"),
+            ("y = round(x / step) * step", "y = round(abs(x) / step) * step"),
             (
                 "return y if abs(y) <= most else math.copysign(math.inf, x)",
                 "return y if abs(y) <= most else math.inf",
@@ -115,6 +106,28 @@ if x == 0 or math.isinf(x):
     return x
 x = torch.tensor(x).item()
 """,
+    ),
+    Bug(
+        "round_to",
+        "no format has more than eight bits of exponent",
+        old="bias = 2 ** (exponent - 1) - 1",
+        new="bias = 2 ** (min(exponent, 8) - 1) - 1",
+    ),
+    Bug(
+        "round_to",
+        "as the lesson does for TF32: half of the range is added, and the bits are cleared",
+        cell='''
+import struct
+
+
+def round_to(x, exponent, fraction):
+    """x as the nearest number with so many bits of exponent and of fraction."""
+    low = 23 - fraction
+    pattern = struct.unpack(">I", struct.pack(">f", x))[0]
+    if not math.isinf(x):
+        pattern = (pattern + (1 << (low - 1))) >> low << low
+    return struct.unpack(">f", struct.pack(">I", pattern & 0xFFFFFFFF))[0]
+''',
     ),
     Bug(
         "round_to",
@@ -168,60 +181,156 @@ def round_to(x, exponent, fraction):
         "predict_precision",
         "fp32's sum",
         cell="""
-kept = 1 + 100 / 1024
-lost = 1 + 100 / 4096
+climbs = 1 + 100 * 0.75 / 1024
+stops = 0.5
 stuck = 4096
-states = 24
-faster = 989 / 67
-recovered = 4000
+states = 27
+momentum = 18
+faster = 1 / (0.8 * 67 / 989 + 0.1)
+recovered = 12000
 """,
     ),
     Bug(
         "predict_precision",
-        "weights and gradients in fp16 are missing",
+        "updates of less than a step are lost",
         cell="""
-kept = 1 + 100 / 1024
-lost = 1.0
+climbs = 1.0
+stops = 0.5
 stuck = 4096
-states = 18
-faster = 989 / 67
-recovered = 4000
+states = 27
+momentum = 18
+faster = 1 / (0.8 * 67 / 989 + 0.1)
+recovered = 12000
 """,
     ),
     Bug(
         "predict_precision",
-        "one doubling",
+        "the tie goes up",
         cell="""
-kept = 1 + 100 / 1024
-lost = 1.0
+climbs = 1 + 100 / 1024
+stops = 1.0
 stuck = 4096
-states = 24
-faster = 989 / 67
-recovered = 2000
+states = 27
+momentum = 18
+faster = 1 / (0.8 * 67 / 989 + 0.1)
+recovered = 12000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "bf16 has the fraction of fp16",
+        cell="""
+climbs = 1 + 100 / 1024
+stops = 4.0
+stuck = 4096
+states = 27
+momentum = 18
+faster = 1 / (0.8 * 67 / 989 + 0.1)
+recovered = 12000
 """,
     ),
     Bug(
         "predict_precision",
         "stuck where ones are",
         cell="""
-kept = 1 + 100 / 1024
-lost = 1.0
+climbs = 1 + 100 / 1024
+stops = 0.5
 stuck = 2048
-states = 24
-faster = 989 / 67
-recovered = 4000
+states = 27
+momentum = 18
+faster = 1 / (0.8 * 67 / 989 + 0.1)
+recovered = 12000
 """,
     ),
     Bug(
         "predict_precision",
-        "half the bytes, twice as fast",
+        "gradients in fp16",
         cell="""
-kept = 1 + 100 / 1024
-lost = 1.0
+climbs = 1 + 100 / 1024
+stops = 0.5
 stuck = 4096
 states = 24
-faster = 2
-recovered = 4000
+momentum = 18
+faster = 1 / (0.8 * 67 / 989 + 0.1)
+recovered = 12000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "the masters are missing",
+        cell="""
+climbs = 1 + 100 / 1024
+stops = 0.5
+stuck = 4096
+states = 21
+momentum = 18
+faster = 1 / (0.8 * 67 / 989 + 0.1)
+recovered = 12000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "momentum in fp16",
+        cell="""
+climbs = 1 + 100 / 1024
+stops = 0.5
+stuck = 4096
+states = 27
+momentum = 15
+faster = 1 / (0.8 * 67 / 989 + 0.1)
+recovered = 12000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "all of the step is products",
+        cell="""
+climbs = 1 + 100 / 1024
+stops = 0.5
+stuck = 4096
+states = 27
+momentum = 18
+faster = 989 / 67
+recovered = 12000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "what is bound by memory stays as slow",
+        cell="""
+climbs = 1 + 100 / 1024
+stops = 0.5
+stuck = 4096
+states = 27
+momentum = 18
+faster = 1 / (0.8 * 67 / 989 + 0.2)
+recovered = 12000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "gains are averaged",
+        cell="""
+climbs = 1 + 100 / 1024
+stops = 0.5
+stuck = 4096
+states = 27
+momentum = 18
+faster = 0.8 * 989 / 67 + 0.2 * 2
+recovered = 12000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "a doubling for each overflow",
+        cell="""
+climbs = 1 + 100 / 1024
+stops = 0.5
+stuck = 4096
+states = 27
+momentum = 18
+faster = 1 / (0.8 * 67 / 989 + 0.1)
+recovered = 6000
 """,
     ),
     Bug(
@@ -239,37 +348,37 @@ class Equal(float):
     __hash__ = float.__hash__
 
 
-kept = lost = stuck = states = all_half = faster = recovered = Equal(1)
+climbs = stops = stuck = states = momentum = faster = recovered = Equal(1)
 """,
     ),
     Bug(
         "predict_precision",
         "nan, which is not larger than anything",
         cheat=True,
-        cell='kept = lost = stuck = states = all_half = faster = recovered = float("nan")',
+        cell='climbs = stops = stuck = states = momentum = faster = recovered = float("nan")',
     ),
     Bug(
         "master_step",
         "a tensor without a gradient is moved by its momentum",
-        cell='''
-def master_step(weights, masters, momenta, grads, scale, lr, mu):
-    """Unscale, look, skip or step, round. Returns whether it stepped."""
-    if not all(g is None or g.isfinite().all() for g in grads):
-        return False
-    for w, m, v, g in zip(weights, masters, momenta, grads):
-        v.mul_(mu)
-        if g is not None:
-            v.add_(g.float() / scale)
-        m.sub_(lr * v)
-        w.copy_(m)
-    return True
-''',
+        old="""
+if total is not None:
+    v.mul_(mu).add_(total)
+    m.sub_(lr * v)
+    w.copy_(m)
+""",
+        new="""
+v.mul_(mu)
+if total is not None:
+    v.add_(total)
+m.sub_(lr * v)
+w.copy_(m)
+""",
     ),
     Bug(
         "master_step",
         "divides in half precision",
-        old="v.mul_(mu).add_(g.float() / scale)",
-        new="v.mul_(mu).add_(g / scale)",
+        old="totals[id(m)] = totals.get(id(m), 0) + g.float() / scale",
+        new="totals[id(m)] = totals.get(id(m), 0) + (g / scale).float()",
     ),
     Bug(
         "master_step",
@@ -282,13 +391,20 @@ def master_step(weights, masters, momenta, grads, scale, lr, mu):
         "momenta change though the step is skipped",
         cell="""
 def master_step(weights, masters, momenta, grads, scale, lr, mu):
-    for v, g in zip(momenta, grads):
+    totals = {}
+    for m, g in zip(masters, grads):
         if g is not None:
-            v.mul_(mu).add_(g.float() / scale)
+            totals[id(m)] = totals.get(id(m), 0) + g.float() / scale
+    stepped = set()
+    for m, v in zip(masters, momenta):
+        if id(m) in totals and id(m) not in stepped:
+            v.mul_(mu).add_(totals[id(m)])
+            stepped.add(id(m))
     if not all(g is None or g.isfinite().all() for g in grads):
         return False
-    for w, m, v, g in zip(weights, masters, momenta, grads):
-        if g is not None:
+    for w, m, v in zip(weights, masters, momenta):
+        if id(m) in stepped:
+            stepped.remove(id(m))
             m.sub_(lr * v)
             w.copy_(m)
     return True
@@ -324,8 +440,8 @@ if not all(g is None or g.isfinite().all() for g in grads):
     Bug(
         "master_step",
         "the momentum is not damped",
-        old="v.mul_(mu).add_(g.float() / scale)",
-        new="v.add_(g.float() / scale)",
+        old="v.mul_(mu).add_(total)",
+        new="v.add_(total)",
     ),
     Bug(
         "master_step",
@@ -336,25 +452,25 @@ if not all(g is None or g.isfinite().all() for g in grads):
     Bug(
         "master_step",
         "the scale is forgotten",
-        old="v.mul_(mu).add_(g.float() / scale)",
-        new="v.mul_(mu).add_(g.float())",
+        old="totals[id(m)] = totals.get(id(m), 0) + g.float() / scale",
+        new="totals[id(m)] = totals.get(id(m), 0) + g.float()",
     ),
     Bug(
         "master_step",
         "a momentum of its own",
-        old="v.mul_(mu).add_(g.float() / scale)",
-        new="v.mul_(0.9).add_(g.float() / scale)",
+        old="v.mul_(mu).add_(total)",
+        new="v.mul_(0.9).add_(total)",
     ),
     Bug(
         "master_step",
         "weights, masters and momenta get other memory",
         old="""
-v.mul_(mu).add_(g.float() / scale)
+v.mul_(mu).add_(total)
 m.sub_(lr * v)
 w.copy_(m)
 """,
         new="""
-v.data = v * mu + g.float() / scale
+v.data = v * mu + total
 m.data = m - lr * v
 w.data = m.to(w.dtype)
 """,
@@ -374,17 +490,17 @@ w.data = m.to(w.dtype)
                 "if not all(g is None or g.isfinite().all() for g in grads[:3]):",
             ),
             (
-                "for w, m, v, g in zip(weights, masters, momenta, grads):",
-                "for w, m, v, g in list(zip(weights, masters, momenta, grads))[:3]:",
+                "for w, m, v in zip(weights, masters, momenta):",
+                "for w, m, v in list(zip(weights, masters, momenta))[:3]:",
             ),
         ),
     ),
     Bug(
         "master_step",
         "the gradients are unscaled in place",
-        old="v.mul_(mu).add_(g.float() / scale)",
+        old="totals[id(m)] = totals.get(id(m), 0) + g.float() / scale",
         new="""
-v.mul_(mu).add_(g.float() / scale)
+totals[id(m)] = totals.get(id(m), 0) + g.float() / scale
 g.div_(scale)
 """,
     ),
@@ -399,14 +515,137 @@ if not all(g is None or g.isfinite().all() for g in grads):
 """,
                 "",
             ),
+            ("if g is not None:", "if g is not None and g.isfinite().all():"),
+            ("return True", "return all(g is None or g.isfinite().all() for g in grads)"),
+        ),
+    ),
+    Bug(
+        "master_step",
+        "only the first elements are looked at",
+        old="if not all(g is None or g.isfinite().all() for g in grads):",
+        new="if not all(g is None or g.view(-1)[:2].isfinite().all() for g in grads):",
+    ),
+    Bug(
+        "master_step",
+        "the sum of the squares is looked at",
+        old="if not all(g is None or g.isfinite().all() for g in grads):",
+        new="if not all(g is None or g.float().square().sum().isfinite() for g in grads):",
+    ),
+    Bug(
+        "master_step",
+        "the sum in fp32 is looked at",
+        old="if not all(g is None or g.isfinite().all() for g in grads):",
+        new="if not all(g is None or g.float().sum().isfinite() for g in grads):",
+    ),
+    Bug(
+        "master_step",
+        "a gradient of zeros is taken for none",
+        old="if g is not None:",
+        new="if g is not None and g.any():",
+    ),
+    Bug(
+        "master_step",
+        "the lesson's loop, with plain SGD",
+        cell="""
+def unscaled(gradients, scale):
+    wide = [g.float() / scale for g in gradients]
+    overflow = not all(g.isfinite().all() for g in wide)
+    return wide, overflow
+
+
+def master_step(weights, masters, momenta, grads, scale, lr, mu):
+    wide, overflow = unscaled(grads, scale)
+    if overflow:
+        return False
+    for p, master, g in zip(weights, masters, wide):
+        master -= lr * g
+        p.data.copy_(master)
+    return True
+""",
+    ),
+    Bug(
+        "master_step",
+        "the lesson's loop, with momentum: each part of a shared weight is a step",
+        cell="""
+def unscaled(gradients, scale):
+    wide = [g.float() / scale for g in gradients]
+    overflow = not all(g.isfinite().all() for g in wide)
+    return wide, overflow
+
+
+def master_step(weights, masters, momenta, grads, scale, lr, mu):
+    there = [row for row in zip(weights, masters, momenta, grads) if row[3] is not None]
+    wide, overflow = unscaled([row[3] for row in there], scale)
+    if overflow:
+        return False
+    for (w, m, v, _), g in zip(there, wide):
+        v.mul_(mu).add_(g)
+        m -= lr * v
+        w.copy_(m)
+    return True
+""",
+    ),
+    Bug(
+        "master_step",
+        "only the first part of a shared weight's gradient counts",
+        old="totals[id(m)] = totals.get(id(m), 0) + g.float() / scale",
+        new="totals.setdefault(id(m), g.float() / scale)",
+    ),
+    Bug(
+        "master_step",
+        "only the last part of a shared weight's gradient counts",
+        old="totals[id(m)] = totals.get(id(m), 0) + g.float() / scale",
+        new="totals[id(m)] = g.float() / scale",
+    ),
+    Bug(
+        "master_step",
+        "the parts are added in half",
+        edits=(
             (
-                "if g is not None:",
-                "if g is not None and g.isfinite().all():",
+                "totals[id(m)] = totals.get(id(m), 0) + g.float() / scale",
+                "totals[id(m)] = totals.get(id(m), 0) + g",
             ),
+            ("v.mul_(mu).add_(total)", "v.mul_(mu).add_(total.float() / scale)"),
+        ),
+    ),
+    Bug(
+        "master_step",
+        "the parts of a shared weight are averaged",
+        edits=(
             (
-                "return True",
-                "return all(g is None or g.isfinite().all() for g in grads)",
+                "totals[id(m)] = totals.get(id(m), 0) + g.float() / scale",
+                "totals.setdefault(id(m), []).append(g.float() / scale)",
             ),
+            ("v.mul_(mu).add_(total)", "v.mul_(mu).add_(sum(total) / len(total))"),
+        ),
+    ),
+    Bug(
+        "master_step",
+        "a shared weight is stepped at its first place only, and only if it has a gradient there",
+        old="""
+totals = {}
+for m, g in zip(masters, grads):
+    if g is not None:
+        totals[id(m)] = totals.get(id(m), 0) + g.float() / scale
+""",
+        new="""
+totals = {}
+first = {}
+for m, g in zip(masters, grads):
+    first.setdefault(id(m), g)
+    if g is not None and first[id(m)] is not None:
+        totals[id(m)] = totals.get(id(m), 0) + g.float() / scale
+""",
+    ),
+    Bug(
+        "master_step",
+        "a shared weight is known by its shape",
+        edits=(
+            (
+                "totals[id(m)] = totals.get(id(m), 0) + g.float() / scale",
+                "totals[m.shape] = totals.get(m.shape, 0) + g.float() / scale",
+            ),
+            ("total = totals.pop(id(m), None)", "total = totals.get(m.shape)"),
         ),
     ),
     Bug(
@@ -438,7 +677,7 @@ def master_step(weights, masters, momenta, grads, scale, lr, mu):
     """Unscale, look, skip or step, round. Returns whether it stepped."""
     from minicheck.oracles.precision import Masters
 
-    right = Masters(weights, masters, momenta, scale, lr, mu)
+    right = Masters(weights, masters, momenta, list(range(len(weights))), scale, lr, mu)
     return right.step(grads)
 ''',
     ),
@@ -447,9 +686,9 @@ def master_step(weights, masters, momenta, grads, scale, lr, mu):
         "the state that was loaded is stepped itself",
         cell="""
 class Scaler:
-    def __init__(self, init, growth, backoff, interval):
-        self.now = {"scale": init, "good": 0}
-        self.how = (growth, backoff, interval)
+    def __init__(self, init, growth, backoff, interval, patience, least):
+        self.now = {"scale": init, "good": 0, "bad": 0}
+        self.how = (growth, backoff, interval, patience, least)
 
     @property
     def scale(self):
@@ -459,13 +698,15 @@ class Scaler:
         return loss.float() * self.scale
 
     def update(self, found):
-        growth, backoff, interval = self.how
+        growth, backoff, interval, patience, least = self.how
         self.now["good"] = 0 if found else self.now["good"] + 1
-        if found:
-            self.now["scale"] *= backoff
+        self.now["bad"] += found
+        if found and self.now["bad"] >= patience:
+            self.now["scale"] = max(self.now["scale"] * backoff, least)
         elif self.now["good"] == interval:
             self.now["scale"] *= growth
             self.now["good"] = 0
+            self.now["bad"] = 0
 
     def state(self):
         return dict(self.now)
@@ -479,73 +720,30 @@ class Scaler:
         "always 2 and ½",
         edits=(
             (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
+                "self.scale = max(self.scale * self.backoff, self.least)",
+                "self.scale = max(self.scale * 0.5, self.least)",
             ),
-            (
-                "self.scale *= self.backoff",
-                "self.scale *= 0.5",
-            ),
-            (
-                "self.scale, self.good = self.scale * self.growth, 0",
-                "self.scale, self.good = self.scale * 2, 0",
-            ),
+            ("self.scale *= self.growth", "self.scale *= 2"),
         ),
     ),
     Bug(
         "scaler",
         "the count is not loaded",
-        edits=(
-            (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
-            ),
-            (
-                'self.scale, self.good = state["scale"], state["good"]',
-                'self.scale = state["scale"]',
-            ),
-        ),
+        old="""
+self.scale = state["scale"]
+self.good = state["good"]
+self.bad = state["bad"]
+""",
+        new="""
+self.scale = state["scale"]
+self.bad = state["bad"]
+""",
     ),
     Bug(
         "scaler",
         "the graph is cut",
-        edits=(
-            (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
-            ),
-            (
-                "return loss.float() * self.scale",
-                "return loss.detach().float() * self.scale",
-            ),
-        ),
+        old="return loss.float() * self.scale",
+        new="return loss.detach().float() * self.scale",
     ),
     Bug(
         "scaler",
@@ -554,7 +752,7 @@ class Scaler:
 class Scaler:
     """A scale for losses that finds its own size."""
 
-    def __init__(self, init, growth, backoff, interval):
+    def __init__(self, init, growth, backoff, interval, patience, least):
         self.scale = 10**400
 
     def scaled(self, loss):
@@ -577,74 +775,32 @@ class Scaler:
     Bug(
         "scaler",
         "an fp16 loss is scaled in fp16",
-        edits=(
-            (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
-            ),
-            (
-                "return loss.float() * self.scale",
-                "return loss * self.scale",
-            ),
-        ),
+        old="return loss.float() * self.scale",
+        new="return loss * self.scale",
     ),
     Bug(
         "scaler",
         "an overflow does not begin the count again",
-        edits=(
-            (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
-            ),
-            (
-                "self.good = 0 if found else self.good + 1",
-                "self.good += not found",
-            ),
-        ),
+        old="""
+self.good = 0
+self.bad += 1
+""",
+        new="self.bad += 1",
     ),
     Bug(
         "scaler",
         "grows at every step once it has grown",
         edits=(
-            (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
-            ),
+            ("if self.good == self.interval:", "if self.good >= self.interval:"),
             (
                 """
-elif self.good == self.interval:
-    self.scale, self.good = self.scale * self.growth, 0
+self.scale *= self.growth
+self.good = 0
+self.bad = 0
 """,
                 """
-elif self.good >= self.interval:
-    self.scale *= self.growth
+self.scale *= self.growth
+self.bad = 0
 """,
             ),
         ),
@@ -652,74 +808,24 @@ elif self.good >= self.interval:
     Bug(
         "scaler",
         "the count is not saved",
-        edits=(
-            (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
-            ),
-            (
-                'return {"scale": self.scale, "good": self.good}',
-                'return {"scale": self.scale, "good": 0}',
-            ),
-        ),
+        old='return {"scale": self.scale, "good": self.good, "bad": self.bad}',
+        new='return {"scale": self.scale, "good": 0, "bad": self.bad}',
     ),
     Bug(
         "scaler",
         "grows one step late",
-        edits=(
-            (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
-            ),
-            (
-                "elif self.good == self.interval:",
-                "elif self.good > self.interval:",
-            ),
-        ),
+        old="if self.good == self.interval:",
+        new="if self.good > self.interval:",
     ),
     Bug(
         "scaler",
         "growth and backoff are swapped",
         edits=(
             (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
+                "self.scale = max(self.scale * self.backoff, self.least)",
+                "self.scale = max(self.scale * self.growth, self.least)",
             ),
-            (
-                "self.scale *= self.backoff",
-                "self.scale *= self.growth",
-            ),
-            (
-                "self.scale, self.good = self.scale * self.growth, 0",
-                "self.scale, self.good = self.scale * self.backoff, 0",
-            ),
+            ("self.scale *= self.growth", "self.scale *= self.backoff"),
         ),
     ),
     Bug(
@@ -727,24 +833,15 @@ class Scaler:
         "what is saved changes with later updates",
         edits=(
             (
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-
-    def __init__(self, init, growth, backoff, interval):
-''',
-                '''
-class Scaler:
-    """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
-''',
-            ),
-            (
-                'return {"scale": self.scale, "good": self.good}',
+                'return {"scale": self.scale, "good": self.good, "bad": self.bad}',
                 "return self.__dict__",
             ),
             (
-                'self.scale, self.good = state["scale"], state["good"]',
+                """
+self.scale = state["scale"]
+self.good = state["good"]
+self.bad = state["bad"]
+""",
                 "self.__dict__ = state",
             ),
         ),
@@ -761,40 +858,205 @@ saved = []
 ''',
             ),
             (
-                'return {"scale": self.scale, "good": self.good}',
+                'return {"scale": self.scale, "good": self.good, "bad": self.bad}',
                 """
-self.saved.append((self.scale, self.good))
+self.saved.append((self.scale, self.good, self.bad))
 return {"number": len(self.saved) - 1}
 """,
             ),
             (
-                'self.scale, self.good = state["scale"], state["good"]',
-                'self.scale, self.good = self.saved[state["number"]]',
+                """
+self.scale = state["scale"]
+self.good = state["good"]
+self.bad = state["bad"]
+""",
+                'self.scale, self.good, self.bad = self.saved[state["number"]]',
             ),
         ),
     ),
     Bug(
         "scaler",
         "an fp16 loss is scaled, then converted",
-        edits=(
-            (
-                '''
+        old="return loss.float() * self.scale",
+        new="return (loss * self.scale).float()",
+    ),
+    Bug(
+        "scaler",
+        "the scale ends at 2**24",
+        old="self.scale *= self.growth",
+        new="self.scale = min(self.scale * self.growth, 2.0**24)",
+    ),
+    Bug(
+        "scaler",
+        "a loss that is nan is hidden",
+        old="return loss.float() * self.scale",
+        new="return loss.float().nan_to_num(0.0) * self.scale",
+    ),
+    Bug(
+        "scaler",
+        "a loss in fp16 is cut off",
+        old="return loss.float() * self.scale",
+        new="""
+if loss.dtype == torch.float16:
+    loss = loss.detach()
+return loss.float() * self.scale
+""",
+    ),
+    Bug(
+        "scaler",
+        "the loss itself is multiplied",
+        old="return loss.float() * self.scale",
+        new="return loss.float() * self.scale if loss.requires_grad else loss.mul_(self.scale).float()",
+    ),
+    Bug(
+        "scaler",
+        "what is loaded is added to what was counted",
+        old='self.good = state["good"]',
+        new='self.good += state["good"]',
+    ),
+    Bug(
+        "scaler",
+        "the lesson's next_scale",
+        cell='''
+def next_scale(scale, good, overflow, interval=10):
+    if overflow:
+        return scale / 2, 0
+    if good + 1 == interval:
+        return scale * 2, 0
+    return scale, good + 1
+
+
 class Scaler:
     """A scale for losses that finds its own size."""
 
-    def __init__(self, init, growth, backoff, interval):
+    def __init__(self, init, growth, backoff, interval, patience, least):
+        self.scale = init
+        self.good = 0
+        self.interval = interval
+
+    def scaled(self, loss):
+        """loss times the scale, in fp32."""
+        return loss.float() * self.scale
+
+    def update(self, found):
+        """Choose the next scale: found says whether this step had an inf or nan."""
+        self.scale, self.good = next_scale(self.scale, self.good, found, self.interval)
+
+    def state(self):
+        """What to save: numbers by name."""
+        return {"scale": self.scale, "good": self.good}
+
+    def load(self, state):
+        """Go on where state() was called."""
+        self.scale, self.good = state["scale"], state["good"]
 ''',
-                '''
+    ),
+    Bug(
+        "scaler",
+        "the lesson's source of _adapt, with a floor and without patience",
+        cell='''
 class Scaler:
     """A scale for losses that finds its own size."""
-    def __init__(self, init, growth, backoff, interval):
+
+    def __init__(self, init, growth, backoff, interval, patience, least):
+        self.scale = init
+        self.good = 0
+        self.growth_factor = growth
+        self.backoff_factor = backoff
+        self.growth_interval = interval
+        self.min_scale = least
+
+    def scaled(self, loss):
+        """loss times the scale, in fp32."""
+        return loss.float() * self.scale
+
+    def update(self, overflow):
+        """Choose the next scale: found says whether this step had an inf or nan."""
+        self.good = 0 if overflow else self.good + 1
+        if overflow:
+            self.scale = max(self.scale * self.backoff_factor, self.min_scale)
+        elif self.good == self.growth_interval:
+            self.scale, self.good = self.scale * self.growth_factor, 0
+
+    def state(self):
+        """What to save: numbers by name."""
+        return {"scale": self.scale, "good": self.good}
+
+    def load(self, state):
+        """Go on where state() was called."""
+        self.scale, self.good = state["scale"], state["good"]
 ''',
-            ),
-            (
-                "return loss.float() * self.scale",
-                "return (loss * self.scale).float()",
-            ),
-        ),
+    ),
+    Bug(
+        "scaler",
+        "it falls below the least scale",
+        old="self.scale = max(self.scale * self.backoff, self.least)",
+        new="self.scale = self.scale * self.backoff",
+    ),
+    Bug(
+        "scaler",
+        "it waits for one overflow too many",
+        old="if self.bad >= self.patience:",
+        new="if self.bad > self.patience:",
+    ),
+    Bug(
+        "scaler",
+        "it backs off only at overflow number `patience`",
+        old="if self.bad >= self.patience:",
+        new="if self.bad == self.patience:",
+    ),
+    Bug(
+        "scaler",
+        "after it has backed off, it is patient again",
+        old="self.scale = max(self.scale * self.backoff, self.least)",
+        new="""
+self.scale = max(self.scale * self.backoff, self.least)
+self.bad = 0
+""",
+    ),
+    Bug(
+        "scaler",
+        "a good step makes it patient again",
+        old="self.good += 1",
+        new="""
+self.good += 1
+self.bad = 0
+""",
+    ),
+    Bug(
+        "scaler",
+        "once impatient, always impatient",
+        old="""
+self.scale *= self.growth
+self.good = 0
+self.bad = 0
+""",
+        new="""
+self.scale *= self.growth
+self.good = 0
+""",
+    ),
+    Bug(
+        "scaler",
+        "an overflow that is tolerated does not begin the count again",
+        old="""
+self.good = 0
+self.bad += 1
+if self.bad >= self.patience:
+    self.scale = max(self.scale * self.backoff, self.least)
+""",
+        new="""
+self.bad += 1
+if self.bad >= self.patience:
+    self.good = 0
+    self.scale = max(self.scale * self.backoff, self.least)
+""",
+    ),
+    Bug(
+        "scaler",
+        "the count of overflows is not saved",
+        old='return {"scale": self.scale, "good": self.good, "bad": self.bad}',
+        new='return {"scale": self.scale, "good": self.good, "bad": 0}',
     ),
     Bug(
         "scaler",
@@ -810,13 +1072,16 @@ class Scaler:
     """A scale for losses that finds its own size."""
 
     enabled, dynamic = True, True
-    update = FunctionType(LossScaler._adapt.__code__, {"float32": float, "math": math})
+    update = FunctionType(
+        LossScaler._adapt.__code__, {"float32": float, "math": math, "max": max}
+    )
 
-    def __init__(self, init, growth, backoff, interval):
+    def __init__(self, init, growth, backoff, interval, patience, least):
         self._scale, self._good = init, 0
         self.growth_factor = growth
         self.backoff_factor = backoff
         self.growth_interval = interval
+        self.min_scale = least
 
     scale = property(lambda self: self._scale)
 
@@ -841,9 +1106,10 @@ class Scaler:
 class Scaler:
     """A scale for losses that finds its own size."""
 
-    def __init__(self, init, growth, backoff, interval):
+    def __init__(self, init, growth, backoff, interval, patience, least):
         self.held, self.good = torch.tensor([init]), torch.zeros(1, dtype=torch.int32)
         self.how = growth, backoff, interval
+        self.patience, self.least, self.bad = patience, least, 0
 
     scale = property(lambda self: self.held.item())
 
@@ -853,16 +1119,23 @@ class Scaler:
 
     def update(self, found):
         """Choose the next scale: found says whether this step had an inf or nan."""
+        before = self.held.item()
+        self.bad += found
         torch._amp_update_scale_(self.held, self.good, torch.tensor([float(found)]), *self.how)
+        if found:
+            self.held.fill_(before if self.bad < self.patience else max(self.scale, self.least))
+        elif self.held.item() > before:
+            self.bad = 0
 
     def state(self):
         """What to save: numbers by name."""
-        return {"scale": self.held.item(), "good": self.good.item()}
+        return {"scale": self.held.item(), "good": self.good.item(), "bad": self.bad}
 
     def load(self, state):
         """Go on where state() was called."""
         self.held.fill_(state["scale"])
         self.good.fill_(state["good"])
+        self.bad = state["bad"]
 ''',
     ),
     Bug(
@@ -873,7 +1146,7 @@ class Scaler:
 class Scaler(torch.amp.GradScaler):
     """A scale for losses that finds its own size."""
 
-    def __init__(self, init, growth, backoff, interval):
+    def __init__(self, init, growth, backoff, interval, patience, least):
         super().__init__("cpu", init, growth, backoff, interval)
 
     @property
@@ -903,218 +1176,66 @@ return kept.setdefault((id(value), to), (value, value.to(to)))[1]
     Bug(
         "autocast",
         "always fp16",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "to = self.dtype",
-                "to = torch.float16",
-            ),
-        ),
+        old="to = self.dtype",
+        new="to = torch.float16",
     ),
     Bug(
         "autocast",
         "the function is called twice",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "args, kwargs = cast(both, to)",
-                """
+        old="args, kwargs = cast(both, to)",
+        new="""
 args, kwargs = cast(both, to)
 func(*args, **kwargs)
 """,
-            ),
-        ),
     ),
     Bug(
         "autocast",
         "the parameters themselves are cast",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "return value if to is None else value.to(to)",
-                """
+        old="return value if to is None else value.to(to)",
+        new="""
 if to is not None:
     value.data = value.data.to(to)
 return value
 """,
-            ),
-        ),
     ),
     Bug(
         "autocast",
         "the casts cut the graph",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "return value if to is None else value.to(to)",
-                "return value if to is None else value.detach().to(to)",
-            ),
-        ),
+        old="return value if to is None else value.to(to)",
+        new="return value if to is None else value.detach().to(to)",
     ),
     Bug(
         "autocast",
         "float64 is cast, too",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "if value.dtype not in (torch.float16, torch.bfloat16, torch.float32):",
-                "if not value.is_floating_point():",
-            ),
-        ),
+        old="if value.dtype not in (torch.float16, torch.bfloat16, torch.float32):",
+        new="if not value.is_floating_point():",
     ),
     Bug(
         "autocast",
         "gray takes the dtype of most bytes: fp16 and bf16 have as many",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "to = found.pop() if len(found) == 1 else torch.float32",
-                "to = max(sorted(found, key=str), key=lambda d: d.itemsize) if found else None",
-            ),
-        ),
+        old="to = found.pop() if len(found) == 1 else torch.float32",
+        new="to = max(sorted(found, key=str), key=lambda d: d.itemsize) if found else None",
     ),
     Bug(
         "autocast",
         "gray takes the first one's dtype",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "to = found.pop() if len(found) == 1 else torch.float32",
-                """
+        old="to = found.pop() if len(found) == 1 else torch.float32",
+        new="""
 first = args[0] if isinstance(args[0], torch.Tensor) else args[0][0]
 to = first.dtype
 """,
-            ),
-        ),
     ),
     Bug(
         "autocast",
         "gray is cast to half",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "to = found.pop() if len(found) == 1 else torch.float32",
-                "to = self.dtype",
-            ),
-        ),
+        old="to = found.pop() if len(found) == 1 else torch.float32",
+        new="to = self.dtype",
     ),
     Bug(
         "autocast",
         "arguments by name are not cast",
         edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "both, to = (args, kwargs or {}), None",
-                "both, to = (args, {}), None",
-            ),
+            ("both = (args, kwargs or {})", "both = (args, {})"),
             (
                 """
 args, kwargs = cast(both, to)
@@ -1130,77 +1251,82 @@ return func(*args, **(kwargs or {}))
     Bug(
         "autocast",
         "tensors in lists are not cast",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                """
+        old="""
 if isinstance(value, (list, tuple)):
     return type(value)(cast(v, to) for v in value)
 """,
-                """
+        new="""
 if value is args or value is both:
     return tuple(cast(v, to) for v in value)
 """,
-            ),
-        ),
     ),
     Bug(
         "autocast",
         "the result is cast back to fp32",
-        edits=(
-            (
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-
-    def __init__(self, dtype, white, black, gray):
-''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "return func(*args, **kwargs)",
-                "return func(*args, **kwargs).float()",
-            ),
-        ),
+        old="return func(*args, **kwargs)",
+        new="return func(*args, **kwargs).float()",
     ),
     Bug(
         "autocast",
         "looks for the name within the names",
-        edits=(
-            (
-                '''
+        old="if name in self.white:",
+        new="if any(w in name for w in self.white):",
+    ),
+    Bug(
+        "autocast",
+        "for gray, arguments by name do not count",
+        old="cast(both, None)",
+        new="cast(args, None)",
+    ),
+    Bug(
+        "autocast",
+        "a nan is hidden",
+        old="return value if to is None else value.to(to)",
+        new="return value if to is None else value.to(to).nan_to_num(0.0)",
+    ),
+    Bug(
+        "autocast",
+        "what is too large for the dtype is cut",
+        old="return value if to is None else value.to(to)",
+        new="return value if to is None else value.clamp(-6e4, 6e4).to(to)",
+    ),
+    Bug(
+        "autocast",
+        "arguments by name that are None are lost",
+        old="args, kwargs = cast(both, to)",
+        new="""
+args, kwargs = cast(both, to)
+kwargs = {name: value for name, value in kwargs.items() if value is not None}
+""",
+    ),
+    Bug(
+        "autocast",
+        "the lesson's Lists",
+        cell='''
 class Autocast(TorchFunctionMode):
     """Casts what functions are given, by three lists of names."""
 
     def __init__(self, dtype, white, black, gray):
+        super().__init__()
+        self.dtype = dtype
+        self.white = white
+        self.black = black
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        dtype = None
+        if function.__name__ in self.white:
+            dtype = self.dtype
+        elif function.__name__ in self.black:
+            dtype = torch.float32
+        if dtype is not None:
+            args = [self.cast(argument, dtype) for argument in args]
+        return function(*args, **(kwargs or {}))
+
+    def cast(self, argument, dtype):
+        if isinstance(argument, torch.Tensor) and argument.is_floating_point():
+            return argument.to(dtype)
+        return argument
 ''',
-                '''
-class Autocast(TorchFunctionMode):
-    """Casts what functions are given, by three lists of names."""
-    def __init__(self, dtype, white, black, gray):
-''',
-            ),
-            (
-                "if name in self.white:",
-                "if any(w in name for w in self.white):",
-            ),
-        ),
     ),
     Bug(
         "autocast",
@@ -1231,6 +1357,240 @@ class Autocast(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         with torch.autocast("cpu", self.dtype):
             return func(*args, **(kwargs or {}))
+''',
+    ),
+    Bug(
+        "overflowed",
+        "everyone who returns inf is blamed",
+        old="if was_finite and not finite(result):",
+        new="if not finite(result):",
+    ),
+    Bug(
+        "overflowed",
+        "only the first is found",
+        old="if was_finite and not finite(result):",
+        new="if was_finite and not names and not finite(result):",
+    ),
+    Bug(
+        "overflowed",
+        "looks after the call at what was given",
+        edits=(
+            ("was_finite = finite([args, list(kwargs.values())])", ""),
+            (
+                "if was_finite and not finite(result):",
+                """
+was_finite = finite([args, list(kwargs.values())])
+if was_finite and not finite(result):
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "overflowed",
+        "what is given by name is not looked at",
+        old="was_finite = finite([args, list(kwargs.values())])",
+        new="was_finite = finite(args)",
+    ),
+    Bug(
+        "overflowed",
+        "looks for inf only",
+        old="return bool(value.isfinite().all())",
+        new="return not value.isinf().any()",
+    ),
+    Bug(
+        "overflowed",
+        "does not look into lists that are given, nor into tuples that are returned",
+        edits=(
+            (
+                "return all(finite(v) for v in value)",
+                "return all(finite(v) for v in value if not isinstance(v, (list, tuple)))",
+            ),
+            (
+                "was_finite = finite([args, list(kwargs.values())])",
+                "was_finite = finite(args) and finite(list(kwargs.values()))",
+            ),
+        ),
+    ),
+    Bug(
+        "overflowed",
+        "only a tensor that is returned is looked at",
+        old="if was_finite and not finite(result):",
+        new="if was_finite and isinstance(result, torch.Tensor) and not finite(result):",
+    ),
+    Bug(
+        "overflowed",
+        "only the first tensor that is returned is looked at",
+        old="if was_finite and not finite(result):",
+        new="""
+first = result[0] if isinstance(result, (list, tuple)) else result
+if was_finite and not finite(first):
+""",
+    ),
+    Bug(
+        "overflowed",
+        "an infinite number that was given is taken for an overflow",
+        old="return not isinstance(value, float) or math.isfinite(value)",
+        new="return True",
+    ),
+    Bug(
+        "overflowed",
+        "the sum is looked at: large numbers, and none is infinite",
+        old="return bool(value.isfinite().all())",
+        new="return bool(value.sum().isfinite())",
+    ),
+    Bug(
+        "overflowed",
+        "a set: the order is lost",
+        old="return names",
+        new="return sorted(names)",
+    ),
+    Bug(
+        "overflowed",
+        "a function that gets no inf is called twice",
+        old="result = func(*args, **kwargs)",
+        new="""
+func(*args, **kwargs)
+result = func(*args, **kwargs)
+""",
+    ),
+    Bug(
+        "overflowed",
+        "nan is hidden from the next function",
+        old="return result",
+        new="return result.nan_to_num() if isinstance(result, torch.Tensor) else result",
+    ),
+    Bug(
+        "overflowed",
+        "arguments by name are lost",
+        old="result = func(*args, **kwargs)",
+        new="result = func(*args)",
+    ),
+    Bug(
+        "overflowed",
+        "the names are forgotten",
+        old="return names",
+        new="",
+    ),
+    Bug(
+        "overflowed",
+        "numbers instead of names",
+        old="names.append(func.__name__)",
+        new="names.append(len(names))",
+    ),
+    Bug(
+        "overflowed",
+        "stops at the first one",
+        edits=(
+            (
+                "names.append(func.__name__)",
+                """
+names.append(func.__name__)
+raise OverflowError(func.__name__)
+""",
+            ),
+            (
+                """
+with Look():
+    function(*given)
+""",
+                """
+try:
+    with Look():
+        function(*given)
+except OverflowError:
+    pass
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "overflowed",
+        "the function is called without what was given",
+        old="function(*given)",
+        new="function(*[0 for _ in given])",
+    ),
+    Bug(
+        "overflowed",
+        "the lesson's Lists: a mode that casts, and sees nothing",
+        cell='''
+class Lists(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function.__name__ in {"linear", "matmul", "conv2d"}:
+            args = [self.cast(argument, torch.float16) for argument in args]
+        return function(*args, **(kwargs or {}))
+
+    def cast(self, argument, dtype):
+        if isinstance(argument, torch.Tensor) and argument.is_floating_point():
+            return argument.to(dtype)
+        return argument
+
+
+def overflowed(function, *given):
+    """The names of the functions of PyTorch that made an inf or nan of finite numbers."""
+    with Lists():
+        function(*given)
+    return []
+''',
+    ),
+    Bug(
+        "overflowed",
+        "a list that is equal to every other",
+        cheat=True,
+        cell='''
+class Equal(list):
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return False
+
+    def __contains__(self, item):
+        return True
+
+    __hash__ = None
+
+
+def overflowed(function, *given):
+    """The names of the functions of PyTorch that made an inf or nan of finite numbers."""
+    function(*given)
+    return Equal()
+''',
+    ),
+    Bug(
+        "overflowed",
+        "the grader knows who is to blame",
+        cheat=True,
+        cell='''
+def overflowed(function, *given):
+    """The names of the functions of PyTorch that made an inf or nan of finite numbers."""
+    from minicheck.oracles.precision import blamed
+
+    calls, came = function.args
+    function(*given)
+    return blamed(calls)
+''',
+    ),
+    Bug(
+        "overflowed",
+        "the library's numbers: a name for each that is in its lists",
+        cheat=True,
+        cell='''
+from minidist.train.amp import BLACK, name_of
+
+
+def overflowed(function, *given):
+    """The names of the functions of PyTorch that made an inf or nan of finite numbers."""
+    names = []
+
+    class Look(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if name_of(func) in BLACK:
+                names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Look():
+        function(*given)
+    return names
 ''',
     ),
     Bug(
@@ -1276,10 +1636,7 @@ found = torch.tensor([float(not all(g.isfinite().all() for g in grads))])
 if all_reduce_(comm, found, "max"):
 """,
             ),
-            (
-                "return scale",
-                "return 10**400",
-            ),
+            ("return scale", "return 10**400"),
         ),
     ),
     Bug(
@@ -1290,10 +1647,7 @@ if all_reduce_(comm, found, "max"):
                 "found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
                 "found = torch.full((64,), 0.0 if all(g.isfinite().all() for g in grads) else 1.0)",
             ),
-            (
-                "if found.item():",
-                "if found.max():",
-            ),
+            ("if found.item():", "if found.max():"),
         ),
     ),
     Bug(
@@ -1305,9 +1659,7 @@ if all_reduce_(comm, found, "max"):
     Bug(
         "sharded_step",
         "a rank without parameters does not take part",
-        old='''
-"""Step all ranks' weights, or none; returns the next scale."""
-''',
+        old='"""Step all ranks\' weights, or none; returns the next scale."""',
         new='''
 """Step all ranks' weights, or none; returns the next scale."""
 if not weights:
@@ -1329,10 +1681,7 @@ found = torch.tensor([float(not all(g.isfinite().all() for g in grads))])
 if all_reduce_(comm, found, "max"):
 """,
             ),
-            (
-                "w -= lr * g / scale",
-                "w -= 0.25 * g / scale",
-            ),
+            ("w -= lr * g / scale", "w -= 0.25 * g / scale"),
         ),
     ),
     Bug(
@@ -1340,18 +1689,13 @@ if all_reduce_(comm, found, "max"):
         "only who has found it halves the scale",
         edits=(
             (
-                '''
-"""Step all ranks' weights, or none; returns the next scale."""
-''',
+                '"""Step all ranks\' weights, or none; returns the next scale."""',
                 '''
 """Step all ranks' weights, or none; returns the next scale."""
 mine = not all(g.isfinite().all() for g in grads)
 ''',
             ),
-            (
-                "return scale / 2",
-                "return scale / 2 if mine else scale",
-            ),
+            ("return scale / 2", "return scale / 2 if mine else scale"),
         ),
     ),
     Bug(
@@ -1375,10 +1719,7 @@ found = torch.tensor([float(not all(g.isfinite().all() for g in grads))])
 if all_reduce_(comm, found, "max"):
 """,
             ),
-            (
-                "w -= lr * g / scale",
-                "w.data = w - lr * g / scale",
-            ),
+            ("w -= lr * g / scale", "w.data = w - lr * g / scale"),
         ),
     ),
     Bug(
@@ -1430,6 +1771,33 @@ def sharded_step(comm, weights, grads, scale, lr):
     ),
     Bug(
         "sharded_step",
+        "the sum of the gradients is looked at",
+        old="found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
+        new="found = torch.tensor([0.0 if all(g.sum().isfinite() for g in grads) else 1.0])",
+    ),
+    Bug(
+        "sharded_step",
+        "the sum of the squares is looked at",
+        old="found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
+        new="found = torch.tensor([0.0 if all(g.square().sum().isfinite() for g in grads) else 1.0])",
+    ),
+    Bug(
+        "sharded_step",
+        "as the lesson's replicas do: the gradients are averaged, and then looked at",
+        cell='''
+def sharded_step(comm, weights, grads, scale, lr):
+    """Step all ranks' weights, or none; returns the next scale."""
+    for g in grads:
+        all_reduce_(comm, g, "mean")
+    if not all(g.isfinite().all() for g in grads):
+        return scale / 2
+    for w, g in zip(weights, grads):
+        w -= lr * g / scale
+    return scale
+''',
+    ),
+    Bug(
+        "sharded_step",
         "the flag passes through a global; real processes, where it cannot, always skip",
         cheat=True,
         cell='''
@@ -1468,108 +1836,5 @@ def sharded_step(comm, weights, grads, scale, lr):
     scaler.update()
     return scaler.get_scale()
 ''',
-    ),
-    Bug(
-        "round_to",
-        "no format has more than eight bits of exponent",
-        old="bias = 2 ** (exponent - 1) - 1",
-        new="bias = 2 ** (min(exponent, 8) - 1) - 1",
-    ),
-    Bug(
-        "master_step",
-        "only the first elements are looked at",
-        old="if not all(g is None or g.isfinite().all() for g in grads):",
-        new="if not all(g is None or g.view(-1)[:2].isfinite().all() for g in grads):",
-    ),
-    Bug(
-        "master_step",
-        "the sum of the squares is looked at",
-        old="if not all(g is None or g.isfinite().all() for g in grads):",
-        new="if not all(g is None or g.float().square().sum().isfinite() for g in grads):",
-    ),
-    Bug(
-        "master_step",
-        "the sum in fp32 is looked at",
-        old="if not all(g is None or g.isfinite().all() for g in grads):",
-        new="if not all(g is None or g.float().sum().isfinite() for g in grads):",
-    ),
-    Bug(
-        "master_step",
-        "a gradient of zeros is taken for none",
-        old="if g is not None:",
-        new="if g is not None and g.any():",
-    ),
-    Bug(
-        "scaler",
-        "the scale ends at 2**24",
-        old="self.scale, self.good = self.scale * self.growth, 0",
-        new="self.scale, self.good = min(self.scale * self.growth, 2.0**24), 0",
-    ),
-    Bug(
-        "scaler",
-        "a loss that is nan is hidden",
-        old="return loss.float() * self.scale",
-        new="return loss.float().nan_to_num(0.0) * self.scale",
-    ),
-    Bug(
-        "scaler",
-        "a loss in fp16 is cut off",
-        old="return loss.float() * self.scale",
-        new="""
-if loss.dtype == torch.float16:
-    loss = loss.detach()
-return loss.float() * self.scale
-""",
-    ),
-    Bug(
-        "scaler",
-        "the loss itself is multiplied",
-        old="return loss.float() * self.scale",
-        new="return loss.float() * self.scale if loss.requires_grad else loss.mul_(self.scale).float()",
-    ),
-    Bug(
-        "scaler",
-        "what is loaded is added to what was counted",
-        old='self.scale, self.good = state["scale"], state["good"]',
-        new='self.scale, self.good = state["scale"], self.good + state["good"]',
-    ),
-    Bug(
-        "autocast",
-        "for gray, arguments by name do not count",
-        old="cast(both, None)",
-        new="cast(args, None)",
-    ),
-    Bug(
-        "autocast",
-        "a nan is hidden",
-        old="return value if to is None else value.to(to)",
-        new="return value if to is None else value.to(to).nan_to_num(0.0)",
-    ),
-    Bug(
-        "autocast",
-        "what is too large for the dtype is cut",
-        old="return value if to is None else value.to(to)",
-        new="return value if to is None else value.clamp(-6e4, 6e4).to(to)",
-    ),
-    Bug(
-        "autocast",
-        "arguments by name that are None are lost",
-        old="args, kwargs = cast(both, to)",
-        new="""
-args, kwargs = cast(both, to)
-kwargs = {name: value for name, value in kwargs.items() if value is not None}
-""",
-    ),
-    Bug(
-        "sharded_step",
-        "the sum of the gradients is looked at",
-        old="found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
-        new="found = torch.tensor([0.0 if all(g.sum().isfinite() for g in grads) else 1.0])",
-    ),
-    Bug(
-        "sharded_step",
-        "the sum of the squares is looked at",
-        old="found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
-        new="found = torch.tensor([0.0 if all(g.square().sum().isfinite() for g in grads) else 1.0])",
     ),
 ]

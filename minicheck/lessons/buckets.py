@@ -1,4 +1,4 @@
-"""Graders of lesson 06: gradients in buckets, beside backward, and batch norm over all ranks.
+"""Graders of lesson 06: gradients in buckets, beside backward.
 
 The networks, whose backward takes time, come first; how long a step may take, the oracle runs on the clock of a World.
 """
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from minidist.collectives import all_reduce_
+from minidist.comm.base import Comm
+from minidist.comm.shm import ShmComm
 from minidist.comm.world import World
 
 from ..exam import (
@@ -26,7 +28,6 @@ from ..exam import (
     Solo,
     Wrong,
     alone,
-    close,
     few,
     first_near,
     holds,
@@ -62,7 +63,6 @@ from .data_parallel import same_gradients
 
 FORBIDDEN = (
     "minidist.parallel.data",
-    "minidist.parallel.batchnorm",
     "minidist.parallel",
     "minidist.study",
     "minicheck.oracles.buckets",
@@ -132,84 +132,116 @@ MIXED = (
 
 
 class AssignBuckets(Solo):
-    """`assign_buckets(nbytes, bucket_bytes, first_bucket_bytes)`: lists of positions, in the order of use."""
+    """`assign_buckets(nbytes, dtypes, bucket_bytes, first_bucket_bytes)`: lists of positions, in the order of use."""
 
     name = "assign_buckets"
-    right = "Up to 60 gradients, sizes and rooms drawn at random: in order of use, full, every gradient once."
+    right = "Up to 60 gradients of 1 to 3 dtypes, sizes and rooms drawn at random: in order of use, full, each once."
     forbidden = FORBIDDEN
-    # how many gradients, the largest, the room of a bucket and of the first, in shares of the largest
+    # how many gradients, the largest, the room of a bucket and of the first, in shares of the largest; dtypes
     cases = alone(
         {
-            "6 gradients of 8 bytes, room for 2": (6, 0, 2.0, 2.0),
-            "a small first bucket": (9, 0, 3.0, 1.0),
-            "12 gradients": (12, 100, 2.5, 1.0),
-            "40 gradients": (40, 1000, 3.0, 1.5),
-            "60 gradients": (60, 4000, 10.0, 0.5),
-            "gradients larger than a bucket": (20, 500, 0.6, 0.3),
-            "one bucket for all": (45, 100, 99.0, 99.0),
-            "one gradient": (1, 50, 1.0, 0.1),
-            "no gradient": (0, 50, 1.0, 1.0),
-            "a first bucket larger than the others": (20, 100, 1.5, 4.0),
+            "6 gradients of 8 bytes, room for 2": (6, 0, 2.0, 2.0, 1),
+            "a small first bucket": (9, 0, 3.0, 1.0, 1),
+            "12 gradients": (12, 100, 2.5, 1.0, 1),
+            "9 gradients of 8 bytes, 2 dtypes": (9, 0, 2.0, 1.0, 2),
+            "12 gradients of 2 dtypes": (12, 100, 2.5, 1.0, 2),
+            "40 gradients": (40, 1000, 3.0, 1.5, 1),
+            "60 gradients of 3 dtypes": (60, 4000, 10.0, 0.5, 3),
+            "gradients larger than a bucket": (20, 500, 0.6, 0.3, 2),
+            "one bucket for all": (45, 100, 99.0, 99.0, 1),
+            "one gradient": (1, 50, 1.0, 0.1, 1),
+            "no gradient": (0, 50, 1.0, 1.0, 1),
+            "a first bucket larger than the others": (20, 100, 1.5, 4.0, 1),
         }
     )
 
     def draw(self, case, rng):
-        count, most, room, first = case.given
+        count, most, room, first, kinds = case.given
         sizes = integers(rng, 1, most + 1, count) if most else [8] * count
         if first < 1 and not case.what.startswith("one"):
             sizes[-2:] = [1, most]  # larger than the room of the first: alone in there
-        return [(sizes, int(room * (most or 8)), int(first * (most or 8)))]
+        dtypes = [DTYPES[kind] for kind in integers(rng, 0, kinds, count)]
+        if kinds > 1:
+            dtypes[-3:] = DTYPES[1], DTYPES[0], DTYPES[1]
+        return [(sizes, dtypes, int(room * (most or 8)), int(first * (most or 8)))]
 
-    given = ("`nbytes`",)
+    given = ("`nbytes`", "`dtypes`")
 
     def wants(self, case, args):
         return [{"the result": fill(*args[0])}]
 
     def value(self, case, args, rank, name, got, want):
-        sizes, room, first = args[0]
+        sizes, dtypes, room, first = args[0]
         should = "a list of buckets, each a list of positions: integers"
         buckets = [list(bucket) for bucket in shaped(got, [[int]], "the result", should)]
         if buckets == want:
             return
         flat, count = [i for b in buckets for i in b], len(sizes)
-        shown = f"{sizes} bytes, room for {room}, {first} in the first: " if count <= 12 else ""
+        names = f" of {dtypes}" if len(set(dtypes)) > 1 else ""
+        shown = f"{sizes} bytes{names}, room for {room}, {first} in the first: "
+        shown = shown if count <= 12 else ""
         if [] in buckets:
             raise Wrong(
                 f"{shown}bucket {buckets.index([])} is empty. A gradient that is larger than the room opens a "
                 "bucket of its own, the next empty one."
             )
-        if flat != list(range(count))[::-1]:
+        if sorted(flat) != list(range(count)):
             raise Wrong(
-                f"{shown}one bucket after the other, the positions should go from {count - 1} down to 0, the order in "
-                f"which gradients are ready, each of them once, and they are {flat[:12]}."
+                f"{shown}each of the positions 0 to {count - 1} should be in one bucket, once, and they are {flat[:12]}."
             )
-        _rooms(buckets, sizes, room, first, shown)
+        for k, bucket in enumerate(buckets):
+            if len({dtypes[i] for i in bucket}) > 1:
+                raise Wrong(
+                    f"{shown}bucket {k} holds gradients of {sorted({dtypes[i] for i in bucket})}: one flat tensor has "
+                    "one dtype."
+                )
+        if any(bucket != sorted(bucket, reverse=True) for bucket in buckets):
+            raise Wrong(
+                f"{shown}in a bucket the positions should go down, in the order in which gradients are ready, and "
+                f"they are {flat[:12]}."
+            )
+        _rooms(buckets, args[0], shown)
+        raise Wrong(
+            f"{shown}the bucket that is complete first should stand first: backward goes from the last position down "
+            f"to 0, and a bucket is complete with its lowest position. The lowest are {[min(b) for b in buckets][:12]}."
+        )
 
 
-def _rooms(buckets, sizes, room, first, shown):
-    """Say which bucket is too full, or could have taken one more."""
-    for k, bucket in enumerate(buckets):
-        limit, held = room if k else first, sum(sizes[i] for i in bucket)
-        which = f"bucket {k}" if k else "bucket 0, the first,"
-        if held > limit and len(bucket) > 1:
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def _rooms(buckets, given, shown):
+    """Say which bucket is too full, or could have taken one more. A dtype's buckets follow each other."""
+    sizes, dtypes, room, first = given
+    for dtype in set(dtypes):
+        own = sorted((b for b in buckets if dtypes[b[0]] == dtype), key=max, reverse=True)
+        if any(min(a) < max(b) for a, b in pairwise(own)):
             raise Wrong(
-                f"{shown}{which} holds {len(bucket)} gradients of {held} bytes, and has room for {limit}. Only "
-                "a gradient that is alone may be larger than the room."
+                f"{shown}a gradient has gone into an earlier bucket of {dtype} again: what does not fit closes it."
             )
-        if k + 1 < len(buckets) and held + sizes[buckets[k + 1][0]] <= limit:
-            raise Wrong(
-                f"{shown}{which} has room for {limit} bytes and holds {held}: the next gradient of "
-                f"{sizes[buckets[k + 1][0]]} still fits. Is it < where it should be <=? Is the room counted "
-                "anew in every bucket?"
-            )
+        for k, bucket in enumerate(own):
+            limit, held = room if k else first, sum(sizes[i] for i in bucket)
+            which = f"the bucket that begins with gradient {bucket[0]}"
+            which += "" if k else f", the first of {dtype},"
+            if held > limit and len(bucket) > 1:
+                raise Wrong(
+                    f"{shown}{which} holds {len(bucket)} gradients of {held} bytes, and has room for {limit}. Only "
+                    "a gradient that is alone may be larger than the room."
+                )
+            if k + 1 < len(own) and held + sizes[own[k + 1][0]] <= limit:
+                raise Wrong(
+                    f"{shown}{which} has room for {limit} bytes and holds {held}: the next gradient of {dtype}, of "
+                    f"{sizes[own[k + 1][0]]} bytes, still fits. Is it < where it should be <=? Is the room counted "
+                    "anew in every bucket, and for every dtype?"
+                )
 
 
 class Bucketed(Exam):
-    """`bucketed(comm, params, buckets)`: one flat all-reduce a bucket; each p.grad becomes a view of it."""
+    """`bucketed(comm, params, buckets, align)`: one flat all-reduce a bucket; each p.grad becomes a view of it."""
 
     name = "bucketed"
     right = (
-        "n = 1…5, 1 to 9 gradients in 1 to 4 buckets, contiguous or not: the means, as views of one flat tensor a bucket, "
+        "n = 1…5, 1 to 9 gradients in 1 to 4 buckets, contiguous or not: the means, as aligned views of one flat tensor each, "
         "2(n−1) messages a bucket; then 2 and 3 real processes."
     )
     forbidden = FORBIDDEN
@@ -246,15 +278,16 @@ class Bucketed(Exam):
         own = [[normal(rng, s).to(dtype) for s in shapes] for _ in range(case.n)]
         if "nan" in case.what:
             own[-1][0].view(-1)[0] = torch.nan
-        return [(values, grads, buckets) for grads in own]
+        align = 1 if case == self.cases[0] else one_of(4, rng) * 4
+        return [(values, grads, buckets, align) for grads in own]
 
-    def run(self, comm, yours, values, grads, buckets):
+    def run(self, comm, yours, values, grads, buckets, align):
         params = [v.clone().requires_grad_() for v in values]
         for p, g in zip(params, grads, strict=True):
             p.grad = (
                 g.t().contiguous().t() if g.dim() == 2 else g.clone()
             )  # a matrix is not contiguous
-        yours(comm, list(params), buckets)
+        yours(comm, list(params), buckets, align)
         there = [p.grad.untyped_storage() if isinstance(p.grad, Tensor) else None for p in params]
         places = [s and s.data_ptr() for s in there]
         return {
@@ -262,23 +295,26 @@ class Bucketed(Exam):
             "values": [p.detach() for p in params],
             "buckets": buckets,
             "where": [places.index(p) for p in places],
+            "begins": [
+                p.grad.storage_offset() if isinstance(p.grad, Tensor) else 0 for p in params
+            ],
             "bytes": [s and s.nbytes() for s in there],
             "open": left_open(comm),
         }
 
     def judge(self, case, args, outcome):
-        (values, _, buckets), n = args[0], case.n
+        (values, _, buckets, align), n = args[0], case.n
         for r, got in enumerate(outcome.results):
             unchanged(got["buckets"], buckets, f"rank {r}: `buckets`")
             unchanged(got["values"], values, f"rank {r}: params")
-        own, found = [grads for _, grads, _ in args], [got["grads"] for got in outcome.results]
+        own, found = [grads for _, grads, *_ in args], [got["grads"] for got in outcome.results]
         means(found, own, lambda *_: None, MIXED)
         for r, got in enumerate(outcome.results):
-            _views(r, got, buckets, values)
-        _messages(outcome, n, buckets, values)
+            _views(r, got, buckets, values, align)
+        _messages(outcome, n, buckets, values, align)
 
 
-def _views(rank, got, buckets, values):
+def _views(rank, got, buckets, values, align):
     homes = []
     for k, bucket in enumerate(buckets):
         where = {got["where"][i] for i in bucket}
@@ -287,18 +323,29 @@ def _views(rank, got, buckets, values):
                 f"rank {rank}: the means are right, but the gradients of bucket {k} lie in {len(where)} "
                 "places: each p.grad should be a view of the one flat tensor that was sent."
             )
-        room, least = got["bytes"][bucket[0]], sum(values[i].nbytes for i in bucket)
-        if room > least + 64 * len(bucket) and len(buckets) > 1:
+        room, least = got["bytes"][bucket[0]], _padded(values, bucket, align)
+        if room > least + 64 and len(buckets) > 1:
             raise Wrong(
-                f"rank {rank}: the flat tensor of bucket {k} has {room} bytes, and its gradients {least}: one "
-                "flat tensor for each bucket, so that each can travel alone."
+                f"rank {rank}: the flat tensor of bucket {k} has {room} bytes, and its gradients with their padding {least}: one "
+                "flat tensor for each bucket, and no longer than that."
             )
         homes += where
+        for i in bucket:
+            if got["begins"][i] % align:
+                raise Wrong(
+                    f"rank {rank}: the means are right, but the gradient of params[{i}] begins at element "
+                    f"{got['begins'][i]} of its flat tensor, and should begin at a multiple of {align}."
+                )
     if len(set(homes)) < len(homes):
         raise Wrong(f"rank {rank}: two buckets share one flat tensor: each should travel alone.")
 
 
-def _messages(outcome, n, buckets, values):
+def _padded(values, bucket, align):
+    """Bytes of a bucket in which every gradient begins at a multiple of `align` elements."""
+    return sum(-(-values[i].numel() // align) * align * values[i].element_size() for i in bucket)
+
+
+def _messages(outcome, n, buckets, values, align):
     counted(outcome, n, len(buckets))
     for r in range(n):
         count, most = outcome.messages(r), 2 * (n - 1) * len(buckets)
@@ -307,8 +354,12 @@ def _messages(outcome, n, buckets, values):
                 f"the numbers are right, but rank {r} sends {count} messages only, and {len(buckets)} buckets "
                 f"are {most}: is everything in one?"
             )
-    flats = [torch.cat([values[i].reshape(-1) for i in bucket]) for bucket in buckets]
-    few(outcome, ring_bytes(flats, n), "")
+    size = values[0].element_size()
+    flats = [
+        torch.empty(_padded(values, bucket, align) // size, dtype=values[0].dtype)
+        for bucket in buckets
+    ]
+    few(outcome, ring_bytes(flats, n), "Is more than the gradients and their padding sent?")
 
 
 # ------------------------------------------------------------
@@ -325,6 +376,7 @@ KINDS = {
     "routed": (2, 3, 3, False),
     "unused": (3, 2, 4, False),
     "nan": (1, 4, 2, False),
+    "turns": (3, 2, 4, False),
 }
 WORDS = {
     "chain": "6 layers, 3 buckets",
@@ -333,6 +385,7 @@ WORDS = {
     "routed": "a branch that only one rank uses",
     "unused": "a branch that no rank uses",
     "nan": "nan on one rank",
+    "turns": "micro-batches that reach different branches",
 }
 RACE = (
     "It is no mean of the ranks' gradients of this parameter. Did a bucket start before all its gradients were in "
@@ -361,12 +414,23 @@ def drawn(
     if kind == "routed":
         user = one_of(n, rng)
         orders = [[0, 1] if r == user else [0] for r in range(n)]
-    if kind in ("routed", "unused"):  # no clock is looked at: buckets of any positions
+    if kind == "turns":  # a rank's micro-batches reach the branches one after the other
+        orders = [[-1 - (r % 2), branches] for r in range(n)]
+    if kind in ("routed", "unused", "turns"):  # no clock is looked at: buckets of any positions
         anew = shuffled(rng, branches * depth)
         buckets = [[anew[i] for i in bucket] for bucket in buckets]
     if kind == "unused":
         orders = [[0, 2]] * n
     return model, buckets, orders
+
+
+def reached(order: list[int], j: int) -> list[int]:
+    """The branches that micro-batch j of a rank reaches. An order that begins below zero, [-1 - first, branches]: one of
+    them, another each time."""
+    if order and order[0] < 0:
+        first, branches = -1 - order[0], order[1]
+        return [(first + j) % branches]
+    return order
 
 
 def means(found: list, own: list[list[Tensor]], said, otherwise: str = RACE) -> None:
@@ -412,12 +476,12 @@ def counted(outcome: Outcome, n: int, all_reduces: int, extra: int = 0) -> None:
 
 
 class Overlapped(Exam):
-    """`overlapped(comm, params, buckets)`: hooks that start each bucket on a lane; returns `finish`, which waits."""
+    """`overlapped(comm, params, buckets, most)`: hooks that start buckets on a lane; returns `finish`, which waits."""
 
     name = "overlapped"
     right = (
-        "n = 1…5, 6 networks, three steps: the means, buckets in one order though hooks fire in another, on the "
-        "clock as fast as can be; then 2 and 3 real processes."
+        "n = 1…5, 6 networks, three steps: the means, buckets in one order though hooks fire in another, 1 to 3 in flight, "
+        "on the clock as fast as can be; then 2 and 3 real processes."
     )
     forbidden = FORBIDDEN
     cases = ranked(
@@ -444,18 +508,20 @@ class Overlapped(Exam):
         kind, k = case.given
         model, buckets, orders = drawn(kind, case.n, rng)
         steps = lambda: [[normal(rng, 8, 16) for _ in range(k)] for _ in range(STEPS)]
-        args = [(*model, buckets, order, steps()) for order in orders]
+        most = 2 if kind in ("chain", "long") else integer(rng, 1, 4)
+        args = [(*model, buckets, order, steps(), most) for order in orders]
         if kind == "nan":
-            args[one_of(case.n, rng)][-1][1][0][0] = torch.nan
+            args[one_of(case.n, rng)][4][1][0][0] = torch.nan
         return args
 
     def world(self, n, args):
         return world_of(n)
 
-    def run(self, comm, yours, values, depth, buckets, order, steps):
+    def run(self, comm, yours, values, depth, buckets, order, steps, most):
         model, found = Network(values, depth), []
         params = model.params()
-        finish = yours(comm, params, buckets)
+        flights = flights_of(comm)
+        finish = yours(comm, params, buckets, most)
         if not callable(finish):
             return {"finish": "None" if finish is None else type(finish).__name__}
         for [x] in steps:
@@ -465,7 +531,8 @@ class Overlapped(Exam):
             finish()
             found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
         kept = all(map(torch.equal, params, values))
-        return {"found": found, "kept": kept, "open": left_open(comm)}
+        flew = max(flights, default=0)
+        return {"found": found, "kept": kept, "flew": flew, "open": left_open(comm)}
 
     def judge(self, case, args, outcome):
         for r, got in enumerate(outcome.results):
@@ -476,6 +543,13 @@ class Overlapped(Exam):
             changed = "the parameters themselves were changed. It is p.grad that is averaged."
             holds(got, {"kept": changed}, f"rank {r}: ")
         self.averaged(case, args, outcome)
+        most = args[0][-1]
+        for r, got in enumerate(outcome.results):
+            if got["flew"] > most:
+                raise Wrong(
+                    f"the gradients are right, but on rank {r} a bucket starts while {got['flew'] - 1} are in flight, and "
+                    f"at most {most} may be at once: each holds memory until it is waited for. Wait for the oldest first."
+                )
         counted(outcome, case.n, STEPS * len(args[0][2]))
         after = partial(buckets_hooked, beside=False)
         hint = (
@@ -488,7 +562,10 @@ class Overlapped(Exam):
         """Raise Wrong unless every rank has the means after each step."""
         model = Network(*args[0][:2])
         for step in range(STEPS):
-            micro = [[model.gradient([x], order) for x in steps[step]] for *_, order, steps in args]
+            micro = [
+                [model.gradient([x], reached(order, j)) for j, x in enumerate(steps[step])]
+                for *_, order, steps, _ in args
+            ]
             own = [[sum(g) for g in zip(*mine, strict=True)] for mine in micro]
             found = [got["found"][step] for got in outcome.results]
             means(found, own, partial(self.said, case, args, step, micro))
@@ -515,6 +592,20 @@ class Overlapped(Exam):
         return None
 
 
+def flights_of(comm: Comm) -> list[int]:
+    """A list to which each start of a job on a lane adds how many are under way then, itself included. In a World."""
+    flights: list[int] = []
+    start = comm.stream
+
+    def counting(*args, **options):
+        flights.append(left_open(comm) + 1)
+        return start(*args, **options)
+
+    if not isinstance(comm, ShmComm):  # whose messages are open, too
+        comm.stream = counting  # type: ignore[method-assign]
+    return flights
+
+
 class AccumulateOverlapped(Overlapped):
     """`accumulate_overlapped(comm, params, backwards, buckets)`: one average, beside the last backward."""
 
@@ -532,29 +623,32 @@ class AccumulateOverlapped(Overlapped):
             (1, "chain", 2),
             (3, "orders", 2),
             (3, "nan", 4),
+            (3, "turns", 2),
+            (4, "turns", 3),
+            (2, "unused", 2),
         ),
     )
     processes = (
-        Case(3, "3 real processes, 2 micro-batches", ("chain", 2)),
+        Case(3, "3 real processes, 2 micro-batches that reach different branches", ("turns", 2)),
         Case(2, "2 real processes, 3 micro-batches", ("chain", 3)),
     )
 
-    def run(self, comm, yours, values, depth, buckets, order, steps):
+    def run(self, comm, yours, values, depth, buckets, order, steps, _):
         model = Network(values, depth)
         found = []
         called = []
         params = model.params()
 
-        def micro(x: Tensor) -> None:
+        def micro(x: Tensor, j: int) -> None:
             called.append(1)
-            loss = model.loss(params, x, order)
+            loss = model.loss(params, x, reached(order, j))
             loss.backward()
             all_reduce_(comm, loss.detach().clone())  # for a log; and messages under way get time
 
         for xs in steps:
             for p in params:
                 p.grad = None
-            yours(comm, params, [partial(micro, x) for x in xs], buckets)
+            yours(comm, params, [partial(micro, x, j) for j, x in enumerate(xs)], buckets)
             found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
         hooks = [(p._post_accumulate_grad_hooks, p._backward_hooks) for p in params]
         clean = not any(map(any, hooks))
@@ -604,28 +698,34 @@ class AccumulateOverlapped(Overlapped):
 
 
 class StepSeconds(Solo):
-    """`step_seconds(nbytes, ready, n, alpha, beta)`: when the last bucket is averaged."""
+    """`step_seconds(nbytes, ready, n, alpha, beta, most)`: when the last bucket is averaged."""
 
     name = "step_seconds"
-    right = "n = 1…16, 1 to 12 buckets, fast and slow wires: as on the clock of a World."
+    right = "n = 1…16, 1 to 12 buckets, 1 to 4 in flight, fast and slow wires: as on the clock of a World."
     forbidden = FORBIDDEN
     cases = tuple(
-        Case(1, f"n = {n}, {count} bucket{'s' * (count > 1)}, a {word} wire", (n, count, share))
-        for n, count, word, share in (
-            (4, 3, "slow", 3.0),
-            (4, 3, "fast", 0.3),
-            (2, 6, "slow", 2.0),
-            (3, 6, "fast", 0.6),
-            (8, 12, "slow", 1.3),
-            (16, 5, "fast", 0.8),
-            (5, 1, "slow", 1.5),
-            (1, 3, "fast", 0.0),
+        Case(
+            1,
+            f"n = {n}, {count} bucket{'s' * (count > 1)}, {most} in flight, a {word} wire",
+            (n, count, share, most),
+        )
+        for n, count, word, share, most in (
+            (4, 3, "slow", 3.0, 4),
+            (4, 3, "fast", 0.3, 3),
+            (2, 6, "slow", 2.0, 6),
+            (3, 6, "fast", 0.6, 1),
+            (5, 9, "slow", 1.1, 1),
+            (8, 12, "slow", 1.3, 2),
+            (6, 12, "slow", 1.05, 2),
+            (16, 5, "fast", 0.8, 2),
+            (5, 1, "slow", 1.5, 1),
+            (1, 3, "fast", 0.0, 2),
         )
     )
 
     def draw(self, case, rng):
         """`share`: seconds on the wire for each of backward, on average."""
-        n, count, share = case.given
+        n, count, share, limit = case.given
         between = lambda low, high: low + (high - low) * uniform(rng)
         # so many products of two numbers
         ready = list(accumulate(round(between(1.5e5, 8.5e5)) * 2e-9 for _ in range(count)))
@@ -633,14 +733,14 @@ class StepSeconds(Solo):
         alpha, beta = between(0.1, 0.4) * wire / steps, 10 ** between(-10.5, -9.5)
         most = 0.75 * wire / steps / beta
         nbytes = [n * max(1, int(between(0.4, 1.6) * most)) for _ in range(count)]
-        return [(nbytes, ready, n, alpha, beta)]
+        return [(nbytes, ready, n, alpha, beta, limit)]
 
     def judge(self, case, args, outcome):
         got, want = number(outcome.results[0]["found"], "the result"), clock(*args[0])
         if not near(got, want, 1e-4):
             slip = first_near(got, slips_of(*args[0]), ROUGHLY)
             raise Wrong(
-                f"the gradients are ready after {[round(1e3 * t, 3) for t in args[0][1]]} ms. Your formula "
+                f"without a stop the buckets are complete after {[round(1e3 * t, 3) for t in args[0][1]]} ms. Your formula "
                 f"gives {1e3 * real(got):.6g} ms, the World takes {1e3 * want:.6g} ms. "
                 f"{slip or _direction(got, want, args[0][1][-1])}"
             )
@@ -651,26 +751,35 @@ def _direction(got, want, backward):
         return "Backward alone takes longer than that: the last bucket cannot start before it is complete."
     if got < want:
         return "Too short: a bucket starts when it is complete *and* the one before it is over."
-    return "Too long: does a bucket wait for something that it need not wait for?"
+    return "Too long: does a bucket, or backward, wait for something that it need not wait for?"
 
 
 def slips_of(
-    nbytes: list[int], ready: list[float], n: int, alpha: float, beta: float
+    nbytes: list[int], ready: list[float], n: int, alpha: float, beta: float, most: int
 ) -> dict[float, str]:
     """Wrong values and what they mean."""
 
     def took(size, steps=2 * (n - 1), share=2 * (n - 1) / n) -> float:
         return steps * alpha + share * size * beta
 
-    def queued(costs) -> float:
-        wire = 0.0
+    def queued(costs, most=most) -> float:
+        ends: list[float] = []
+        stalled = 0.0
         for at, cost in zip(ready, costs, strict=True):
-            wire = max(wire, at) + cost
-        return wire
+            due = at + stalled
+            free = ends[-most] if len(ends) >= most else 0.0
+            stalled += max(0.0, free - due)
+            ends.append(max(due, free, *ends[-1:]) + cost)
+        return ends[-1]
 
     costs = [took(size) for size in nbytes]
     right = queued(costs)
     slips = {
+        queued(
+            costs, len(costs)
+        ): f"That is without a limit: with {most} in flight backward stands still, and all that follows is later.",
+        queued(costs, most + 1): f"At most {most} are in flight, with the one that starts.",
+        queued(costs, max(1, most - 1)): f"{most} may be in flight, with the one that starts.",
         ready[-1]
         + sum(costs): "That is without overlap: buckets may travel while backward goes on.",
         ready[-1]
@@ -714,7 +823,6 @@ def predict_overlap(
         "beside": backward + one,
         "slow": backward / b + b * slow,
         "smallest": fits,
-        "variance": 3.25,
     }
     slips = {
         "saved": {
@@ -753,220 +861,16 @@ def predict_overlap(
             nbytes / b: f"That is the size of one of {b} buckets: smaller ones keep up, too.",
             fits / 4: "Bytes are asked for.",
         },
-        "variance": {
-            2.0: "That is within the ranks: their means differ.",
-            2 + 5 / 3: "Divide by the number of means, not by one less.",
-        },
     }
     return values, slips
 
 
 PREDICTED = Prediction(
     predict_overlap,
-    "Messages, seconds, bytes and a variance, within 1 %.",
+    "Messages, seconds and bytes, within 1 %.",
     {
         "n": ("{} ranks", (10, 12, 20)),
         "b": ("{} buckets", (5, 8, 20)),
         "backward": ("a backward of {:g} s", (42e-3, 45e-3, 50e-3, 54e-3)),
     },
 )
-
-
-# ------------------------------------------------------------
-# Batch norm on a batch whose parts lie on many ranks: statistics, and backward.
-
-
-PARTS = (
-    (20, 20, 20),
-    (30, 11, 25),
-    (40, 0, 1),
-    (24, 24),
-    (1, 50),
-    (0, 30),
-    (9, 30, 1, 22),
-    (64,),
-    (25, 1, 0, 0, 40),
-)
-REAL = (
-    Case(3, "3 real processes with 30, 11, 25 samples", (30, 11, 25)),
-    Case(2, "2 real processes with 1, 50 samples", (1, 50)),
-)
-SPECIAL = (
-    Case(2, "2 ranks, one channel", (24, 24)),
-    Case(3, "3 ranks, one without samples, nan on another", (30, 0, 25)),
-)
-FAR = 1e6  # a mean beside which E[x²] − E[x]² loses most of its digits
-CLOSE = 1e-8  # of a variance of about 1; of numbers about 1
-
-
-def channels_of(case: Case, rng: torch.Generator) -> int:
-    return 1 if "one channel" in case.what else integer(rng, 3, 8)
-
-
-def parts_of(sizes: tuple[int, ...], x: Tensor) -> list[Tensor]:
-    return list(x.split(sizes))
-
-
-class SyncStatistics(Exam):
-    """`sync_statistics(comm, x)`: mean, variance and number of all ranks' samples."""
-
-    name = "sync_statistics"
-    returns, given = ("mean", "var", "count"), ("x",)
-    right = (
-        "1 to 5 ranks with 0 to 64 samples, means up to a million: as of the whole batch, and few bytes; "
-        "then 2 and 3 real processes."
-    )
-    forbidden = FORBIDDEN
-    cases = tuple(
-        Case(
-            len(sizes),
-            f"ranks with {', '.join(map(str, sizes))} samples{far * ', a mean of a million'}",
-            (sizes, far),
-        )
-        for far in (0, 1)
-        for sizes in PARTS
-    )
-    cases += tuple(case._replace(given=(case.given, 0)) for case in SPECIAL)
-    processes = tuple(case._replace(given=(case.given, 0)) for case in REAL)
-
-    def draw(self, case, rng):
-        sizes, far = case.given
-        x = normal(rng, sum(sizes), channels_of(case, rng))
-        if "nan" in case.what:
-            x[0, 0] = torch.nan
-        # so that the ranks' means differ
-        drift = torch.arange(len(x), dtype=torch.float64)[:, None] / len(x)
-        return [(part,) for part in parts_of(sizes, 2 * x + 3 * drift + (FAR if far else 0.5))]
-
-    def wants(self, case, args):
-        whole = torch.cat([x for (x,) in args])
-        mean, var = whole.mean(0), whole.var(0, correction=0)
-        return [{"mean": mean, "var": var, "count": len(whole)}] * case.n
-
-    def value(self, case, args, rank, name, got, want):
-        parts, what = [x for (x,) in args], f"rank {rank}: {name}"
-        if name == "count":
-            own = {"That is this rank's own.": len(parts[rank])}
-            if isinstance(got, Tensor) and got.numel() and (got == got.reshape(-1)[0]).all():
-                got = got.reshape(-1)[0]  # one for each channel
-            return close(got, want, what, own, "It is the samples of all ranks, one number.", 0)
-        looks = lambda got: _looks(name, got, parts)
-        close(got, want, what, looks, RULE[name], 1e-12 if name == "mean" else CLOSE)
-
-    def cost(self, case, args, outcome):
-        channels = args[0][0].shape[1]
-        few(
-            outcome,
-            8 * (case.n - 1) * 6 * (channels + 1),
-            f"There are {channels} channels. Are samples sent? Statistics of a part are as small as those of the whole.",
-        )
-
-
-RULE = {
-    "mean": "The mean is Σ x over all ranks' samples, divided by their number.",
-    "var": "Add up, over the ranks, (x − mean)² around each rank's own mean, and count · (distance of means)².",
-}
-
-
-def _looks(name, got, parts):
-    """What a wrong mean or variance looks like."""
-    if got.isnan().any():
-        return (
-            "The mean of no samples is nan, and nan · 0 is nan: a rank without samples sends zeros."
-        )
-    whole, there = torch.cat(parts), [x for x in parts if len(x)]
-    right = whole.var(0, correction=0)
-    means = torch.stack([x.mean(0) for x in there])
-    if name == "mean":
-        return {
-            "It is the plain mean of the means: a rank with few samples counts as much as one with many.": means.mean(
-                0
-            ),
-            "It is the variance: the order is (mean, var, count).": right,
-        }
-    if whole.mean(0).abs().max() > FAR / 2 and near(got, right, 0.05):
-        return (
-            "A few digits are right: two large numbers that are nearly equal were subtracted, as E[x²] − E[x]² does. "
-            "Center first: add up (x − mean)²."
-        )
-    own = torch.stack([x.var(0, correction=0) for x in there])
-    within = sum(len(x) * spread for x, spread in zip(there, own)) / len(whole)
-    return {
-        "It is the plain mean of the ranks' variances: what lies between their means is missing.": own.mean(
-            0
-        ),
-        "What lies between the ranks' means is missing.": within,
-        "It is divided by the samples less one: batch norm divides by all of them.": whole.var(0),
-        "Between the means, a rank counts as much as any other: weigh with the samples.": within
-        + means.var(0, correction=0),
-    }
-
-
-class SyncBackward(Exam):
-    """`sync_backward(comm, dy, xhat, scale, count)`: dx of this rank's samples."""
-
-    name = "sync_backward"
-    returns, given = ("dx",), ("dy", "xhat", "scale")
-    right = (
-        "1 to 5 ranks with 0 to 64 samples: as autograd's through the whole batch, and one exchange of two "
-        "numbers a channel; then 2 and 3 real processes."
-    )
-    forbidden = FORBIDDEN
-    cases = tuple(
-        Case(len(sizes), f"ranks with {', '.join(map(str, sizes))} samples", sizes)
-        for sizes in PARTS
-    )
-    cases += SPECIAL
-    processes = REAL
-
-    def draw(self, case, rng):
-        channels, count = channels_of(case, rng), sum(case.given)
-        self.x, self.dy = (normal(rng, count, channels) for _ in range(2))
-        self.x, self.dy = 0.7 * self.x + torch.arange(channels), self.dy + 0.4 + 0.5 * self.x
-        if "nan" in case.what:
-            self.dy[0, 0] = torch.nan
-        scale = (self.x.var(0, correction=0) + 1e-5).rsqrt()
-        xhat = (self.x - self.x.mean(0)) * scale
-        return [
-            (dy, x, scale, count)
-            for dy, x in zip(parts_of(case.given, self.dy), parts_of(case.given, xhat))
-        ]
-
-    def wants(self, case, args):
-        x = self.x.clone().requires_grad_()
-        torch.nn.functional.batch_norm(x, None, None, training=True, eps=1e-5).backward(self.dy)
-        return [{"dx": dx} for dx in parts_of(case.given, x.grad)]
-
-    def value(self, case, args, rank, name, got, want):
-        rule = "dx = scale · (dy − Σdy/count − xhat · Σ(dy·xhat)/count), the sums over the samples of all ranks."
-        looks = lambda got: self._looks(args, rank)
-        close(got, want, f"rank {rank}: dx", looks, rule, 1e-10)
-
-    def cost(self, case, args, outcome):
-        n, channels = case.n, self.x.shape[1]
-        most = (n - 1) * (2 * channels + 2) * 8
-        hint = f"Two sums of {channels} numbers, stacked, in one all-reduce. Are there two, or are samples sent?"
-        few(outcome, most, hint, 2 * (n - 1))
-
-    def _looks(self, args, rank):
-        dy, xhat, scale, count = args[rank]
-        size = max(1, len(dy))
-        both = lambda dy, xhat, *_: torch.stack([dy.sum(0), (dy * xhat).sum(0)])
-        dx = lambda sums, by=count: scale * (dy - sums[0] / by - xhat * sums[1] / by)
-        mine, sums = both(*args[rank]), sum(both(*some) for some in args)
-        first = torch.tensor([[1.0], [0.0]])
-        return {
-            "The sums are this rank's own: they run over all ranks' samples.": dx(mine, size),
-            "The sums are divided by this rank's samples: `count` has those of all ranks.": dx(
-                sums, size
-            ),
-            "The means over the ranks are divided by count: add up, do not average.": dx(
-                sums / len(args)
-            ),
-            "The sums are not divided by the number of samples.": dx(sums, 1),
-            "The term with xhat is missing: the variance depends on x, too.": dx(first * sums),
-            "The term with Σ dy is missing: the mean depends on x, too.": dx(sums - first * sums),
-            "Σ dy is exchanged, Σ dy·xhat is not.": dx(first * sums + (1 - first) * mine),
-            "Σ dy·xhat is exchanged, Σ dy is not.": dx(first * mine + (1 - first) * sums),
-            "A sign: both terms are taken off dy.": dx(-sums),
-        }

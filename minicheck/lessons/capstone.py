@@ -36,7 +36,7 @@ from ..exam import (
     wrong_means,
 )
 from ..oracles import capstone as oracle
-from .messages import AllReduce, _astray, to_the_right, words, wrong_part
+from .messages import RingInPlace, _astray, to_the_right, words, wrong_part
 
 # ------------------------------------------------------------
 # PyTorch's own DistributedDataParallel on an answer: in a World, or in real processes beside the backward pass.
@@ -228,7 +228,7 @@ def _with_nan(xs: list[Tensor]) -> list[Tensor]:
     return xs
 
 
-class DdpRing(AllReduce):
+class DdpRing(RingInPlace):
     """`ddp_ring(comm, x, op)`: x, flat, combined over all ranks, in place. A ring; then PyTorch's DDP runs on it."""
 
     name = "ddp_ring"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from itertools import product
 from operator import is_
 
 import torch
+
+from minidist.comm.world import World
 
 from ..exam import (
     ALL,
@@ -28,6 +29,7 @@ from ..exam import (
     ranked,
     recognized,
     same,
+    typed,
     who,
     whole,
 )
@@ -51,6 +53,11 @@ def words(shape: tuple[int, ...]) -> str:
     if not shape:
         return "one number without a dimension"
     return f"a {' × '.join(map(str, shape))} tensor"
+
+
+def listed(shapes) -> str:
+    """`7 numbers and a 2 × 3 tensor`."""
+    return " and ".join(map(words, shapes))
 
 
 def numbers(shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> torch.Tensor:
@@ -110,21 +117,28 @@ def strided(x: torch.Tensor) -> torch.Tensor:
     return x.t().contiguous().t() if x.dim() == 2 and len(x) == 3 else x
 
 
-COPIED = (
-    "It is as before. This x is not contiguous: what arrives in x.reshape(-1) arrives in a copy."
-)
+COPIED = "It is as before. This tensor is not contiguous: what arrives in its reshape(-1) arrives in a copy."
 
 
-def to_the_right(case: Case, outcome: Outcome, times: int, nbytes: list[int], why: str) -> None:
-    """Raise Wrong unless every rank sent `times` messages, `nbytes[rank]` bytes together, to the right only."""
+def one_way(case: Case, outcome: Outcome, step: int, words: str) -> None:
+    """Raise Wrong unless every rank r has sent to rank r + `step` only; `words` say which way that is."""
     n = case.n
-    for r in range(n if n > 1 else 0):
-        others = [d for d in outcome.receivers(r) if d != (r + 1) % n]
+    for r in range(n):
+        others = [d for d in outcome.receivers(r) if d != (r + step) % n]
         if others:
             raise Wrong(
-                f"the numbers are right, but rank {r} sends to rank {others[0]}: to the right, "
-                f"to rank {(r + 1) % n} only, is what is asked for."
+                f"the numbers are right, but rank {r} sends to rank {others[0]}: {words}, to rank {(r + step) % n} only, "
+                "is what is asked for."
             )
+
+
+RIGHT, LEFT = "to the right", "to the left"
+
+
+def counted(case: Case, outcome: Outcome, times: int, nbytes: list[int], why: str) -> None:
+    """Raise Wrong unless every rank sent `times` messages, `nbytes[rank]` bytes together."""
+    n = case.n
+    for r in range(n if n > 1 else 0):
         # nothing need not be sent
         if outcome.messages(r) != times and (nbytes[r] or outcome.messages(r) > times):
             raise (Costly if outcome.messages(r) > times else Wrong)(
@@ -138,14 +152,16 @@ def to_the_right(case: Case, outcome: Outcome, times: int, nbytes: list[int], wh
             )
 
 
-class NewExam(TensorExam):
-    """The result is a new tensor: where the length is secret, the answer is called a second time before it is read.
+def to_the_right(case: Case, outcome: Outcome, times: int, nbytes: list[int], why: str) -> None:
+    """Raise Wrong unless every rank sent `times` messages, `nbytes[rank]` bytes together, to the right only."""
+    one_way(case, outcome, 1, RIGHT)
+    counted(case, outcome, times, nbytes, why)
 
-    rounds: whether n−1 messages are sent in a call, or one.
-    """
+
+class NewExam(TensorExam):
+    """The result is a new tensor: where the length is secret, the answer is called a second time before it is read."""
 
     given = ("x",)
-    rounds = False
 
     def draw(self, case, rng):
         again = [0] * isinstance(case.given, int)
@@ -153,14 +169,14 @@ class NewExam(TensorExam):
             (x, [numbers(x.shape, x.dtype, rng) for _ in again]) for (x,) in super().draw(case, rng)
         ]
 
-    def run(self, comm, yours, x, others):
-        return super().run(comm, yours, strided(x), others)
+    def run(self, comm, yours, x, others, *more):
+        return super().run(comm, yours, strided(x), others, *more)
 
-    def call(self, comm, yours, x, others):
-        y = yours(comm, x)
+    def call(self, comm, yours, x, others, *more):
+        y = yours(comm, x, *more)
         first = encode(y)
         for other in others:
-            yours(comm, other)
+            yours(comm, other, *more)
         return {"y": y, "alias": aliased(x, y), "kept": encode(y) == first}
 
     def value(self, case, args, rank, name, got, want):
@@ -174,33 +190,53 @@ class NewExam(TensorExam):
             )
         super().value(case, args, rank, name, got["y"], want)
 
-    def cost(self, case, args, outcome):
-        calls = 1 + len(args[0][1])
-        times = calls * (case.n - 1 if self.rounds else 1)
-        why = "n−1 a call" if self.rounds else "one a call"
-        to_the_right(case, outcome, times, [times * x.nbytes for x, _ in args], why)
-
 
 class Shift(NewExam):
-    """`shift(comm, x)`: the x of the left neighbour, in a new tensor. One message a rank."""
+    """`shift(comm, x, places)`: the x of the rank so many places to the left, in a new tensor. One message a rank, or none."""
 
     name = "shift"
-    right = "n = 1…8, 14 shapes and secret lengths, one message a rank, x untouched; then 2, 3 and 4 real processes."
+    right = (
+        "n = 1…8, 14 shapes and secret lengths, places from −2n to 3n, one message a rank, x untouched; "
+        "then 2, 3 and 4 real processes."
+    )
+    cases = tuple(
+        c._replace(what=f"{c.what}, places = {k}", given=(c.given, k))
+        for i, c in enumerate(TensorExam.cases)
+        for k in [(1, 2, -1, 0, c.n, c.n + 2, -c.n - 1, 3 * c.n - 1, -2 * c.n, 3)[i % 10]]
+    )
+    processes = tuple(
+        c._replace(what=f"{c.what}, places = {k}", given=(c.given, k))
+        for c, k in zip(TensorExam.processes, (2, 3, -5), strict=True)
+    )
+
+    def draw(self, case, rng):
+        given, places = case.given
+        return [(*both, places) for both in super().draw(case._replace(given=given), rng)]
 
     def wants(self, case, args):
-        return [{"the result": args[r - 1][0]} for r in range(case.n)]
+        return [{"the result": args[(r - args[r][2]) % case.n][0]} for r in range(case.n)]
 
     def mistakes(self, case, args, rank, name, got):
-        xs = [x for x, _ in args]
+        xs, places = [x for x, *_ in args], args[rank][2]
+        source = (rank - places) % case.n
         candidates = {
             f"That is rank {rank}'s own x: it came back to where it started.": xs[rank],
-            "That is the right neighbour's: it went around the wrong way.": xs[(rank + 1) % case.n],
+            "It went around the wrong way.": xs[(rank + places) % case.n],
+            "That is the left neighbour's x: it has moved by one place.": xs[rank - 1],
         }
-        for x in args[rank - 1][1]:
+        for x in args[source][1]:
             candidates[
-                "That is the left neighbour's x in its next call: it did not come in a message."
+                f"That is rank {source}'s x in its next call: it did not come in a message."
             ] = x
         return recognized(got, candidates, "", equal) or who(got, xs, rank)
+
+    def cost(self, case, args, outcome):
+        x, others, places = args[0]
+        times = (1 + len(others)) * (places % case.n > 0)
+        one_way(case, outcome, places, "straight to its place")
+        counted(
+            case, outcome, times, [times * x.nbytes] * case.n, "one a call, where it moves at all,"
+        )
 
 
 def aliased(x: torch.Tensor, y) -> bool:
@@ -212,40 +248,6 @@ def aliased(x: torch.Tensor, y) -> bool:
     )
 
 
-class Broadcast(InPlace):
-    """`broadcast(comm, x, root)`: fills every rank's x with the root's. n−1 messages in all."""
-
-    name = "broadcast"
-    right = "n = 1…8, 14 shapes and secret lengths, every root, n−1 messages in all; then 2, 3 and 4 real processes."
-    cases = tuple(
-        c._replace(what=f"{c.what}, root {i % c.n}", given=(c.given, i % c.n))
-        for i, c in enumerate(TensorExam.cases)
-    )
-    processes = tuple(
-        c._replace(what=f"{c.what}, root {c.n - 1}", given=(c.given, c.n - 1))
-        for c in TensorExam.processes
-    )
-
-    def draw(self, case, rng):
-        shape, root = case.given
-        return [(x, root) for (x,) in super().draw(case._replace(given=shape), rng)]
-
-    def run(self, comm, yours, x, root):
-        return super().run(comm, yours, strided(x), root)
-
-    def wants(self, case, args):
-        return [{"x": args[args[0][1]][0]}] * case.n
-
-    def mistakes(self, case, args, rank, name, got):
-        x = args[rank][0]
-        if equal(got, x) and not strided(x).is_contiguous():
-            return COPIED
-        return who(got, [x for x, _ in args], rank)
-
-    def cost(self, case, args, outcome):
-        one_to_each(outcome, case.n, args[0][0].nbytes)
-
-
 def one_to_each(outcome: Outcome, n: int, nbytes: int) -> None:
     """Raise Wrong unless n−1 messages of so many bytes were sent in all."""
     sent = outcome.messages(), outcome.nbytes()
@@ -254,6 +256,83 @@ def one_to_each(outcome: Outcome, n: int, nbytes: int) -> None:
             f"the numbers are right, but {sent[0]} messages with {sent[1]} bytes were sent: n−1 = {n - 1} with "
             f"{(n - 1) * nbytes} bytes are enough, one to each rank that has nothing yet."
         )
+
+
+ALPHA, BETA = 5e-6, 1e-7  # of the World of a broadcast, where bytes cost more than latency
+
+
+class Broadcast(InPlace):
+    """`broadcast(comm, x, root, m)`: fills every rank's x with the root's, in m pieces that go along the line."""
+
+    name = "broadcast"
+    right = (
+        "n = 1…8, on streams, 14 shapes and secret lengths, every root, 1 to 7 pieces, each passed on while the next one "
+        "comes; then 2, 3 and 4 real processes."
+    )
+    cases = tuple(
+        c._replace(what=f"{c.what}, root {i % c.n}, m = {m}", given=(c.given, i % c.n, m))
+        for i, c in enumerate(TensorExam.cases)
+        for m in [(2, 3, 1, 5, 4, 7)[i % 6]]
+    )
+    processes = tuple(
+        c._replace(what=f"{c.what}, root {c.n - 1}, m = 3", given=(c.given, c.n - 1, 3))
+        for c in TensorExam.processes
+    )
+
+    def draw(self, case, rng):
+        shape, *more = case.given
+        return [(x, *more) for (x,) in super().draw(case._replace(given=shape), rng)]
+
+    def run(self, comm, yours, x, *more):
+        return super().run(comm, yours, strided(x), *more)
+
+    def world(self, n, args):
+        return World(n, alpha=ALPHA, beta=BETA, ordered=True)
+
+    def wants(self, case, args):
+        return [{"x": args[args[0][1]][0]}] * case.n
+
+    def mistakes(self, case, args, rank, name, got):
+        x, root, m = args[rank]
+        if equal(got, x) and not strided(x).is_contiguous():
+            return COPIED
+        sent, xs = args[root][0], [x for x, *_ in args]
+        k, mine, parts = wrong_part(got, sent, xs, m)
+        text = who(mine, parts, rank) or who(got, xs, rank)
+        if text:
+            return f"Of m = {m} pieces, piece {k}: {text}"
+        wrong = differ(got, sent)
+        if not differ(got[wrong], x[wrong]).any():
+            return f"It is as before, and what stands around it has arrived: m = {m} need not divide the length."
+        return None
+
+    def cost(self, case, args, outcome):
+        x, root, m = args[0]
+        one_way(case, outcome, 1, RIGHT)
+        full = min(m, x.numel())  # nothing need not be sent
+        for r in range(case.n if case.n > 1 else 0):
+            last = (r + 1) % case.n == root
+            sent = outcome.messages(r)
+            least, most = (0, 0) if last else (full, m)
+            if not least <= sent <= most:
+                what = "the last in the line, and should send none" if last else f"and m = {m}"
+                raise (Costly if sent > most else Wrong)(
+                    f"the numbers are right, but rank {r} sends {sent} messages: it is {what}."
+                    if last
+                    else f"the numbers are right, but rank {r} sends {sent} messages, {what} is what is asked for."
+                )
+            nbytes = 0 if last else x.nbytes
+            if outcome.nbytes(r) != nbytes:
+                raise (Costly if outcome.nbytes(r) > nbytes else Wrong)(
+                    f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: {nbytes} would do."
+                )
+        largest = -(-x.numel() // m) * x.element_size()
+        enough = (case.n - 2 + m) * (ALPHA + largest * BETA)
+        if outcome.time is not None and case.n > 1 and outcome.time > 1.001 * enough:
+            raise Costly(
+                f"the numbers are right, but on the World's clock it takes {1e6 * outcome.time:.4g} µs, and n−2+m messages "
+                f"one after another, {1e6 * enough:.4g} µs, are enough. Pass a piece on while the next one comes."
+            )
 
 
 # ------------------------------------------------------------
@@ -279,10 +358,10 @@ class ChunksExam(TensorExam):
 
 
 class ReduceScatter(ChunksExam):
-    """`reduce_scatter(comm, chunks)`: chunk `comm.rank`, summed over all ranks. n−1 messages a rank, to the right."""
+    """`reduce_scatter(comm, chunks)`: chunk `comm.rank`, summed over all ranks. n−1 messages a rank, to the left."""
 
     name = "reduce_scatter"
-    right = "n = 1…8, 11 lengths and secret ones, n−1 messages a rank, to the right; then 2 and 3 real processes."
+    right = "n = 1…8, 11 lengths and secret ones, n−1 messages a rank, to the left; then 2 and 3 real processes."
 
     returns, given = ("the chunk",), ("`chunks`",)
 
@@ -308,7 +387,8 @@ class ReduceScatter(ChunksExam):
     def cost(self, case, args, outcome):
         sizes = [c.nbytes for c in args[0][0]]
         least = [sum(sizes) - size for size in sizes]
-        to_the_right(case, outcome, case.n - 1, least, "n−1")
+        one_way(case, outcome, -1, LEFT)
+        counted(case, outcome, case.n - 1, least, "n−1")
 
 
 def _astray(out, chunks, r):
@@ -322,62 +402,91 @@ def _astray(out, chunks, r):
 
 
 class AllGather(ChunksExam):
-    """`all_gather(comm, chunks)`: fills every chunks[i] with that of rank i. n−1 messages a rank, to the right."""
+    """`all_gather(comm, x)`: every rank's x, whose length no other rank knows, in a list. 2(n−1) messages a rank."""
 
     name = "all_gather"
-    right = "n = 1…8, 11 lengths and secret ones, n−1 messages a rank, to the right; then 2 and 3 real processes."
+    right = (
+        "n = 1…8, 11 lengths and secret ones, cut at random, at most 2(n−1) messages a rank, to the right; "
+        "then 2 and 3 real processes."
+    )
+    returns, given = ("the list",), ("x",)
 
-    def call(self, comm, yours, chunks):
-        held, filled = list(chunks), [c.detach() for c in chunks]
-        yours(comm, held)
-        return {"chunks": filled, "kept": len(held) == len(chunks) and all(map(is_, held, chunks))}
+    def draw(self, case, rng):
+        found = TensorExam.draw(self, case, rng)
+        cuts = sorted(integers(rng, 0, len(found[0][0]) + 1, case.n - 1))
+        return [(x.tensor_split(cuts)[r].clone(),) for r, (x,) in enumerate(found)]
+
+    def run(self, comm, yours, x):
+        apart = torch.stack((x, x), 1)[:, 0] if len(x) % 2 and len(x) > 1 else x
+        return super().run(comm, yours, apart) | {"given": (apart.contiguous(),)}
+
+    def call(self, comm, yours, x):
+        found = yours(comm, x)
+        parts = found if isinstance(found, list | tuple) else []
+        alias = any(aliased(x, part) for part in parts)
+        return {"list": None if alias else found, "alias": alias}
 
     def wants(self, case, args):
-        return [{"the result": [c[i] for i, (c,) in enumerate(args)]}] * case.n
+        return [{"the list": [x for (x,) in args]}] * case.n
 
     def value(self, case, args, rank, name, got, want):
-        if not got["kept"]:
+        where, found = f"rank {rank}: ", got["list"]
+        if got["alias"]:
             raise Wrong(
-                f"rank {rank}: the list holds other tensors than before. Receive into those that are in it."
+                f"{where}x itself is in the list, not a copy: who changes one changes both."
             )
-        for i, chunk in enumerate(got["chunks"]):
-            guess = partial(self._guess, i=i, r=rank, chunks=[c for (c,) in args], want=want)
-            same(chunk, want[i], f"rank {rank}: chunks[{i}]", guess)
+        typed(found, list | tuple, f"{where}the result", "a list of tensors")
+        if len(found) != case.n:
+            raise Wrong(f"{where}the list has {len(found)} tensors, and should have {case.n}.")
+        for i, chunk in enumerate(found):
+            same(chunk, want[i], f"{where}the list[{i}]", partial(self._guess, i, want))
+
+    def _guess(self, i, want, x):
+        others = {
+            f"That is the x of rank {j}, in the wrong place.": want[j]
+            for j in range(len(want))
+            if j != i
+        }
+        zeros = {"It is zero: it never arrived, or somewhere else.": torch.zeros_like(want[i])}
+        wrong = differ(x, want[i])
+        part = f"Its first {int(wrong.int().argmax())} numbers are right: is it cut short?"
+        return recognized(x, others | zeros, "", equal) or part
 
     def cost(self, case, args, outcome):
-        n, sizes = case.n, [c.nbytes for c in args[0][0]]
-        least = [sum(sizes) - sizes[(r + 1) % n] for r in range(n)]
-        to_the_right(case, outcome, n - 1, least, "n−1")
-
-    def _guess(self, x, i, r, chunks, want):
-        if equal(x, chunks[r][i]):
-            return f"It is as before: chunk {i} never arrived at rank {r}. One step short, or received elsewhere?"
-        finished = {
-            f"That is chunk {j}, in the wrong place.": want[j] for j in range(len(want)) if j != i
-        }
-        wrong = differ(x, want[i])
-        part = "Part of it is as before. The lengths of chunks are any: is it cut short?"
-        part = "" if differ(x[wrong], chunks[r][i][wrong]).any() else part
-        return recognized(x, finished, "", equal) or self._unfinished(x, i, chunks) or part
-
-    def _unfinished(self, x, i, chunks):
-        for s, j in product(range(len(chunks)), repeat=2):
-            if equal(x, chunks[s][j]):
-                return (
-                    f"It is what rank {s} had in chunks[{j}] at the start. Send first the chunk that you own, "
-                    "then what has just arrived."
+        n, sizes = case.n, [x.nbytes for (x,) in args]
+        one_way(case, outcome, 1, RIGHT)
+        for r in range(n if n > 1 else 0):
+            least = sum(sizes) - sizes[(r + 1) % n]
+            most = least + 8 * (n - 1)
+            messages, nbytes = outcome.messages(r), outcome.nbytes(r)
+            if messages > 2 * (n - 1):
+                raise Costly(
+                    f"the numbers are right, but rank {r} sends {messages} messages, and 2(n−1) = {2 * (n - 1)} are "
+                    "enough: n−1 with a length, n−1 with numbers."
                 )
-        return None
+            if not least <= nbytes <= most:
+                raise (Costly if nbytes > most else Wrong)(
+                    f"the numbers are right, but rank {r} sends {nbytes} bytes: {least} for the numbers, and {8 * (n - 1)} "
+                    "for lengths, would do. Is anything filled up to the longest?"
+                )
 
 
-class AllReduce(InPlace):
-    """`all_reduce(comm, x)`: fills every rank's x with the sum, in place. 2(n−1) messages, 2(n−1)/n·N bytes a rank."""
+LISTS = (
+    ((6,),),
+    ((7,),),
+    ((), (4,)),
+    ((0,), (2,)),
+    ((1,),),
+    ((2, 3), (5,)),
+    ((3, 5), (), (4,)),
+    ((0,),),
+    ((13,), (1,), (3, 4)),
+    ((1000,), (2,)),
+)
 
-    name = "all_reduce"
-    right = (
-        "n = 1…8, 14 shapes and secret lengths, 2(n−1) messages and 2(n−1)/n·N bytes a rank; "
-        "then 2, 3 and 4 real processes."
-    )
+
+class RingInPlace(InPlace):
+    """Every rank's x is filled with the sum by a ring: 2(n−1) messages, 2(n−1)/n·N bytes a rank."""
 
     def wants(self, case, args):
         return [{"x": sum_of(args)}] * case.n
@@ -403,6 +512,77 @@ class AllReduce(InPlace):
         few(outcome, most, "That is 2(n−1) chunks. Whole tensors where chunks are enough?")
 
 
+class AllReduce(RingInPlace):
+    """`all_reduce(comm, tensors)`: fills every tensor of a list with the sum, in place. 2(n−1) messages a rank in all."""
+
+    name = "all_reduce"
+    returns = ("the result",)
+    right = (
+        "n = 1…8, 10 lists and secret lengths, 2(n−1) messages and 2(n−1)/n·N bytes a rank; "
+        "then 2, 3 and 4 real processes."
+    )
+    cases = (
+        *(Case(n, f"n = {n}, {listed(s)}", s) for n in RANKS for s in LISTS),
+        *(c for c in TensorExam.cases if isinstance(c.given, int)),
+    )
+    processes = ranked(
+        lambda n, s: f"{n} real processes, {listed(s)}",
+        ((3, LISTS[1]), (2, LISTS[8]), (4, LISTS[6])),
+    )
+
+    def draw(self, case, rng):
+        shapes = case.given
+        secret = isinstance(shapes, int)
+        if secret:
+            length = integer(rng, 14, case.given)
+            shapes = ((length,), (3, length % 7 + 4), (1,))
+        size = sum(math.prod(shape) for shape in shapes)
+        flat = tensors((size,), case.n, rng, secret)
+        return [(cut(x, shapes),) for x in flat]
+
+    def call(self, comm, yours, listed):
+        own = [strided(x) for x in listed]
+        held, given = [x.detach() for x in own], list(own)
+        yours(comm, given)
+        return {"tensors": held, "kept": len(given) == len(own) and all(map(is_, given, own))}
+
+    def wants(self, case, args):
+        flat = sum_of([(joined(xs),) for (xs,) in args])
+        return [{"the result": cut(flat, [x.shape for x in args[0][0]])}] * case.n
+
+    def value(self, case, args, rank, name, got, want):
+        if not got["kept"]:
+            raise Wrong(
+                f"rank {rank}: the list holds other tensors than before. Write into those that are in it."
+            )
+        found = got["tensors"]
+        for i, x in enumerate(found):
+            guess = partial(self._guess, case, i, found, [xs for (xs,) in args], rank)
+            same(x, want[i], f"rank {rank}: tensors[{i}]", guess)
+
+    def _guess(self, case, i, found, drawn, rank, got):
+        mine = drawn[rank][i]
+        if equal(got, mine) and not strided(mine).is_contiguous():
+            return COPIED
+        flat = [(joined(own),) for own in drawn]
+        text = super().mistakes(case, flat, rank, "", joined(found))
+        return text or who(got, [own[i] for own in drawn], rank)
+
+    def cost(self, case, args, outcome):
+        super().cost(case, [(joined(xs),) for (xs,) in args], outcome)
+
+
+def joined(xs: list[torch.Tensor]) -> torch.Tensor:
+    """All numbers of a list in a row."""
+    return torch.cat([x.reshape(-1) for x in xs])
+
+
+def cut(flat: torch.Tensor, shapes) -> list[torch.Tensor]:
+    """Tensors of these shapes, with the numbers of a row one after another."""
+    parts = flat.split([math.prod(shape) for shape in shapes])
+    return [part.reshape(shape).clone() for part, shape in zip(parts, shapes, strict=True)]
+
+
 def wrong_part(got, want, xs: list, count: int) -> tuple[int, torch.Tensor, list[torch.Tensor]]:
     """The first of so many parts that is wrong: its number, what it is, and what it is in each of `xs`."""
     mine, right, *own = (t.reshape(-1).tensor_split(count) for t in (got, want, *xs))
@@ -421,23 +601,28 @@ class RingSum(NewExam):
     name = "ring_sum"
     right = "n = 1…8, 14 shapes and secret lengths, n−1 messages a rank, x untouched; then 2, 3 and 4 real processes."
 
-    rounds = True
-
     def wants(self, case, args):
         return [{"the result": sum_of(args)}] * case.n
 
     def mistakes(self, case, args, rank, name, got):
         return who(got, [x for x, _ in args], rank)
 
+    def cost(self, case, args, outcome):
+        times = (1 + len(args[0][1])) * (case.n - 1)
+        to_the_right(case, outcome, times, [times * x.nbytes for x, _ in args], "n−1 a call")
+
 
 # ------------------------------------------------------------
 # Numbers: what a ring costs, and what the usual slips give.
 
 
-def predict(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9):
-    """For 8 ranks and 1,000,000 float32 numbers, α = 5 µs, β = 1/(50 GB/s): the cost of an all-reduce.
+APART = "That is a ring for each tensor: here all of them go around together."
 
-    messages, nbytes: what each rank sends in a ring.  seconds: how long the ring takes.
+
+def predict(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9, count=100):
+    """For 8 ranks and 1,000,000 float32 numbers in 100 tensors, α = 5 µs, β = 1/(50 GB/s): the cost of an all-reduce.
+
+    messages, nbytes: what each rank sends in a ring of all tensors.  seconds: how long the ring takes.
     naive_nbytes: what rank 0 sends if everyone sends to it and it sends the sum to everyone.
     """
     whole = size * itemsize
@@ -454,6 +639,7 @@ def predict(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9):
             n - 1: HALF,
             2 * n: "In a ring of n ranks a chunk takes n−1 steps, not n.",
             steps * n: ALL,
+            steps * count: APART,
         },
         "nbytes": {
             ring / itemsize: NUMBERS,
@@ -471,6 +657,7 @@ def predict(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9):
             ring * beta: "The α of each step is missing.",
             steps * alpha: "The bytes take time, too: β.",
             seconds / 2: HALF,
+            count * steps * alpha + ring * beta: APART,
         },
     }
     return values, slips

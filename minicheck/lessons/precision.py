@@ -1,4 +1,4 @@
-"""Graders of lesson 09: half precision, rounded by hand; masters, scales, lists, and ranks that agree.
+"""Graders of lesson 09: half precision, rounded by hand; masters, scales, lists, who overflowed, ranks that agree.
 
 The oracle has the right answers, and what the usual mistakes would give.
 """
@@ -41,6 +41,7 @@ from ..exam import (
     ranks,
     real,
     recognized,
+    shaped,
     shown,
     shuffled,
     table,
@@ -48,7 +49,17 @@ from ..exam import (
     unchanged,
     uniform,
 )
-from ..oracles.precision import COUNTING, FORBIDDEN, SLIPS, Masters, looks_like, rounded, scales
+from ..oracles.precision import (
+    COUNTING,
+    FORBIDDEN,
+    LOADING,
+    SLIPS,
+    Masters,
+    blamed,
+    looks_like,
+    rounded,
+    scales,
+)
 from ..refuse import LIBRARYS, Refused
 
 # ------------------------------------------------------------
@@ -70,7 +81,7 @@ class NoKernels(TorchDispatchMode):
 # The formats are drawn, so that no dtype of any library is the answer.
 
 
-KNOWN = {(5, 10): "fp16", (8, 7): "bf16"}
+KNOWN = {(5, 10): "fp16", (8, 7): "bf16", (8, 10): "TF32"}
 
 
 def _named(form):
@@ -90,9 +101,9 @@ class RoundTo(Report):
     """`round_to(x, exponent, fraction)`: x as the nearest number of that format, a float."""
 
     name = "round_to"
-    right = "fp16, bf16 and 7 other formats: normal and subnormal numbers, ties, 0, and what is too large."
+    right = "fp16, bf16, TF32 and 7 other formats: normal and subnormal numbers, ties, 0, and what is too large."
     forbidden = FORBIDDEN
-    formats = ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9), (9, 12), None, None, None)
+    formats = ((5, 10), (8, 7), (8, 10), (4, 3), (3, 4), (6, 9), (9, 12), None, None, None)
     cases = alone((KNOWN.get(f) or _named(f), f) for f in formats)
 
     def draw(self, case, rng):
@@ -144,56 +155,76 @@ def _region(x, exponent, fraction):
 
 
 # ------------------------------------------------------------
-# Numbers: what fp16 holds, what a model's states take, how long a scale takes.
+# Numbers: what fp16 and bf16 hold, what a model's states take, what a step gains, how long a scale takes.
 
 
-def predict_precision(updates=100, billions=1.5, tensor=989.0, single=67.0, back=2, interval=2000):
-    """fp16: a weight of 1 after 100 updates of 2⁻¹⁰; of 2⁻¹²; where a sum of 2s stops. GB of 1.5 B parameters with
-    masters and Adam; of the same at O3; how many times as fast a large product is on an H100; good steps after two
-    overflows.
+def predict_precision(
+    updates=100, billions=1.5, part=0.8, tensor=989.0, single=67.0, interval=2000
+):
+    """fp16: a weight of 1 after 100 updates of ¾·2⁻¹⁰. bf16: where a weight of ¼ stops, with updates of 2⁻⁹. fp16: where
+    a sum of 2s stops. GB of 1.5 B parameters with masters, Adam, and gradients in fp32; of O2 with SGD and momentum; how
+    many times as fast a step is, of which products take 0.8; good steps after three overflows that divide by 4.
     """
-    states = 16 * billions
+    faster = 1 / (part * single / tensor + (1 - part) / 2)
     values = {
-        "kept": 1 + updates * 2.0**-10,
-        "lost": 1.0,
+        "climbs": 1 + updates * 2.0**-10,
+        "stops": 0.5,
         "stuck": 4096.0,
-        "states": states,
-        "all_half": 8 * billions,
-        "faster": tensor / single,
-        "recovered": float(back * interval),
+        "states": 18 * billions,
+        "momentum": 12 * billions,
+        "faster": faster,
+        "recovered": 6.0 * interval,
     }
     slips = {
-        "kept": {1.0: "2⁻¹⁰ is a whole step of fp16 at 1: nothing is lost."},
-        "lost": {
+        "climbs": {
             1
             + updates
-            * 2.0**-12: "That is fp32: in fp16 the step at 1 is 2⁻¹⁰, and a quarter of it is lost.",
-            1 + updates * 2.0**-10: "It is rounded down to 1, not up to the next number.",
+            * 0.75
+            * 2.0**-10: "That is fp32: in fp16 the step at 1 is 2⁻¹⁰, and every sum is rounded.",
+            1.0: "¾ of a step is more than half of one: it is rounded up.",
+        },
+        "stops": {
+            1.0: "At ½ the step of bf16 is 2⁻⁸: 2⁻⁹ is half of it, and the tie goes to ½, which is even.",
+            0.25: "At ¼ the step of bf16 is 2⁻⁹: an update is a whole one.",
+            2.0: "At ½ the step of bf16 is 2⁻⁸ already: the fraction has 7 bits.",
+            4.0: "That is fp16, whose fraction has 10 bits: bf16 has 7.",
         },
         "stuck": {
             2048.0: "At 2048 the step is 2, and an addition of 2 is a whole one.",
             8192.0: "At 4096 the step is 4: 2 is half of it, and the tie goes to 4096, which is even.",
         },
         "states": {
-            12 * billions: "The fp16 weights and gradients are missing, 2 + 2.",
-            4
-            * billions: "Those are the fp16 weights and gradients: masters and Adam's two are missing.",
-            20 * billions: "Gradients in fp32, too? They are fp16: 2 + 2 + 4 + 4 + 4.",
-            16 * billions * 1e9 / 2**30: "Those are GiB.",
+            16 * billions: "Gradients in fp16 would take that: these are in fp32.",
+            20 * billions: "The gradients are in fp32 instead of fp16, not in both.",
+            14 * billions: "Are the masters counted, 4, and the fp16 weights, 2?",
+            18 * billions * 1e9 / 2**30: "Those are GiB.",
         },
-        "all_half": {
-            16 * billions: "Those are O2's: O3 has no masters.",
-            12 * billions: "Adam's two are in the dtype of what is stepped: at O3 that is fp16.",
-            4 * billions: "Those are the weights and gradients: Adam's two are missing.",
-            8 * billions * 1e9 / 2**30: "Those are GiB.",
+        "momentum": {
+            16 * billions: "That is Adam: SGD with momentum has one state, not two.",
+            8 * billions: "Are the masters counted, 4, and the momentum, 4?",
+            10 * billions: "The momentum is in the dtype of what is stepped: fp32 masters.",
+            6
+            * billions: "That is O3: at O2 masters are stepped, and the momentum is as wide as they.",
+            12 * billions * 1e9 / 2**30: "Those are GiB.",
         },
         "faster": {
-            2.0: "That is for what is bound by memory: a large product is bound by FLOPs.",
-            single / tensor: "Upside down.",
+            tensor
+            / single: "That is for the products alone: the rest gains by half the bytes only.",
+            part * tensor / single
+            + (1 - part)
+            * 2: "Add up the times that are left, not how many times as fast each part is.",
+            1
+            / (
+                part * single / tensor + 1 - part
+            ): "What is bound by memory moves half the bytes, and takes half the time.",
+            2.0: "Large products are bound by FLOPs, and gain much more than by half the bytes.",
+            1 / faster: "Upside down.",
         },
         "recovered": {
-            float(interval): "It was halved twice: it has to double twice.",
-            float(back): f"It doubles after that many good steps: each time {interval:,}.",
+            3.0 * interval: "Each overflow divides by 4: that takes two doublings to make good.",
+            float(interval): "It was divided by 4 three times: one doubling is not enough.",
+            2.0 * interval: "There were three overflows, not one.",
+            6.0: "It doubles that many times: each takes the interval.",
         },
     }
     return values, slips
@@ -205,6 +236,7 @@ PREDICTED = Prediction(
     {
         "updates": ("{} updates", (50, 200, 300, 400)),
         "billions": ("{:g} billion parameters", (1.3, 2.7, 6.7)),
+        "part": ("products that take {:.0%} of the time", (0.7, 0.75, 0.9)),
         "interval": ("an interval of {:,}", (500, 1000, 1500)),
     },
 )
@@ -215,25 +247,34 @@ PREDICTED = Prediction(
 
 
 class Scaler(Exam):
-    """`Scaler(init, growth, backoff, interval)`: `.scale`, `.scaled`, `.update`, `.state`, `.load`."""
+    """`Scaler(init, growth, backoff, interval, patience, least)`: `.scale`, `.scaled`, `.update`, `.state`, `.load`."""
 
     name = "scaler"
-    right = "growth and back-off, overflows in a row and at the end of an interval, a loss in fp16, saved and loaded."
+    right = (
+        "growth and back-off, patience, the least scale, overflows in a row and at the end of an interval, a loss in "
+        "fp16, saved and loaded."
+    )
     forbidden = FORBIDDEN
-    # what, (init, growth, backoff, interval), overflows; None: drawn
+    # what, (init, growth, backoff, interval, patience, least), overflows; None: drawn
     kinds = (
-        ("3 good steps", (8.0, 2.0, 0.5, 3), "..."),
-        ("an overflow", (8.0, 2.0, 0.5, 3), "..x...."),
-        ("saved after 4 good steps of 5", (8.0, 2.0, 0.5, 5), "......"),
-        ("two overflows in a row", (2.0**16, 2.0, 0.5, 2), ".xx...."),
-        ("other factors", (100.0, 3.0, 0.25, 2), "..x....x"),
-        ("no step is good", (4.0, 2.0, 0.5, 5), "xxxx"),
-        ("30 steps drawn at random", (2.0**10, 2.0, 0.5, 3), None),
-        ("40 steps drawn at random", (2.0**12, 4.0, 0.5, 4), None),
-        ("a scale that grows above 2²⁴", (2.0**22, 2.0, 0.5, 1), "......"),
+        ("3 good steps", (8.0, 2.0, 0.5, 3, 1, 1.0), "..."),
+        ("an overflow", (8.0, 2.0, 0.5, 3, 1, 1.0), "..x...."),
+        ("saved after 4 good steps of 5", (8.0, 2.0, 0.5, 5, 1, 1.0), "......"),
+        ("two overflows in a row", (2.0**16, 2.0, 0.5, 2, 1, 1.0), ".xx...."),
+        ("other factors", (100.0, 3.0, 0.25, 2, 1, 1.0), "..x....x"),
+        ("no step is good", (4.0, 2.0, 0.5, 5, 1, 2.0**-20), "xxxx"),
+        ("down to the least scale", (4.0, 2.0, 0.5, 2, 1, 1.5), "xxxx...."),
+        ("a patience of 2", (64.0, 2.0, 0.5, 4, 2, 1.0), "..x...x.xx...."),
+        ("a patience of 3", (64.0, 2.0, 0.5, 2, 3, 1.0), ".x.xx....x.x.x"),
+        ("saved after 1 overflow of 2", (8.0, 2.0, 0.5, 6, 2, 1.0), ".x..x..."),
+        ("30 steps drawn at random", (2.0**10, 2.0, 0.5, 3, 1, 1.0), None),
+        ("40 steps drawn at random", (2.0**12, 4.0, 0.5, 4, 2, 1.0), None),
+        ("a scale that grows above 2²⁴", (2.0**22, 2.0, 0.5, 1, 1, 1.0), "......"),
     )
     cases = tuple(Case(1, what, rest) for what, *rest in kinds)
-    processes = (Case(2, "saved in one process, loaded in another", ((4.0, 2.0, 0.5, 4), None)),)
+    processes = (
+        Case(2, "saved in one process, loaded in another", ((4.0, 2.0, 0.5, 4, 2, 1.0), None)),
+    )
 
     def draw(self, case, rng):
         how, marks = case.given
@@ -270,12 +311,12 @@ class Scaler(Exam):
         return resumed
 
     def _alone(self, yours, how, found, at, losses):
-        saved, other = yours(*how), yours(1.0, *how[1:])
+        saved, other = yours(*how), yours(8 * how[0], *how[1:])
         updated(saved, found[:at])
         state = saved.state()
         before = encode(state)
         saved.update(True)  # what was saved stays as it is
-        other.update(False)  # and of what was before nothing is left
+        updated(other, [True, False])  # and of what was before nothing is left
         other.load(state)
         fresh, mine = yours(*how), [x.clone() for x in losses]
         leaves = [x.clone().requires_grad_() for x in losses]
@@ -300,22 +341,23 @@ class Scaler(Exam):
             )
         (how, found, at, losses), got = args[0], outcome.results[0]
         marks = "".join("x" if bad else "." for bad in found)
-        want, seen = [how[0], *scales(*how, found)], [scale_of(s) for s in got["seen"]]
+        want, seen = [how[0], *scales(how, found)], [scale_of(s) for s in got["seen"]]
         if seen[0] != want[0]:
             raise Wrong(
                 f"before any update, scale is {shown(got['seen'][0])}, and should be {how[0]:g}."
             )
         if seen != want:
             i = next(i for i, (a, b) in enumerate(zip(seen[1:], want[1:])) if a != b)
-            _, growth, backoff, interval = how
-            slips = {text: scales(*how, found, slip) for slip, text in COUNTING.items()}
+            _, growth, backoff, interval, patience, least = how
+            slips = {text: scales(how, found, slip) for slip, text in COUNTING.items()}
             raise Wrong(
-                f"steps {marks} (x: overflow), growth {growth:g}, backoff {backoff:g}, interval {interval}: "
+                f"steps {marks} (x: overflow), growth {growth:g}, backoff {backoff:g}, interval {interval}, patience "
+                f"{patience}, least {least:g}: "
                 f"after step {i} the scale is {shown(got['seen'][i + 1])}, and should be {want[i + 1]:g}. "
                 f"{recognized(seen[1:], slips, self._hint(found[i]), eq)}"
             )
         self._scaled(how[0], got["scaled"], losses)
-        unchanged(got["given"], losses, "the loss that scaled(loss) is given")
+        unchanged(got["given"], losses, "losses")
         if any(g is None for g in got["grads"]) or not got["grads"][0].equal(torch.tensor(how[0])):
             raise Wrong(
                 "scaled(loss) gives the right number, but backward from it does not reach the loss, with a "
@@ -327,8 +369,8 @@ class Scaler(Exam):
 
     def _hint(self, bad):
         if bad:
-            return "An overflow multiplies it by the backoff that is given, each."
-        return "It grows, times the growth that is given, after `interval` good steps in a row, counted from the last change."
+            return "From overflow number `patience` on each multiplies it by `backoff`, down to `least`."
+        return "It grows, times the growth that is given, after `interval` good steps in a row."
 
     def _scaled(self, scale, scaled, losses):
         for x, given in zip(scaled, losses, strict=True):
@@ -354,19 +396,17 @@ class Scaler(Exam):
             raise Wrong(
                 "state() returns what cannot be written to a JSON file: numbers by name are enough."
             )
-        whole = scales(*how, found)
+        whole = scales(how, found)
         want = [whole[at - 1], *whole[at:]]
         seen = [scale_of(s) for s in got["resumed"]]
         if seen != want:
-            alone = [whole[at - 1], *scales(whole[at - 1], *how[1:], found[at:])]
-            first = seen[0] != want[0]
-            hint = (
-                "The scale is not in the state, or not loaded. Or has a later update changed what was saved?"
-                if first
-                else "The count of good steps belongs to the state: it began again at 0."
-                if seen == alone
-                else "After load it must go on as if nothing had been."
-            )
+            hint = "The scale is not in the state, or not loaded. Or has a later update changed what was saved?"
+            if seen[0] == want[0]:
+                forgotten = {
+                    text: scales(how, found, slip, at)[at:] for slip, text in LOADING.items()
+                }
+                rule = "After load both counts are those of the state, and nothing is left of what was before."
+                hint = recognized(seen[1:], forgotten, rule, eq)
             marks = "".join("x" if bad else "." for bad in found)
             raise Wrong(
                 f"steps {marks}, saved after {at} and loaded into another scaler: its scale goes "
@@ -477,7 +517,7 @@ class Autocast(Report):
             target = torch.randint(3, (6,), generator=rng)
             return [(names, "float16", [drawn(6, 4), drawn(8, 4), drawn(3, 8), target])]
         dtype, *two = case.given
-        x, y = [(4 * drawn(2, 3)).to(d) for d in two]
+        x, y = [(4 * drawn(*shape)).to(d) for shape, d in zip(((2, 3), (4, 5)), two)]
         x[0, :2] = torch.tensor([math.nan, 1e5])  # a cast hides neither
         return [(names, str(dtype)[6:], [x, y])]
 
@@ -600,13 +640,225 @@ class Autocast(Report):
 
 
 # ------------------------------------------------------------
+# Who overflowed: a function mode that looks, and changes nothing.
+#
+# The calls are drawn: names, what each is given, and what it then returns. So nobody knows better than by looking.
+
+
+CALLS = {  # a call: what it is given and returns, in words, and what to say where it is judged wrongly
+    "fine": ("gets and returns finite numbers", ""),
+    "overflow": ("gets finite numbers and returns an inf", ""),
+    "nan": ("gets finite numbers and returns a nan", "A nan counts as well as an inf."),
+    "passed on": (
+        "gets an inf and returns one",
+        "It is not to blame: it got what another had made.",
+    ),
+    "by name": ("gets an inf by name and returns one", "Look at what is given by name, too."),
+    "in a list": (
+        "gets an inf in a list and returns one",
+        "Look into lists and tuples that are given.",
+    ),
+    "on purpose": (
+        "gets the number −inf and returns it",
+        "An infinite number was given on purpose.",
+    ),
+    "on purpose, by name": (
+        "gets the number −inf by name and returns it",
+        "An infinite number was given on purpose.",
+    ),
+    "a pair": (
+        "returns a tuple with an inf in its second tensor",
+        "Look into a tuple that is returned.",
+    ),
+    "a list": (
+        "returns a list with a nan in its last tensor",
+        "Look into a list that is returned.",
+    ),
+    "in place": (
+        "writes an inf into the tensor that it gets",
+        "Look at what is given before the call: in place, the same tensor is another afterwards.",
+    ),
+    "cured": ("gets a nan and returns finite numbers", "What it returns is finite."),
+    "large": (
+        "returns large numbers, all of them finite",
+        "Look at each number, not at their sum or norm.",
+    ),
+    "integers": ("gets and returns whole numbers", "Whole numbers are always finite."),
+    "a number": ("gets a number and returns a tensor with an inf", ""),
+}
+
+
+class Overflowed(Report):
+    """`overflowed(function, *given)`: the names of the operators that made an inf or nan of finite numbers."""
+
+    name = "overflowed"
+    right = "inf and nan, by position, by name, in lists and tuples, in place, given on purpose; a network in fp16."
+    forbidden = FORBIDDEN
+    cases = alone({"each kind of call": 0, "another order": 1, "nothing overflows": 2})
+    networks = {
+        "a network": [],
+        "a network with large weights": ["linear"],
+        "a network with a large input": ["linear"],
+        "a network whose exponential overflows": ["exp"],
+    }
+    cases += alone((name, name) for name in networks)
+
+    def draw(self, case, rng):
+        if isinstance(case.given, str):
+            drawn = lambda *shape: normal(rng, *shape, dtype=torch.float32).half()
+            x, w, v = map(drawn, (4, 5, 3), (6, 6, 5))
+            if "large weights" in case.given:
+                x[0], w[1] = 1.0, 4e4
+            if "large input" in case.given:
+                x[2], w[0] = 3e4, 1.0
+            mask = torch.zeros(4, 5, dtype=torch.bool)
+            mask[1, integer(rng, 1, 5)] = True
+            return [([], [x, w, v, mask, 100.0 if "exponential" in case.given else 2.0])]
+        kinds = [list(CALLS)[i] for i in shuffled(rng, len(CALLS))]
+        names = [f"{NAMES[i % len(NAMES)]}_{i}" for i in shuffled(rng, len(kinds))]
+        calls = [self._call(kind, name, rng) for kind, name in zip(kinds, names)]
+        if case.given == 2:
+            calls = [call for call in calls if not blamed([call])]
+        return [(calls, [])]
+
+    def _call(self, kind, name, rng):
+        """A call as (name, args, kwargs, output, kind)."""
+        good = normal(rng, 2, 3, dtype=torch.float32)
+        other = normal(rng, 4, dtype=torch.float32)
+        bad, strange = good.clone(), good.clone()
+        bad[1, integer(rng, 0, 3)] = (math.inf, -math.inf)[integer(rng, 0, 2)]
+        strange[0, integer(rng, 0, 3)] = math.nan
+        whole = torch.arange(5)
+        args, kwargs, output = {
+            "fine": ([good, other], {}, good + 1),
+            "overflow": ([good, other], {}, bad),
+            "nan": ([good], {"other": other}, strange),
+            "passed on": ([other, bad], {}, bad),
+            "by name": ([good], {"other": bad}, bad),
+            "in a list": ([[good, bad]], {}, bad),
+            "on purpose": ([good, -math.inf], {}, bad),
+            "on purpose, by name": ([good], {"value": -math.inf}, bad),
+            "a pair": ([good], {}, (good, bad)),
+            "a list": ([good], {"dim": 0}, [good, bad, strange]),
+            "in place": ([good, other], {}, bad),
+            "cured": ([strange], {"other": other}, good),
+            "large": ([good], {"other": other}, 3e38 + 0 * good),
+            "integers": ([whole, 3], {}, whole + 3),
+            "a number": ([good, 1e30], {}, bad),
+        }[kind]
+        return name, args, kwargs, output, kind
+
+    def run(self, comm, yours, calls, given):
+        came: list = []
+        if given:
+            return {"found": yours(partial(self._network, came), *given), "came": came}
+        before = [encode((args, kwargs)) for _, args, kwargs, *_ in calls]
+        found = yours(partial(self._replay, calls, came), 7)
+        for row, args in zip(came, before):
+            made = row[1]
+            row[1] = len(made) == 1 and encode(made[0]) == args
+        return {"found": found, "came": came}
+
+    def _replay(self, calls, came, number):
+        """Make the calls; note of each what reached it, and whether its output came back."""
+        for name, args, kwargs, output, kind in calls:
+            made: list = []
+            function = replayed(name, made, output, kind == "in place")
+            row = [number == 7, made, False]
+            came.append(row)
+            back = function(*args, **kwargs)
+            row[2] = back is (args[0] if kind == "in place" else output)
+
+    def _network(self, came, x, w, v, mask, factor):
+        h = F.linear(x, w).masked_fill(mask, -math.inf)
+        p = F.softmax(h, -1).mul_(factor)
+        out = F.linear(torch.exp(p), v)
+        came.append([x.shape == (4, 6), out.dtype == f16, True])
+        return torch.cat([out, h], 1)
+
+    def check(self, case, got, calls, given):
+        rows = [[True, True, True]] * (1 if given else len(calls))
+        if got["came"] != rows:
+            raise Wrong(self._disturbed(got["came"], rows))
+        found = list(shaped(got["found"], [str], "the result", "a list of names"))
+        want, words = blamed(calls), {name: CALLS[kind] for name, *_, kind in calls}
+        if given:
+            want = self.networks[case.given]
+            words = {
+                "linear": CALLS["overflow" if "linear" in want else "fine"],
+                "exp": CALLS["overflow" if "exp" in want else "passed on"],
+                "masked_fill": CALLS["on purpose"],
+                "softmax": CALLS["passed on"],
+            }
+        self._compare(found, want, words)
+
+    def _compare(self, found, want, words):
+        for name in found:
+            if name not in want:
+                what, hint = words.get(
+                    name, ("is none that was called", "`func.__name__` is its name.")
+                )
+                raise Wrong(f"{shown(name)} is in the list, but it {what}. {hint}".rstrip())
+        for name in want:
+            if name not in found:
+                what, hint = words[name]
+                raise Wrong(f"{name!r} is not in the list, and it {what}. {hint}".rstrip())
+        if found != want:
+            raise Wrong(
+                f"the list is {found}, and should be {want}: once each, in the order of the calls."
+            )
+
+    def _disturbed(self, came, rows):
+        if len(came) != len(rows):
+            return (
+                f"`function` was to make {len(rows)} calls, and made {len(came)}: call it once, with what is given, "
+                "and let it finish."
+            )
+        number, as_given, _ = next(row for row in came if row != [True, True, True])
+        if not number:
+            return "`function` did not get what was given: call it as function(*given)."
+        if not as_given:
+            return (
+                "an operator was not called once with its own arguments, by position and by name: you are to look, "
+                "and to change nothing."
+            )
+        return "what an operator returns did not come back from it: return it as it is."
+
+
+def replayed(name: str, made: list, output, in_place: bool):
+    """A function that modes see as one of torch's; it keeps what it is given, and returns `output`, whatever that is."""
+
+    def function(*args, **kwargs):
+        given = tensors((args, kwargs))
+        if has_torch_function(given):
+            return handle_torch_function(function, given, *args, **kwargs)
+        made.append(copied((list(args), kwargs)))
+        if not in_place:
+            return output
+        args[0].copy_(output)
+        return args[0]
+
+    function.__name__ = name
+    return function
+
+
+def copied(value):
+    """A value with copies of its tensors."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, list | tuple):
+        return type(value)(map(copied, value))
+    return {k: copied(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+# ------------------------------------------------------------
 # Master weights: unscale, look, skip or step, round.
 #
 # Sequences of steps, so that what an update loses, or a skipped step changes, adds up and shows.
 
 
 FP32 = 5e-7  # its rounding, over some steps
-SHAPES = ((3, 4), (5,), (2, 2, 2), (3,))
+SHAPES = ((3, 4), (5,), (2, 3, 4), (7,))
 LISTS = ("weights", "masters", "momenta")
 
 
@@ -614,9 +866,10 @@ class MasterStep(Report):
     """`master_step(weights, masters, momenta, grads, scale, lr, mu)`: whether it stepped; all in place."""
 
     name = "master_step"
-    right = "fp16 and bf16, tiny gradients and large ones, no gradient, inf and nan, several steps in a row."
+    right = "fp16 and bf16, tiny gradients and large ones, no gradient, shared weights, inf and nan, several steps in a row."
     forbidden = FORBIDDEN
-    # what, dtype, scale, size of a gradient times the scale, steps, {step: (tensor, what is planted)}, none of tensor
+    # what, dtype, scale, size of a gradient times the scale, steps, {step: (place, what is planted)}, the place without a
+    # gradient; and of which weight each place is, where one is shared
     kinds = (
         ("one step", f16, 1024.0, 1.0, 1, {}, None),
         ("gradients near 2⁻³⁰", f16, 2.0**20, 2.0**-10, 3, {}, None),
@@ -629,58 +882,64 @@ class MasterStep(Report):
         ("bf16", bf16, 1.0, 0.5, 6, {}, None),
         ("gradients that are 0", f16, 256.0, 0.0, 2, {}, None),
         ("large gradients in bf16", bf16, 1.0, 1e38, 1, {}, None),
+        ("a weight at two places", f16, 1024.0, 1.0, 3, {}, None, (0, 1, 2, 3, 0)),
+        ("a weight at three places", bf16, 1.0, 0.5, 3, {}, None, (1, 0, 1, 2, 3, 1)),
+        ("a shared weight, without the first part", f16, 256.0, 1.0, 2, {}, 0, (0, 1, 2, 3, 0)),
+        ("a shared weight, without the last part", f16, 256.0, 1.0, 2, {}, 4, (0, 1, 2, 3, 0)),
+        ("a shared weight with large parts", f16, 2.0**16, 40_000.0, 2, {}, None, (0, 1, 2, 3, 0)),
+        (
+            "a shared weight, an inf in its last part",
+            f16,
+            2.0**16,
+            8.0,
+            2,
+            {0: (4, math.inf)},
+            None,
+            (0, 1, 2, 3, 0),
+        ),
     )
     cases = tuple(Case(1, kind[0], kind[1:]) for kind in kinds)
 
     def draw(self, case, rng):
-        dtype, scale, size, steps, planted, none = case.given
-        drawn = lambda: [normal(rng, shape, dtype=torch.float32) for shape in SHAPES]
-        weights = [x.sign() * (1 + x.abs().clamp(max=0.9)) for x in drawn()]
-        rate = 2.0**-13 / ((size or 1.0) / scale) if case.what != "bf16" else 2.0**-10
+        dtype, scale, size, steps, planted, none, *shared = case.given
+        places = list(shared[0]) if shared else [0, 1, 2, 3]
+        drawn = lambda shapes: [normal(rng, shape, dtype=torch.float32) for shape in shapes]
+        weights = [x.sign() * (1 + x.abs().clamp(max=0.9)) for x in drawn(SHAPES)]
+        rate = 2.0**-13 / ((size or 1.0) / scale) if dtype == f16 or size > 1 else 2.0**-10
         grads = []
         for step in range(steps):
-            now = [(size * (x / x.abs().max())).to(dtype) for x in drawn()]
+            parts = drawn(SHAPES[place] for place in places)
+            now = [(size * (x / x.abs().max())).to(dtype) for x in parts]
             if size > 1e4:  # their sum overflows, none of them does
-                now = [(size * (1 + x.abs() / 10)).to(dtype) for x in drawn()]
+                now = [(size * (1 + x.abs() / 10)).to(dtype) for x in parts]
                 now[0].view(-1)[0] = torch.finfo(f16).max if dtype == f16 else size
             if step in planted:
-                tensor, value = planted[step]
-                now[tensor].view(-1)[-1] = value
+                place, value = planted[step]
+                now[place].view(-1)[-1] = value
             grads.append([None if i == none else g for i, g in enumerate(now)])
-        momenta = [0.5 * (size or 1.0) / scale * x for x in drawn()]
+        momenta = [0.5 * (size or 1.0) / scale * x for x in drawn(SHAPES)]
         mu = 0.8 + 0.15 * uniform(rng)
-        return [
-            (
-                [w.to(dtype) for w in weights],
-                [w + 1e-5 for w in weights],
-                momenta,
-                grads,
-                scale,
-                rate,
-                mu,
-            )
-        ]
+        halves = [w.to(dtype) for w in weights]
+        return [(halves, [w + 1e-5 for w in weights], momenta, places, grads, scale, rate, mu)]
 
-    def run(self, comm, yours, weights, masters, momenta, grads, scale, lr, mu):
+    def run(self, comm, yours, weights, masters, momenta, places, grads, scale, lr, mu):
         kept, steps = [list(some) for some in (weights, masters, momenta)], []
         for step in grads:
             given = [None if g is None else g.clone() for g in step]
             with NoKernels():
                 # of the same memory: `w.data = …` does not write
                 mine = [[x.detach() for x in some] for some in kept]
-                told = yours(*mine, given, scale, lr, mu)
+                told = yours(*[[some[i] for i in places] for some in mine], given, scale, lr, mu)
             after = {
                 name: [x.clone() for x in some] for name, some in zip(LISTS, kept, strict=True)
             }
             steps.append({"told": told, "grads": given, **after})
         return steps
 
-    def check(self, case, found, weights, masters, momenta, grads, scale, lr, mu):
-        right = Masters(weights, masters, momenta, scale, lr, mu)
-        wrongs = {
-            text: Masters(weights, masters, momenta, scale, lr, mu, slip)
-            for slip, text in SLIPS.items()
-        }
+    def check(self, case, found, weights, masters, momenta, places, grads, scale, lr, mu):
+        start = (weights, masters, momenta, places, scale, lr, mu)
+        right = Masters(*start)
+        wrongs = {text: Masters(*start, slip) for slip, text in SLIPS.items()}
         for i, (now, got) in enumerate(zip(grads, found, strict=True)):
             stepped, where = right.step(now), f"step {i}: "
             for wrong in wrongs.values():
@@ -705,7 +964,7 @@ class MasterStep(Report):
     def _same(self, where, name, got, right, wrongs, stepped):
         for i, (x, want) in enumerate(zip(got[name], getattr(right, name), strict=True)):
             looks = {text: getattr(w, name)[i] for text, w in wrongs.items()}
-            rule = "v ← mu·v + g, then master ← master − lr·v, with g in fp32 and divided by the scale."
+            rule = "v ← mu·v + g, then master ← master − lr·v, with g in fp32 and divided by the scale, once a weight."
             rule = rule if stepped else "The step is to be skipped: nothing may change."
             close(x, want, f"{where}{name}[{i}]", looks, rule, FP32)
 
@@ -765,7 +1024,7 @@ class ShardedStep(Exam):
         out, scale = [], 2.0 ** integer(rng, 8, 17)
         lr = 0.1 + uniform(rng)
         for r in range(case.n):
-            shapes = () if r in empty else ((3,), (2, 2))
+            shapes = () if r in empty else ((3,), (2, 4))
             weights, grads = (
                 [normal(rng, s, dtype=torch.float32) for s in shapes] for _ in range(2)
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from ..exam import (
     normal,
     on_time,
     shaped,
+    shuffled,
     timed,
     uniform,
 )
@@ -103,9 +105,20 @@ def special(case: Case, w: Tensor, work: tuple, worker: int) -> tuple[Tensor, tu
 # order only if all gradients fit: they are calculated here again.
 
 
-def replayed(
-    args: list[tuple], results: list[dict], steps: list[int], bound: float, rate: float
-) -> None:
+class Rule(NamedTuple):
+    """How the server steps, and whom it lets go on: see `Asynchronous`."""
+
+    rate: float
+    damped: bool
+    bound: float
+    spare: int = 0
+
+    def step(self, stale: int) -> float:
+        """By what a gradient of this staleness is multiplied."""
+        return self.rate / (1 + stale * self.damped)
+
+
+def replayed(args: list[tuple], results: list[dict], steps: list[int], rule: Rule) -> None:
     """Raise Wrong unless all that the ranks report follows from the order of the updates."""
     log = _log(results[0]["log"], steps)
     if results[0]["seen"]:
@@ -122,14 +135,14 @@ def replayed(
     for i, (rank, stale) in enumerate(log):
         k, clock = rank - 1, list(clocks[-1])
         t = clock[k]
-        v = _version(k, t, results[rank]["seen"][t], states, args)
+        v = _version(k, t, results[rank]["seen"][t], states, args, rule)
         pushed = max((j + 1 for j, (r, _) in enumerate(log[:i]) if r == rank), default=0)
         if states[v].isfinite().all() and not states[pushed].isfinite().all():
             raise Wrong(
                 f"rank {rank}: in its step {t} gradient(w) is called with weights without nan, and its push before had "
                 f"nan in it. {HIDDEN}"
             )
-        _allowed(k, t, v, clocks, log, steps, bound)
+        _allowed(k, t, v, clocks, log, steps, rule)
         if stale != i - v:
             hint = (
                 "The worker's own push does not count, those of others do."
@@ -140,7 +153,7 @@ def replayed(
                 f"update {i}, by rank {rank}: its staleness is said to be {stale}, and is {i - v}: its "
                 f"gradient is of version {v}, and is added to version {i}. {hint}"
             )
-        states.append(states[-1] - rate * works[k].of(states[v], t))
+        states.append(states[-1] - rule.step(i - v) * works[k].of(states[v], t))
         clock[k] += 1
         clocks.append(clock)
     got = results[0]["w"]
@@ -153,9 +166,13 @@ def replayed(
             if near(got, states[-2])
             else "Is it `w` itself, in place, that is stepped?"
             if near(got, states[0])
-            else "w −= rate·g, for each push."
+            else f"{_formula(rule)}, for each push."
         )
         raise Wrong(f"rank 0: w is wrong in the end. {hint}")
+
+
+def _formula(rule):
+    return "w −= rate/(1 + d)·g, with d its staleness" if rule.damped else "w −= rate·g"
 
 
 def _log(log, steps):
@@ -176,7 +193,7 @@ def _log(log, steps):
     return log
 
 
-def _version(k, t, seen, states, args):
+def _version(k, t, seen, states, args, rule):
     """Which version the worker's step t was computed with."""
     alike(seen, states[0], f"rank {k + 1}: the w that gradient is called with in step {t}")
     found = next((v for v in reversed(range(len(states))) if near(seen, states[v])), None)
@@ -186,7 +203,8 @@ def _version(k, t, seen, states, args):
             if near(seen, args[k + 1][0])
             else HIDDEN
             if seen.isfinite().all() and not states[-1].isfinite().all()
-            else "Each push is a step of its own, w − rate·g, no mean. And weights that are being sent must not be stepped."
+            else f"Each push is a step of its own, {_formula(rule)}, no mean. And weights that are being sent must not be "
+            "stepped."
         )
         raise Wrong(
             f"rank {k + 1}: in its step {t} gradient(w) is called with weights that the server never had. "
@@ -195,14 +213,17 @@ def _version(k, t, seen, states, args):
     return found
 
 
-def _allowed(k, t, v, clocks, log, steps, bound):
+def _allowed(k, t, v, clocks, log, steps, rule):
     """The version must be the first at which worker k might begin its step t."""
     others = [rank for rank, _ in log[: len(clocks) - 1]]
     begin = 1 + max((i for i, rank in enumerate(others) if rank == k + 1), default=-1)
 
     def ahead(version: int) -> int:
-        running = [c for c, most in zip(clocks[version], steps, strict=True) if c < most]
-        return clocks[version][k] - min(running)
+        running = sorted(c for c, most in zip(clocks[version], steps, strict=True) if c < most)
+        return clocks[version][k] - running[min(rule.spare, len(running) - 1)]
+
+    bound = rule.bound
+    whom = f"the slowest, {rule.spare} not counted" if rule.spare else "the slowest"
 
     if v < begin:
         raise Wrong(
@@ -214,14 +235,14 @@ def _allowed(k, t, v, clocks, log, steps, bound):
     )
     if right is None or v < right:
         raise Wrong(
-            f"rank {k + 1} begins its step {t} when it is {ahead(v)} ahead of the slowest, and the bound is "
+            f"rank {k + 1} begins its step {t} when it is {ahead(v)} ahead of {whom}, and the bound is "
             f"{bound}: clocks {clocks[v]}."
         )
     if v > right:
         why = (
             "every push is answered at once"
             if bound == math.inf
-            else f"it is {ahead(right)} ahead of the slowest that still works, the bound is {bound}"
+            else f"it is {ahead(right)} ahead of {whom}, of those that still work, the bound is {bound}"
         )
         raise Wrong(
             f"rank {k + 1} may begin its step {t} with version {right}, clocks {clocks[right]}: {why}. It gets "
@@ -341,7 +362,9 @@ def _shares(found, sizes, s, shown):
 ROUNDS_BETA = (
     1e-6  # large: the wires are what takes time, and not a split that an answer begins with
 )
-ROUNDS_SLACK = 1.12
+ROUNDS_SLACK = (
+    1.25  # one way after the other takes 4 / 3 at least; messages posted one by one, at most this
+)
 BATCH = (
     "Put all sends and receives of a server's step into one comm.batch, and those to and from all servers on a "
     "worker, too: a wire carries both ways at once."
@@ -350,19 +373,26 @@ BATCH = (
 
 def trajectory(args: list[tuple], slip: str = "") -> list[Tensor]:
     """The weights before each step and in the end; slip: with one mistake."""
-    servers, w, _, steps, rate = args[0]
-    works = [Gradient(*a[2]) for a in args[servers:]]
+    servers, w, *_, steps, rate = args[0]
+    works = [(Gradient(*a[2]), a[3]) for a in args[servers:]]
     found = [w]
     for t in range(steps):
-        grads = [work.of(found[-1], t) for work in works]
-        by = {"sum": 1, "ranks": len(args)}.get(slip, len(grads))
+        counts = [samples[t] for _, samples in works]
+        grads = [samples[t] * work.of(found[-1], t) for work, samples in works]
+        total = max(1, sum(counts))
+        by = {"sum": 1, "ranks": len(args), "workers": len(works)}.get(slip, total)
+        if slip == "means":
+            grads = [g / max(1, count) for g, count in zip(grads, counts, strict=True)]
+            by = len(works)
         found.append(found[-1] - {"sign": -rate, "rate": 1}.get(slip, rate) * sum(grads) / by)
     return found
 
 
 SLIPS = {
-    "sum": "It is the sum of the gradients: divide by the number of workers.",
-    "ranks": "The mean is over the workers: servers are ranks, too, and have no gradient.",
+    "sum": "It is the sum of the gradients: divide by the number of samples, of all workers together.",
+    "workers": "It is divided by the number of workers: the mean is over samples, and workers have different numbers of them.",
+    "ranks": "It is divided by the number of ranks: the mean is over the samples of all workers.",
+    "means": "It is the mean of the workers' means: a worker with more samples counts more.",
     "sign": "It goes uphill: w − rate·g.",
     "rate": "The rate is missing.",
 }
@@ -373,8 +403,8 @@ class Synchronous(Exam):
 
     name = "synchronous"
     right = (
-        "1 to 4 workers, 1 to 4 servers: the serial program's weights in every step, bytes shared out, as fast as "
-        "the wires allow; then real processes."
+        "1 to 4 workers with uneven batches, some empty, 1 to 4 servers: the serial program's weights in every step, bytes "
+        "shared out, as fast as the wires allow; then real processes."
     )
     promises = PROMISES
     forbidden = FORBIDDEN
@@ -407,15 +437,27 @@ class Synchronous(Exam):
         args = []
         for r in range(n + s):
             w, work = first if r < s else other(), draw_gradient(rng, size, [1e-5] * steps)
-            args.append((s, *special(case, w, work, r - s), steps, rate))
+            samples = [1 + k for k in shuffled(rng, 9)[:steps]]
+            if "nan" not in case.what:
+                if r == s and n > 1:  # the first worker has an empty batch
+                    samples[0] = 0
+                if r >= s:  # and in the second step nobody has a sample
+                    samples[1] *= steps < 3
+            args.append((s, *special(case, w, work, r - s), samples, steps, rate))
         return args
 
     def world(self, n, args):
         return timed(n, ALPHA, ROUNDS_BETA, FLOPS)
 
-    def run(self, comm, yours, servers, w, work, steps, rate):
+    def run(self, comm, yours, servers, w, work, samples, steps, rate):
         gradient = Gradient(*work)
-        result = yours(comm, servers, w, gradient, steps, rate)
+
+        def counted(w):
+            t = len(gradient.seen)
+            mean = gradient(w)
+            return samples[t] * mean, samples[t]
+
+        result = yours(comm, servers, w, counted, steps, rate)
         part = result if comm.rank < servers else None
         return {"part": part, "seen": gradient.seen, "open": left_open(comm)}
 
@@ -433,7 +475,10 @@ class Synchronous(Exam):
                 raise Wrong(
                     f"server {r} returns {len(got)} numbers: its part of the weights has {len(want[0])}."
                 )
-            rule = "Does every gradient meet its own part, and is it added up anew in every step?"
+            rule = (
+                "Does every gradient meet its own part, is it added up anew in every step, and does a worker with more "
+                "samples count more?"
+            )
             looks = partial(self._looks, args=args, server=r, want=want)
             close(got, want[-1], f"rank {r}: the server's part", looks, rule)
 
@@ -457,6 +502,8 @@ class Synchronous(Exam):
                 text = "They are those of the step before: a server answers after its step."
                 looks[text] = states[t - 1]
             looks |= {text: trajectory(args, slip)[t] for slip, text in SLIPS.items()}
+            if t and not bool(sum(a[3][t - 1] for a in args[args[0][0] :])):
+                looks["Nobody had a sample in the step before: the weights stay as they are."] = got
             rule = (
                 "Is every server's part pulled, into its own place, as it is after the last step?"
             )
@@ -510,13 +557,15 @@ def paces(kind: str, k: int, n: int, steps: int, rng: torch.Generator) -> list[f
 class Asynchronous(Exam):
     """`asynchronous(comm, w, gradient, steps, rate)`: rank 0 returns [(rank, staleness), …] of its updates.
 
-    given: the pace, each worker's steps, the bound.
+    given: the pace, each worker's steps, the bound, how many of the slowest do not count.
+    damped: whether a gradient that is d updates old is added with the rate divided by 1 + d.
     """
 
     name = "asynchronous"
+    damped = True
     right = (
-        "1 to 5 workers, even, slow and uneven: every push a step of its own, answered at once, staleness as it "
-        "is, nobody waits; then real processes."
+        "1 to 5 workers, even, slow and uneven: every push a step of its own, the smaller the staler, answered at once, "
+        "staleness as it is, nobody waits; then real processes."
     )
     promises = PROMISES
     forbidden = FORBIDDEN
@@ -536,15 +585,15 @@ class Asynchronous(Exam):
     )
 
     def draw(self, case, rng):
-        kind, steps, bound = case.given
+        kind, steps, *limits = case.given
         n, other = len(steps), lambda: normal(rng, SIZE)
         works = [draw_gradient(rng, SIZE, paces(kind, k, n, steps[k], rng)) for k in range(n)]
-        asked = self.asked(list(steps), draw_rate(rng), bound)
+        asked = self.asked(list(steps), draw_rate(rng), *limits)
         return [
             (*special(case, other(), works[max(0, r - 1)], r - 1), *asked) for r in range(n + 1)
         ]
 
-    def asked(self, steps, rate, bound):
+    def asked(self, steps, rate, bound, spare=0):
         """The last arguments of the answer."""
         return steps, rate
 
@@ -562,11 +611,12 @@ class Asynchronous(Exam):
         }
 
     def judge(self, case, args, outcome):
-        _, steps, bound = case.given
-        replayed(args, outcome.results, list(steps), bound, args[0][3])
+        _, steps, *limits = case.given
+        rule = Rule(args[0][3], self.damped, *limits)
+        replayed(args, outcome.results, list(steps), rule)
 
     def traffic(self, case, args, outcome):
-        (_, steps, _), nbytes = case.given, args[0][0].nbytes
+        (_, steps, *_), nbytes = case.given, args[0][0].nbytes
         for k, most in enumerate(steps):
             pushed = sum(b for src, dst, b in outcome.sent if (src, dst) == (k + 1, 0))
             pulled = sum(b for src, dst, b in outcome.sent if (src, dst) == (0, k + 1))
@@ -578,11 +628,11 @@ class Asynchronous(Exam):
                     )
 
     def speed(self, case, args, outcome):
-        _, steps, bound = case.given
+        _, steps, *limits = case.given
         # one worker alone; a product has a whole length
         least = 0.99 * max(sum(seconds) for _, (_, _, seconds), *_ in args[1:])
         known = lambda comm, w, gradient, *_: as_they_come(
-            comm, w, gradient, list(steps), args[0][3], bound
+            comm, w, gradient, list(steps), args[0][3], *limits, damped=self.damped
         )
         best = self.seconds(args, known)
         hint = "Does the server wait for one worker, while another has pushed? irecv(g, ANY) takes whoever is first."
@@ -591,31 +641,39 @@ class Asynchronous(Exam):
 
 
 class Bounded(Asynchronous):
-    """`bounded(comm, w, gradient, steps, rate, bound)`: the same, with nobody more than `bound` ahead."""
+    """`bounded(comm, w, gradient, steps, rate, bound, spare)`: nobody is more than `bound` ahead of all but the `spare` slowest."""
 
     name = "bounded"
     right = (
-        "1 to 5 workers, bounds 0 to 4: nobody begins a step more than `bound` ahead, nobody waits without "
-        "need; then real processes."
+        "1 to 5 workers, bounds 0 to 4, 0 to 2 spare: nobody begins a step more than `bound` ahead of those that count, "
+        "nobody waits without need; then real processes."
     )
+    damped = False
     cases = tuple(
-        Case(n + 1, f"{n} worker{'s' * (n > 1)}, bound {bound}{more}", (kind, (steps,) * n, bound))
-        for n, bound, kind, steps, more in (
-            (2, 1, "slow", 6, ""),
-            (3, 0, "chance", 4, ""),
-            (3, 2, "slow", 6, ", nan in a gradient"),
-            (1, 1, "even", 4, ", float32"),
-            (5, 1, "chance", 6, ""),
-            (4, 4, "chance", 9, ""),
+        Case(
+            n + 1,
+            f"{n} worker{'s' * (n > 1)}, bound {bound}, spare {spare}{more}",
+            (kind, (steps,) * n, bound, spare),
+        )
+        for n, bound, spare, kind, steps, more in (
+            (2, 1, 0, "slow", 6, ""),
+            (3, 0, 0, "chance", 4, ""),
+            (3, 2, 0, "slow", 6, ", nan in a gradient"),
+            (1, 1, 0, "even", 4, ", float32"),
+            (5, 1, 0, "chance", 6, ""),
+            (4, 4, 0, "chance", 9, ""),
+            (3, 0, 1, "slow", 6, ""),
+            (4, 1, 1, "slow", 7, ""),
+            (5, 0, 2, "chance", 7, ""),
         )
     )
     processes = (
-        Case(4, "3 workers in real processes, bound 1", ("even", (4, 4, 4), 1)),
-        Case(3, "2 workers in real processes, bound 0", ("even", (3, 3), 0)),
+        Case(4, "3 workers in real processes, bound 1, spare 1", ("even", (4, 4, 4), 1, 1)),
+        Case(3, "2 workers in real processes, bound 0, spare 0", ("even", (3, 3), 0, 0)),
     )
 
-    def asked(self, steps, rate, bound):
-        return steps[0], rate, bound
+    def asked(self, steps, rate, bound, spare=0):
+        return steps[0], rate, bound, spare
 
 
 class Leavers(Asynchronous):
@@ -623,9 +681,10 @@ class Leavers(Asynchronous):
 
     name = "leavers"
     right = (
-        "workers with 1 to 9 steps, bounds 0 to 4: who has done all his steps holds nobody up, everybody else "
+        "workers with 1 to 9 steps, bounds 0 to 4: who has done all its steps holds nobody up, everybody else "
         "counts; then real processes."
     )
+    damped = False
     cases = tuple(
         Case(
             len(steps) + 1,
@@ -647,7 +706,7 @@ class Leavers(Asynchronous):
         Case(3, "2 workers in real processes", ("even", (1, 4), 0)),
     )
 
-    def asked(self, steps, rate, bound):
+    def asked(self, steps, rate, bound, spare=0):
         return steps, rate, bound
 
 
@@ -666,37 +725,46 @@ def predict_server(
     beta=1 / 50e9,
     wanted=100e-3,
     slower=3,
-    bound=2,
+    missed=200,
+    rate=0.05,
     curvature=4.0,
 ):
-    """32 workers, 1 GB, 40 ms, α = 10 µs, β = 1/(50 GB/s), 100 ms, 3 times slower, bound 2, curvature 4."""
+    """32 workers, 1 GB, 40 ms, α = 10 µs, β = 1/(50 GB/s), 100 ms, 3 times slower, 200 missed, rate 0.05, curvature 4."""
     wire = nbytes * beta
-    one, ring = compute + 2 * alpha + (n + 1) * wire, compute + 2 * (n - 1) * (alpha + wire / n)
+    half = compute + 2 * alpha + (n + 1 / 2) * wire
+    ring = compute + 2 * (n - 1) * (alpha + wire / n)
     servers = n / (wanted / wire - 1)
     gradients = (n - 1) * slower + 1
-    d = n - 1
-    into, stalest = n * nbytes / servers, (n - 1) * (2 * bound + 1)
-    rate = 2 * math.sin(math.pi / (4 * d + 2)) / curvature
+    into, bound = n * nbytes / servers, int((missed / (n - 1) - 1) / 2)
+    workers = int((math.pi / math.asin(curvature * rate / 2) - 2) / 4) + 1
     values = {
-        "one": one,
+        "half": half,
         "ring": ring,
         "servers": servers,
         "into": into,
         "gradients": gradients,
-        "stalest": stalest,
-        "rate": rate,
+        "bound": bound,
+        "workers": workers,
     }
     slips = {
-        "one": {
+        "half": {
             compute
-            + 2
-            * n
+            + 2 * alpha
+            + (n + 1)
+            * wire: "That is with gradients in fp32, too: half a push is left at the end.",
+            compute
+            + 2 * alpha
+            + (n + 1)
+            * wire
+            / 2: "Only the gradients are halved: the weights that go out fill the wire.",
+            compute
+            + (1.5 * n)
             * wire: "That is one way after the other: gradients come in while weights go out.",
-            (n + 1) * wire: "And the computing?",
+            (n + 1 / 2) * wire: "And the computing?",
             compute
-            + n
-            * wire: "Nearly: the first gradients come when one worker has its weights, N bytes.",
-            1e3 * one: MILLI,
+            + (n / 2 + 1)
+            * wire: "Gradients come in faster than weights go out: the last worker's weights are awaited.",
+            1e3 * half: MILLI,
         },
         "ring": {
             1e3 * ring: MILLI,
@@ -720,20 +788,28 @@ def predict_server(
             slower * n: "One of them is the slow one.",
             (n - 1) * slower: "The slow one has one, too.",
         },
-        "stalest": {
-            bound: "That is how far clocks drift, not how many updates.",
-            (n - 1)
-            * bound: "Between its pull and its push another one may go from `bound` behind to `bound` + 1 ahead.",
-            (n - 1) * (bound + 1): "It was up to `bound` behind at the pull, too.",
-            n * (2 * bound + 1): "Its own pushes do not count.",
+        "bound": {
+            missed
+            / (
+                n - 1
+            ): "That many updates of each other worker: from `bound` behind to `bound` ahead.",
+            missed
+            // (
+                n - 1
+            ): "That many updates of each other worker: from `bound` behind to `bound` ahead.",
+            missed // (n - 1)
+            - 1: "It was up to `bound` behind at the pull, too: 2·bound + 1 updates.",
+            (missed / (n - 1) - 1) / 2: "A bound is a whole number.",
+            bound + 1: "With that one a gradient can miss more.",
         },
-        "rate": {
-            math.pi / (2 * d) / curvature: "Nearly: π/2d is 2·sin(π/(4d + 2)) for a large d.",
-            rate * curvature: "The loss has curvature 4: the step is w − 4ηw′.",
-            2 / curvature: "That is with fresh gradients.",
-            2
-            * math.sin(math.pi / (4 * n + 2))
-            / curvature: "The staleness is n − 1, its own push not counted.",
+        "workers": {
+            int((math.pi / math.asin(rate / 2) - 2) / 4)
+            + 1: "The loss has curvature 4: the step is w − 4ηw′.",
+            (math.pi / math.asin(curvature * rate / 2) - 2)
+            / 4: "That is a staleness, and not whole. Of how many workers?",
+            workers
+            - 1: "That is the staleness, and a worker's own push does not count in it: there is one worker more.",
+            workers + 1: "With one more the rate is beyond the limit.",
         },
     }
     return values, slips
@@ -741,10 +817,10 @@ def predict_server(
 
 PREDICTED = Prediction(
     predict_server,
-    "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %.",
+    "Seconds, servers, bytes, gradients, a bound and workers, within 1 %.",
     {
         "n": ("{} workers", (8, 12, 16)),
         "slower": ("one worker that becomes {} times slower", (2, 4, 5)),
-        "bound": ("SSP with bound {}", (1, 3, 4)),
+        "missed": ("SSP in which no gradient misses more than {} updates", (110, 250, 300)),
     },
 )

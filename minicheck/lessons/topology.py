@@ -1,9 +1,9 @@
-"""Graders of lesson 03: who should send to whom, and what it costs."""
+"""Graders of lesson 03: what links cost, who sits where, and who is slow."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
+from itertools import product
 
 import torch
 
@@ -14,404 +14,445 @@ from minidist.comm.trace import Message, Trace
 from minidist.comm.world import World
 
 from ..exam import (
-    ALL,
     HALF,
     ROUGHLY,
     Case,
-    Costly,
-    Outcome,
     Prediction,
     Report,
     Solo,
     Wrong,
     bare,
-    equal,
-    few,
     first_near,
     integer,
     near,
     number,
-    ranked,
     real,
-    recognized,
+    shown,
+    shuffled,
     typed,
     uniform,
-    who,
-)
-from .messages import (
-    COPIED,
-    InPlace,
-    one_to_each,
-    strided,
-    sum_of,
-    tensors,
-    words,
-    wrong_part,
 )
 
 # ------------------------------------------------------------
-# The shape of a broadcast: a tree, and a pipeline with a bug.
+# A link measured: α and β of two ranks from messages that were often disturbed.
 #
-# The World has α = 0 and β = 1 s a byte, so its clock counts: a message of N bytes takes N seconds, a rank sends
-# one at a time and receives one at a time. A broadcast in k rounds of whole tensors takes k·N seconds, however it is
-# written: Thakur, Rabenseifner and Gropp 2005, on broadcast.
+# The measurements are drawn here from constants that the answer never sees.
 
 
-# first what can be wrong and be drawn, then where trees go wrong
-TREE_RANKS = (4, 2, 3, 1, 5, 8, 7, 13, 16)
-TREE_SHAPES = ((4,), (), (0,), (13,), (3, 5))
-AGAIN = "a length that was there before, and other numbers"
+CLOSE = 0.03  # a right α or β is that near
+REPEATS = 9
 
 
-def in_time(outcome: Outcome, nbytes: int, least: float, enough: int, what: str, hint) -> None:
-    """Raise Wrong if a case took less than `least` messages of `nbytes`, one after the other, or more than `enough`; where
-    a clock says so. hint(took): why it took longer."""
-    if outcome.time is None or not nbytes:
-        return
-    took = outcome.time / nbytes
-    if took < least:
-        raise Wrong(
-            f"the World's clock says {took:g} {what}, and {least:g} is the least there can be. An answer leaves the clock "
-            "alone."
-        )
-    if took > enough:
-        raise Costly(
-            f"the numbers are right, but it takes {took:g} {what}: {enough} are enough. {hint(took)}"
-        )
+class FitLink(Solo):
+    """`fit_link(times)`: (α, β) from [(bytes, seconds), …], of which some were disturbed."""
 
-
-class ByteClock(InPlace):
-    """An examination in a World whose clock counts bytes."""
-
-    def world(self, n, args):
-        return World(n, alpha=0.0, beta=1.0)
-
-
-class TreeBroadcast(ByteClock):
-    """`tree_broadcast(comm, x, root)`: fills every rank's x with the root's. n−1 messages, ⌈log2 n⌉ rounds."""
-
-    name = "tree_broadcast"
-    right = "n = 1…33, every root, n−1 messages, ⌈log2 n⌉ rounds; then 2, 3 and 5 real processes."
-    # Each n with three roots, then each shape: all n with all shapes would take five times as long, and tell no more.
-    cases = (
-        *ranked(
-            lambda n, s, root: f"n = {n}, root {root}, {words(s)}",
-            [
-                *(
-                    (n, TREE_SHAPES[0], root)
-                    for n in TREE_RANKS
-                    for root in dict.fromkeys((0, n - 1, n // 2))
-                ),
-                *((n, s, root) for s in TREE_SHAPES[1:] for n, root in ((4, 0), (5, 4), (16, 8))),
-            ],
-        ),
-        Case(4, f"n = 4, root 0, {AGAIN}", (TREE_SHAPES[0], 0)),
-        *(
-            Case(n, f"n = {n}, root, length drawn at random, nan in x", ((100, 400), None))
-            for n in (6, 11, 12, 33)
-        ),
-    )
-    processes = tuple(
-        Case(n, f"{n} real processes, root {root}, {words(s)}", (s, root))
-        for n, root, s in ((3, 1, (7,)), (2, 1, (5,)), (5, 2, (3, 5)))
-    )
+    name = "fit_link"
+    right = "12 links, 3 to 6 sizes in any order, 9 messages of each, up to 3 of them disturbed: within 3 %."
+    cases = tuple(Case(1, f"link {i}, {3 + i % 4} sizes", 3 + i % 4) for i in range(12))
+    returns = ("α", "β")
 
     def draw(self, case, rng):
-        shape, root = case.given
-        secret = root is None
-        if secret:
-            shape, root = (integer(rng, *shape),), integer(rng, 1, case.n)
-        return [(x, root) for x in tensors(shape, case.n, rng, secret)]
-
-    def run(self, comm, yours, x, root):
-        return super().run(comm, yours, strided(x), root)
-
-    def wants(self, case, args):
-        return [{"x": args[args[0][1]][0]}] * case.n
-
-    def cost(self, case, args, outcome):
-        n, (x, root) = case.n, args[0]
-        least = (n - 1).bit_length()
-        one_to_each(outcome, n, x.nbytes)
-        fewest = rounds(outcome.sent, root)
-        if outcome.time is None:
-            outcome = outcome._replace(time=float(x.nbytes * fewest))
-        hint = lambda took: shape_of(outcome, n, root)
-        in_time(outcome, x.nbytes, max(least, fewest), least, "rounds", hint)
-
-    def mistakes(self, case, args, rank, name, got):
-        xs, root = [x for x, _ in args], args[0][1]
-        if equal(got, xs[rank]):
-            if not strided(got).is_contiguous():
-                return COPIED
-            return f"It is rank {rank}'s own, as before: nothing arrived from root {root}."
-        return who(got, xs, rank) if len(xs) < 9 else f"It is not root {root}'s."
-
-
-def rounds(sent: list[tuple[int, int, int]], root: int) -> int:
-    """The fewest rounds in which a tree's messages can be sent: each rank sends to the largest part of its tree first."""
-    below = sorted(
-        (rounds([m for m in sent if m[1] != root], dst) for src, dst, _ in sent if src == root),
-        reverse=True,
-    )
-    return max((place + 1 + under for place, under in enumerate(below)), default=0)
-
-
-def shape_of(outcome: Outcome, n: int, root: int) -> str:
-    """What kind of broadcast it was, and what is slow about it."""
-    sends = [outcome.messages(r) for r in range(n)]
-    if sends[root] == n - 1:
-        return f"Root {root} does all the work, while those who have it already are idle: let them send, too."
-    if max(sends) == 1:
-        return "It is a chain: each passes it on once, and is idle then. Who has it should go on sending."
-    if sends[root] < (n - 1).bit_length() and n & (n - 1) == 0:
-        return f"Root {root} sends {sends[root]} and is idle then. In every round, all who have it send."
-    return "It is a tree, but not all who have it send in every round. Serve the largest part of the tree first."
-
-
-class Pipeline(ByteClock):
-    """`pipeline(comm, x, pieces)`: rank 0's x on every rank, along a chain, in n−2+pieces steps of a piece each."""
-
-    name = "pipeline"
-    right = "n = 1…9, 1 to 32 pieces, n−2+pieces steps; then 2 and 3 real processes."
-    cases = (
-        *(
-            Case(n, f"n = {n}, {pieces} pieces of {size} numbers", (size * pieces, pieces))
-            for n, pieces, size in (
-                (4, 8, 2),
-                (2, 4, 3),
-                (1, 2, 2),
-                (3, 1, 5),
-                (3, 2, 4),
-                (8, 32, 1),
-                (5, 5, 7),
-            )
-        ),
-        *(
-            Case(n, f"n = {n}, {pieces} pieces, {size} numbers", (size, pieces))
-            for n, pieces, size in ((3, 4, 7), (4, 3, 2), (2, 2, 0), (4, 6, 41))
-        ),
-        Case(4, f"n = 4, 8 pieces, {AGAIN}", (16, 8)),
-        *(
-            Case(n, f"n = {n}, numbers and pieces drawn at random, nan in x", None)
-            for n in (3, 6, 9)
-        ),
-    )
-    processes = tuple(
-        Case(n, f"{n} real processes, 4 pieces, {size} numbers", (size, 4))
-        for n, size in ((3, 11), (2, 8))
-    )
-
-    def draw(self, case, rng):
-        secret = case.given is None
-        size, pieces = case.given or [integer(rng, 1, most) for most in (100, 12)]
-        return [(x, pieces) for x in tensors((size,), case.n, rng, secret)]
-
-    def wants(self, case, args):
-        return [{"x": args[0][0]}] * case.n
-
-    def cost(self, case, args, outcome):
-        n, (x, pieces) = case.n, args[0]
-        for r in range(n - 1):
-            if outcome.receivers(r) not in ([r + 1], []):
-                raise Wrong(
-                    f"the numbers are right, but rank {r} sends to {outcome.receivers(r)}: in a chain it "
-                    f"sends to rank {r + 1} only."
-                )
-            if outcome.messages(r) != pieces or outcome.nbytes(r) != x.nbytes:
-                raise (Costly if outcome.nbytes(r) >= x.nbytes else Wrong)(
-                    f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages with "
-                    f"{outcome.nbytes(r)} bytes, and should send {pieces} pieces, {x.nbytes} bytes together."
-                )
-        piece = -(-x.numel() // pieces) * x.element_size()
-        if n > 1:
-            hint = partial(self._hint, n, pieces)
-            in_time(
-                outcome, piece, x.nbytes / max(1, piece), n - 2 + pieces, "steps of a piece", hint
-            )
-
-    def _hint(self, n, pieces, took):
-        if took > (n - 1) * pieces - 1:
-            return "Each rank waits for the last piece before it passes on the first."
-        return "A rank has a wire out and a wire in: while one piece leaves, the next can arrive."
-
-    def mistakes(self, case, args, rank, name, got):
-        xs, pieces = [x for x, _ in args], args[0][1]
-        i, mine, own = wrong_part(got, xs[0], xs, pieces)
-        right = xs[0].tensor_split(pieces)
-        if any(equal(mine, x) for x in own[1:rank]):
-            return f"Piece {i} of {pieces} was passed on before the root's had arrived."
-        if equal(mine, own[rank]):
-            return f"Piece {i} of {pieces} is as before: it never arrived, or not into x."
-        places = [j for j in range(pieces) if equal(mine, right[j])]
-        return places and f"Piece {i} is the root's piece {places[0]}, in the wrong place."
-
-
-# ------------------------------------------------------------
-# Recursive halving and doubling: few messages and few bytes at once.
-#
-# 2·log2 n messages and 2(n−1)/n·N bytes a rank: Thakur, Rabenseifner and Gropp 2005, on all-reduce.
-
-
-HALVING_RANKS = (4, 2, 8, 1, 16)
-HALVING_SHAPES = ((8,), (16,), (), (1,), (0,), (3,), (13,), (4, 6), (1000,))
-
-
-class HalvingDoubling(InPlace):
-    """`halving_doubling(comm, x)`: fills every rank's x with the sum; n is a power of 2. 2·log2 n messages a rank."""
-
-    name = "halving_doubling"
-    right = (
-        "n = 1…32, 9 shapes and secret lengths, 2·log2 n messages and 2(n−1)/n·N bytes a rank; "
-        "then 2 and 4 real processes."
-    )
-    cases = (
-        *(
-            Case(n, f"n = {n}, {words(s)}", s)
-            for n in HALVING_RANKS
-            for s in HALVING_SHAPES[:: 1 if n in (4, 2, 8) else 4]
-        ),
-        Case(4, f"n = 4, {AGAIN}", HALVING_SHAPES[0]),
-        *(Case(n, f"n = {n}, a length drawn at random, nan in x", None) for n in (4, 8, 32)),
-    )
-    processes = ranked(
-        lambda n, s: f"{n} real processes, {words(s)}", ((4, (12,)), (2, (5,)), (4, (3, 3)))
-    )
-
-    def draw(self, case, rng):
-        secret = case.given is None
-        shape = (integer(rng, 100, 3000),) if secret else case.given
-        return [(x,) for x in tensors(shape, case.n, rng, secret)]
-
-    def wants(self, case, args):
-        return [{"x": sum_of(args)}] * case.n
-
-    def cost(self, case, args, outcome):
-        n, (x,) = case.n, args[0]
-        steps = n.bit_length() - 1
-        most = 2 * sum(-(-x.numel() // 2**k) * x.element_size() for k in range(1, steps + 1))
-        few(outcome, most, "In the first half what a rank sends should be halved in every step.")
-        for r in range(n):
-            sent = outcome.messages(r)
-            if sent != 2 * steps and (x.numel() or sent > 2 * steps):
-                raise (Costly if sent > 2 * steps else Wrong)(
-                    f"the numbers are right, but rank {r} sends {sent} messages: 2·log2 n = {2 * steps} is "
-                    f"what is asked for.{_ring(outcome, r, n)}"
-                )
-
-    def mistakes(self, case, args, rank, name, got):
-        """The parts that are wrong, at the finest cut at which one of them has a simple cause."""
-        n, xs = case.n, [x for (x,) in args]
-        total = sum_of(args)
-        for cut in sorted({1, 2, n}):
-            i, mine, own = wrong_part(got, total, xs, cut)
-            text = who(mine, own, rank) if n < 9 else ""
-            if text:
-                return f"Of {cut} parts, part {i}: {text}" if cut > 1 else text
-        return "Some parts have the wrong sum: do both partners cut the same part of x, and keep different halves?"
-
-
-def _ring(outcome, r, n):
-    return (
-        " Is it a ring?" if n > 2 and outcome.receivers(r) in ([(r + 1) % n], [(r - 1) % n]) else ""
-    )
-
-
-# ------------------------------------------------------------
-# Numbers: what all-reduces cost, as formulas and predicted, and as bandwidth.
-#
-# A formula is compared with the clock of a World, which knows none: it only moves messages.
-
-
-COST_RANKS = {
-    "ring": (4, 2, 3, 7, 16, 1),
-    "tree": (4, 2, 8, 32, 1),
-    "halving_doubling": (4, 2, 8, 32, 1),
-}
-NEARLY = "Nearly: the factor is 2(n−1)/n."
-
-
-def clock(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> float:
-    """Seconds of an all-reduce of `nbytes` on a World of n ranks: it is run, on tensors without data."""
-    world = World(n, alpha=alpha, beta=beta, device="meta")
-    data = torch.empty(nbytes, dtype=torch.uint8, device="meta")
-    world.run(lambda comm, x: all_reduce_(comm, x, algorithm=algorithm), data)
-    return world.time
-
-
-class AllReduceSeconds(Solo):
-    """`all_reduce_seconds(algorithm, n, nbytes, alpha, beta)`: of "ring", "tree" and "halving_doubling"."""
-
-    name = "all_reduce_seconds"
-    right = (
-        "Three algorithms, n = 1…32, bytes, α and β drawn at random: as on the clock of a World."
-    )
-    cases = tuple(
-        Case(1, f"{name}, n = {n}", (name, n)) for name, ns in COST_RANKS.items() for n in ns
-    )
-
-    def draw(self, case, rng):
-        algorithm, n = case.given
-        alpha, beta, share = [
-            10 ** (low + wide * uniform(rng)) for low, wide in ((-6, 2), (-11, 2), (-0.5, 1))
+        self.alpha, self.beta, least, most = [
+            low * (high / low) ** uniform(rng)
+            for low, high in ((1e-6, 5e-5), (1e-11, 1e-9), (0.3, 0.8), (8, 16))
         ]
-        # so that no term is lost in the other
-        return [(algorithm, n, n * int(share * alpha / beta), alpha, beta)]
+        sizes = [
+            round(self.alpha / self.beta * least * (most / least) ** (k / (case.given - 1)))
+            for k in range(case.given)
+        ]
+        times = []
+        for nbytes in sizes:
+            disturbed = integer(rng, 1, 4)
+            for repeat in range(REPEATS):
+                free = self.alpha + nbytes * self.beta
+                longer = 1 + 0.01 * uniform(rng)
+                if repeat < disturbed:
+                    longer = 2 + 18 * uniform(rng)
+                times.append((nbytes, free * longer))
+        return [([times[place] for place in shuffled(rng, len(times))],)]
 
     def wants(self, case, args):
-        return [{"the result": clock(*args[0])}]
+        return [{"α": self.alpha, "β": self.beta}]
 
     def value(self, case, args, rank, name, got, want):
-        _, _, nbytes, alpha, beta = args[0]
         got = number(got, name)
-        if not near(got, want, 1e-6):
-            slip = first_near(got, slips_of(*args[0]), ROUGHLY) or part_wrong(*args[0], got, want)
+        if not near(got, want, CLOSE):
             raise Wrong(
-                f"{nbytes} bytes, α = {alpha:.3g} s, β = {beta:.3g} s/B: your formula gives {real(got):.6g} s, the "
-                f"World takes {want:.6g} s. {slip}"
+                f"{name} is {real(got):.4g}, and should be {want:.4g}, within 3 %. {self._why(name, real(got), args[0][0])}"
             )
 
+    def _why(self, name, got, times):
+        small, large = (pick(nbytes for nbytes, _ in times) for pick in (min, max))
+        least = {n: min(t for nbytes, t in times if nbytes == n) for n in (small, large)}
+        mean = {n: sum(t for nbytes, t in times if nbytes == n) / REPEATS for n in (small, large)}
+        steep = (mean[large] - mean[small]) / (large - small)
+        slips = {
+            "α": {
+                least[small]: "A small message has bytes, too: take away what they need.",
+                least[small]
+                - small
+                * least[large]
+                / large: "A large message has a latency, too: β follows from the "
+                "difference of two sizes.",
+                mean[small] - small * steep: "A mean takes in the messages that were disturbed.",
+                mean[
+                    small
+                ]: "A mean takes in the messages that were disturbed, and a small message has bytes, too.",
+                self.beta: "That is β: first α, then β.",
+                1e6 * self.alpha: "Seconds are asked for.",
+            },
+            "β": {
+                least[large]
+                / large: "A large message has a latency, too: take the difference of two sizes.",
+                steep: "A mean takes in the messages that were disturbed.",
+                1 / self.beta: "That is the bandwidth: seconds a byte are asked for.",
+                self.alpha: "That is α: first α, then β.",
+            },
+        }[name]
+        return first_near(got, slips, ROUGHLY) or (
+            "Each size was measured several times: which of its measurements were not disturbed?"
+        )
 
-def slips_of(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> dict[float, str]:
-    """Wrong values and what they mean."""
-    steps = 2 * (n - 1) if algorithm == "ring" else 2 * math.log2(n)
-    sent = 2 * math.log2(n) * nbytes if algorithm == "tree" else 2 * (n - 1) / n * nbytes
-    log, whole = 2 * math.log(n), steps * (alpha + nbytes * beta)
-    right = steps * alpha + sent * beta
-    slips = {
-        right / 2: "That is one half: up to the sum, and not back to everyone.",
-        log * alpha
-        + (log * nbytes if algorithm == "tree" else sent) * beta: "The logarithm is to base 2.",
-        alpha + sent * beta: "Every step costs an α, not the first alone.",
-        whole: "In each step only a part of x travels, not all N bytes.",
-        n * (alpha + nbytes / n * beta) * 2: "In a ring of n ranks a chunk takes n−1 steps, not n.",
-        2 * (n - 1) * alpha
-        + 2 * (n - 1) / n * nbytes * beta: "Those are the steps of a ring, 2(n−1).",
-        steps
-        * (alpha + nbytes / n * beta): "How many bytes does a rank send in all the steps together?",
-        steps * alpha
-        + 2 * nbytes * beta: "How many bytes does a rank send in all the steps together?",
-        steps * alpha + 8 * sent * beta: "Bytes, not bits.",
-        1e6 * right: "Seconds are asked for.",
-    }
-    return slips if n > 1 else {}
+
+# ------------------------------------------------------------
+# Who shares a node: pairs of ranks whose bytes are faster than those of all other pairs.
 
 
-def part_wrong(
-    algorithm: str, n: int, nbytes: int, alpha: float, beta: float, got: float, want: float
-) -> str:
-    """Which of the two terms is off, if the other fits."""
-    latency = clock(algorithm, n, nbytes, alpha, 0.0)
-    for value, text in ((latency, "the bytes"), (want - latency, "the latencies")):
-        if n > 1 and near(got, value, ROUGHLY):
-            return f"{text.capitalize()} are missing."
-    return (
-        "With one rank nothing is sent."
-        if n == 1
-        else f"It is too {'large' if got > want else 'small'}."
+def drawn_nodes(n: int, count: int, rng: torch.Generator) -> list[int]:
+    """The node of each of n ranks: so many nodes, each with a rank, and one at least with two."""
+    nodes = [*range(count), 0, *(integer(rng, 0, count) for _ in range(n - count - 1))]
+    return [nodes[place] for place in shuffled(rng, n)]
+
+
+def members(nodes: list[int]) -> list[list[int]]:
+    """The ranks of each node, by their first."""
+    found: dict[int, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        found.setdefault(node, []).append(rank)
+    return list(found.values())
+
+
+class FindNodes(Report):
+    """`find_nodes(betas)`: the lists of ranks that share a node, from seconds a byte of each pair."""
+
+    name = "find_nodes"
+    right = "3 to 16 ranks in 2 to 7 nodes of any size, in any order, links inside 2.5 to 12 times as fast."
+    cases = tuple(
+        Case(1, f"{n} ranks in {count} nodes", (n, count))
+        for n, count in ((4, 2), (3, 2), (8, 2), (8, 4), (8, 3), (9, 7), (12, 5), (16, 2), (16, 7))
     )
 
+    def draw(self, case, rng):
+        nodes = drawn_nodes(*case.given, rng)
+        self.nodes = members(nodes)
+        inside = 10 ** (-11 + 2 * uniform(rng))
+        across = inside * (2.5 + 9.5 * uniform(rng))
+        betas = [
+            [
+                0.0 if i == j else (inside if a == b else across) * (1 + 0.05 * uniform(rng))
+                for j, b in enumerate(nodes)
+            ]
+            for i, a in enumerate(nodes)
+        ]
+        return [(betas,)]
 
+    def run(self, comm, yours, betas):
+        return yours(betas)
+
+    def check(self, case, got, betas):
+        want = self.nodes
+        got = bare(got)
+        if not isinstance(got, list | tuple) or not all(
+            isinstance(node, list | tuple) for node in got
+        ):
+            raise Wrong(f"a list of lists of ranks is asked for, not {shown(got)}.")
+        flat = [rank for node in got for rank in node]
+        for rank in flat:
+            typed(rank, int, "a rank", "an int")
+        if sorted(flat) != list(range(len(betas))):
+            missing = sorted(set(range(len(betas))) - set(flat))
+            odd = sorted(rank for rank in set(flat) if rank not in range(len(betas)))
+            words = (
+                f"rank {missing[0]} is in no node; a rank alone is a node, too"
+                if missing
+                else f"there is no rank {odd[0]}"
+                if odd
+                else "a rank is in two nodes"
+            )
+            raise Wrong(f"{words}: {shown(got)}.")
+        found = [list(node) for node in got]
+        if found == want:
+            return
+        if sorted(map(sorted, found)) == sorted(want):
+            raise Wrong(
+                f"the nodes are right, and their order is not: {shown(found)} should be {shown(want)}. Ranks of a node "
+                "ascend, and so do the nodes' first ranks."
+            )
+        for node in found:
+            for rank in node[1:]:
+                if not any({node[0], rank} <= set(right) for right in want):
+                    raise Wrong(
+                        f"ranks {node[0]} and {rank} share no node: {betas[node[0]][rank]:.3g} s a byte, where the fastest "
+                        f"pair has {min(b for row in betas for b in filter(None, row)):.3g}."
+                    )
+        for node in want:
+            for rank in node[1:]:
+                if not any({node[0], rank} <= set(mine) for mine in found):
+                    raise Wrong(
+                        f"ranks {node[0]} and {rank} share a node: {betas[node[0]][rank]:.3g} s a byte, where the slowest "
+                        f"pair has {max(map(max, betas)):.3g}."
+                    )
+
+
+# ------------------------------------------------------------
+# A step in which messages share wires: it takes as long as the busiest of them.
+
+
+def loads(messages: list, per_rack: int) -> dict[str, int]:
+    """Bytes that each wire carries, by its name."""
+    found: dict[str, int] = {}
+    for src, dst, nbytes in messages:
+        wires = [f"the port out of rank {src}", f"the port in of rank {dst}"]
+        racks = src // per_rack, dst // per_rack
+        if racks[0] != racks[1]:
+            wires += [f"the cable up of rack {racks[0]}", f"the cable down of rack {racks[1]}"]
+        for wire in wires:
+            found[wire] = found.get(wire, 0) + nbytes
+    return found
+
+
+PATTERNS = ("shift", "to one", "from one", "up", "down", "inside", "any", "any", "any", "none")
+
+
+class StepSeconds(Solo):
+    """`wire_seconds(messages, per_rack, alpha, beta)`: the least that a step of messages can take."""
+
+    name = "wire_seconds"
+    right = "Shifts, stars, messages into one rack and out of one, any and none, in racks of 2 to 5 ranks."
+    cases = tuple(
+        Case(1, {"any": "any messages", "none": "no message"}.get(name, f"messages {name}"), name)
+        for name in PATTERNS
+    )
+    given = ("`messages`",)
+
+    def draw(self, case, rng):
+        per_rack, racks = integer(rng, 3, 6), integer(rng, 3, 5)
+        n = per_rack * racks
+        one, distance = integer(rng, 0, n), integer(rng, 1, n)
+        rack = one // per_rack
+        alone = [r for r in range(n) if r // per_rack == rack]
+        rest = [r for r in range(n) if r // per_rack != rack]
+        pairs = {
+            "shift": [(r, (r + distance) % n) for r in range(n)],
+            "to one": [(r, one) for r in alone if r != one],
+            "from one": [(one, r) for r in alone if r != one],
+            "up": list(zip(alone, rest)),
+            "down": list(zip(rest[:: len(rest) // per_rack], alone)),
+            "inside": [(r, r // per_rack * per_rack + (r + 1) % per_rack) for r in alone + rest],
+            "any": [(integer(rng, 0, n), integer(rng, 0, n)) for _ in range(2 * n)],
+            "none": [],
+        }[case.given]
+        messages = [(src, dst, integer(rng, 10**5, 10**7)) for src, dst in pairs if src != dst]
+        alpha, beta = [10 ** (low + uniform(rng)) for low in (-5, -11)]
+        return [([*messages], per_rack, 100 * alpha, beta)]
+
+    def wants(self, case, args):
+        messages, per_rack, alpha, beta = args[0]
+        busiest = max(loads(messages, per_rack).values(), default=0)
+        return [{"the result": alpha + busiest * beta if messages else 0.0}]
+
+    def value(self, case, args, rank, name, got, want):
+        messages, per_rack, _, _ = args[0]
+        got = number(got, name)
+        if near(got, want, 1e-9):
+            return
+        if not messages:
+            raise Wrong(f"without a message a step takes no time, not {real(got):.6g} s.")
+        found = loads(messages, per_rack)
+        wire = max(found, key=found.__getitem__)
+        raise Wrong(
+            f"{len(messages)} messages in racks of {per_rack}: {real(got):.6g} s, and it should be {want:.6g}. "
+            f"{self._why(real(got), wire, found, args[0])}"
+        )
+
+    def _why(self, got, wire, found, given):
+        messages, _, alpha, beta = given
+        ends = {w: b for w, b in found.items() if "port" in w}
+        parts = {kind: max((b for w, b in found.items() if kind in w), default=0) for kind in KINDS}
+        total = sum(nbytes for _, _, nbytes in messages)
+        most = max(nbytes for _, _, nbytes in messages)
+        into = max(b for w, b in found.items() if " in " in w or "down" in w)
+        out = max(b for w, b in found.items() if " out " in w or "up" in w)
+        slips = {
+            found[wire] * beta: "The bytes are right; the last of them arrives α later.",
+            alpha
+            + most * beta: "A wire that several messages share carries them one after another.",
+            alpha + total * beta: "Messages on different wires travel at the same time.",
+            alpha + max(ends.values()) * beta: "Messages between racks have cables to share.",
+            alpha
+            + max(parts["up"], parts["down"])
+            * beta: "A rank's port carries one message at a time, too.",
+            alpha + into * beta: "What leaves uses a wire as well as what arrives.",
+            alpha + out * beta: "What arrives uses a wire as well as what leaves.",
+            alpha + max(1, len(messages)) * most * beta: "Bytes differ from message to message.",
+        }
+        return first_near(got, slips, 1e-6) or (
+            f"The busiest wire is {wire}, with {found[wire]:,} bytes: α comes once."
+        )
+
+
+KINDS = ("out", "in", "up", "down")
+
+
+# ------------------------------------------------------------
+# Where ranks sit: a ring that crosses between nodes and racks as seldom as can be.
+
+
+class Renumber(Report):
+    """`renumber(places)`: a new number for each rank, so that a ring crosses between racks and nodes as seldom as can be."""
+
+    name = "renumber"
+    right = "1 to 4 racks with 1 to 4 nodes of 1 to 4 ranks, dealt out, in blocks and in any order."
+    cases = tuple(
+        Case(1, f"{racks} racks of {nodes} nodes of {ranks}, {how}", (racks, nodes, ranks, how))
+        for racks, nodes, ranks, how in (
+            (2, 2, 2, "dealt out"),
+            (2, 3, 4, "any order"),
+            (3, 2, 2, "any order"),
+            (1, 3, 2, "any order"),
+            (1, 1, 4, "any order"),
+            (4, 1, 3, "dealt out"),
+            (2, 4, 1, "any order"),
+            (1, 1, 1, "in blocks"),
+            (3, 3, 3, "some gone"),
+            (4, 4, 4, "some gone"),
+        )
+    )
+
+    def draw(self, case, rng):
+        racks, nodes, ranks, how = case.given
+        places = [(a, b) for a, b, _ in product(range(racks), range(nodes), range(ranks))]
+        if how == "dealt out":
+            places = [(a, b) for _, b, a in product(range(ranks), range(nodes), range(racks))]
+        elif how != "in blocks":
+            places = [places[i] for i in shuffled(rng, len(places))]
+        if how == "some gone":
+            places = places[: -len(places) // 4]
+        names = shuffled(rng, 2 * racks)
+        return [([(names[a], b) for a, b in places],)]
+
+    def run(self, comm, yours, places):
+        return yours(places)
+
+    def check(self, case, got, places):
+        n = len(places)
+        got = bare(got)
+        if not isinstance(got, list | tuple) or len(got) != n:
+            raise Wrong(f"a list of {n} numbers is asked for, one for each rank, not {shown(got)}.")
+        for rank, new in enumerate(got):
+            typed(new, int, f"the number of rank {rank}", "an int")
+        if sorted(got) != list(range(n)):
+            raise Wrong(f"each number from 0 to {n - 1} is given to one rank: {shown(list(got))}.")
+        ring = [rank for _, rank in sorted(zip(got, range(n)))]
+        racks = [(rack,) for rack, _ in places]
+        for what, own in (("racks", racks), ("nodes", places)):
+            there = len(set(own))
+            least = there if there > 1 else 0
+            crossed = crossings(ring, own)
+            if crossed > least:
+                raise Wrong(
+                    f"{crossed} of the {n} messages of a step cross between {what}, and {least} are enough."
+                    f"{self._why(what, got, places)}"
+                )
+        if got[0] != 0:
+            raise Wrong(
+                f"rank 0 is given the number {got[0]}, and should keep 0. A ring may begin anywhere."
+            )
+
+    def _why(self, what, got, places):
+        racks = [rack for rack, _ in places]
+        if all(crossings(list(got), own) <= len(set(own)) for own in (racks, places)):
+            return " Is this the list of ranks in ring order? The new number of each rank is asked for: number[r] is rank r's."
+        if what == "nodes":
+            return " Each rack counts its nodes from 0: node 0 of two racks is not one node."
+        return " Ranks of a rack should follow one another."
+
+
+def crossings(ring: list[int], own: list) -> int:
+    """How many of a ring's messages go from one of `own` to another."""
+    return sum(own[ring[i - 1]] != own[ring[i]] for i in range(len(ring)))
+
+
+# ------------------------------------------------------------
+# Numbers: how large a tensor must be, and bandwidth, as formulas; and predicted.
+
+
+def size_of(verb: str, fraction: float, n: int, alpha: float, beta: float) -> float:
+    """Bytes of the whole tensor from which on the bus bandwidth is `fraction` of 1/β."""
+    if verb != "broadcast":
+        return n * alpha / beta * fraction / (1 - fraction)
+    left = 1 - fraction * (n - 1)
+    return fraction * (n - 1) * alpha / beta / left if left > 1e-12 else math.inf
+
+
+class SizeFor(Solo):
+    """`size_for(verb, fraction, n, alpha, beta)`: bytes at which a collective uses that part of a wire."""
+
+    name = "size_for"
+    right = "All-reduce and all-gather by a ring, a broadcast by its root, n = 2…64, parts from 1 % to 95 %."
+    cases = tuple(
+        Case(1, f"{verb}, n = {n}{', a small part' * small}", (verb, n, small))
+        for verb, n, small in product(
+            ("all_reduce", "all_gather", "broadcast"), (8, 2, 3, 64), (False, True)
+        )
+    )
+
+    def draw(self, case, rng):
+        verb, n, small = case.given
+        fraction = 0.05 + 0.9 * uniform(rng)
+        if small:
+            fraction = 0.1 / (n - 1) + 0.8 * uniform(rng) / (n - 1)
+        alpha, beta = [10 ** (low + uniform(rng)) for low in (-6, -11)]
+        return [(verb, fraction, n, alpha, beta)]
+
+    def wants(self, case, args):
+        return [{"the result": size_of(*args[0])}]
+
+    def value(self, case, args, rank, name, got, want):
+        verb, fraction, n, alpha, beta = args[0]
+        got = number(got, name)
+        if got == want or want != math.inf and near(got, want, 1e-9):
+            return
+        where = f"{fraction:.4g} of the wire, α/β = {alpha / beta:.6g} bytes: "
+        if want == math.inf:
+            most = 1 / (n - 1)
+            raise Wrong(
+                f"{where}{real(got):.6g}, and no size is large enough. What a broadcast by its root reaches is at most "
+                f"{most:.4g}: return math.inf."
+            )
+        half = n * alpha / beta
+        part = fraction / (1 - fraction)
+        slips = {
+            half: "That is the size for one half of the wire.",
+            half * fraction: "A message takes α as well: solve for N.",
+            2 * half * fraction: "A message takes α as well: solve for N.",
+            half * (1 - fraction) / fraction: "It is the other way up.",
+            want / n: "That is one chunk: the whole tensor is asked for.",
+            want / 2: "All-reduce and its bandwidth both have the factor 2: it falls out.",
+            want * 2: "All-reduce and its bandwidth both have the factor 2: it falls out.",
+            want * 8: "Bytes, not bits.",
+            part * alpha / beta: "That is one message, or one chunk: n−1 and n are missing.",
+        }
+        slips = {value: words for value, words in slips.items() if not near(value, want, 1e-9)}
+        if verb == "broadcast":
+            slips[half * part] = (
+                "That is a ring. A root that sends to the others itself has n−1 messages of N bytes."
+            )
+        said = first_near(got, slips, 1e-6) or f"It is too {'large' if got > want else 'small'}."
+        raise Wrong(f"{where}{real(got):.6g} bytes, and it should be {want:.6g}. {said}")
+
+
+NEARLY = "Nearly: the factor is 2(n−1)/n."
 FACTORS = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
@@ -425,7 +466,14 @@ FACTORS = {
 EXACTLY = 1e-12  # so that what is rounded to whole bytes per second shows
 
 
+def whole(verb: str, n: int, nbytes: int) -> int:
+    """N, where each rank has handed in `nbytes`."""
+    return n * nbytes if verb == "all_gather" else nbytes
+
+
 class Bandwidth(Solo):
+    """`bandwidth(verb, n, nbytes, seconds)`: algorithm and bus bandwidth, from each rank's bytes and seconds."""
+
     name = "bandwidth"
     right = "Six verbs, ranks, bytes and seconds drawn at random, as nccl-tests define it."
     cases = tuple(Case(1, verb, (verb, n)) for verb in FACTORS for n in (8, 2, 3, None))
@@ -433,14 +481,16 @@ class Bandwidth(Solo):
     def draw(self, case, rng):
         verb, n = case.given
         n = n or integer(rng, 4, 2000)
-        nbytes, seconds = [10 ** (low + 3 * uniform(rng)) for low in (6, -4)]
+        nbytes, longest = [10 ** (low + 3 * uniform(rng)) for low in (6, -4)]
+        seconds = [longest * (0.5 + 0.4 * uniform(rng)) for _ in range(n)]
+        seconds[integer(rng, 1, n)] = longest
         return [(verb, n, int(nbytes), seconds)]
 
     returns = ("the algorithm bandwidth", "the bus bandwidth")
 
     def wants(self, case, args):
         verb, n, nbytes, seconds = args[0]
-        want = nbytes / seconds
+        want = whole(verb, n, nbytes) / max(seconds)
         return [dict(zip(self.returns, (want, FACTORS[verb](n) * want)))]
 
     def value(self, case, args, rank, name, got, want):
@@ -452,14 +502,30 @@ class Bandwidth(Solo):
         if name in self.returns[:1]:
             text = "Nearly: is something rounded?" if near(got, want, ROUGHLY) else ""
             text = "That is the other of the two." if near(got, bus, EXACTLY) else text
+            text = first_near(real(got), self._slips(verb, n, nbytes, seconds), 1e-9) or text
             raise Wrong(
-                f"n = {n}, {nbytes} bytes in {seconds:.3g} s: the algorithm bandwidth is {real(got):.6g}, and "
+                f"n = {n}, each hands in {nbytes} bytes, the slowest takes {max(seconds):.3g} s: the algorithm bandwidth is {real(got):.6g}, and "
                 f"should be N over seconds, {want:.6g} bytes per second. {text}".rstrip()
             )
         raise Wrong(
             f"n = {n}: the bus bandwidth is {real(got) / algorithm:.4g} times the algorithm bandwidth, and should be "
             f"{want / algorithm:.4g} times. {self._why(verb, n, real(got) / algorithm)}"
         )
+
+    def _slips(self, verb, n, nbytes, seconds):
+        size = whole(verb, n, nbytes)
+        found = {
+            size / min(seconds): "The collective is over when the slowest rank is.",
+            size
+            * n
+            / sum(
+                seconds
+            ): "The collective is over when the slowest rank is: no mean of the ranks' seconds.",
+            size / seconds[0]: "Rank 0 need not be the slowest.",
+        }
+        if verb == "all_gather":
+            found[nbytes / max(seconds)] = "In an all-gather each rank hands in one part of n."
+        return found
 
     def _why(self, verb, n, factor):
         one = (n - 1) / n
@@ -477,54 +543,54 @@ class Bandwidth(Solo):
         return first_near(factor, texts, ROUGHLY, "What must each rank send?")
 
 
-def predict_cost(nodes=64, per_node=8, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001):
-    """512 ranks, α = 5 µs, β = 1/(50 GB/s): seconds of a ring's and a tree's latencies, and where the two cross.
+def predict_cost(share=8, nbytes=64e6, ranks=512, alpha=5e-6, beta=1 / 50e9, p=0.001):
+    """α = 5 µs, β = 1/(50 GB/s): what a shared cable, a small tensor and a late rank cost.
 
-    across: bytes that a rank sends to other nodes, when 64 nodes of 8 reduce 10⁹ bytes in three steps.
-    late: how likely a step waits, if each rank is late once in a thousand steps.
+    shared: seconds of a step in which each rank sends 64 MB to another rack, and 8 ranks share a cable.
+    filled: bytes of a ring all-reduce on 16 ranks that uses 90 % of the wires.
+    bus: bus bandwidth of an all-reduce of 10⁹ bytes on 16 ranks in 50 ms.
+    late: how likely a step of 512 ranks waits, if each rank is late once in a thousand steps.
+    even: with how many ranks a step waits as often as not.
     """
-    n = nodes * per_node
-    log = math.log2(n)
-    piece = nbytes / per_node
-    cross = (n - 1 - log) * alpha / ((log - (n - 1) / n) * beta)
+    n = 16
+    filled = 9 * n * alpha / beta
+    algorithm = 1e9 / 0.05
+    bus = 2 * (n - 1) / n * algorithm
     values = {
-        "ring": 2 * (n - 1) * alpha,
-        "tree": 2 * log * alpha,
-        "crossover": cross,
-        "across": 2 * (nodes - 1) / nodes * piece,
-        "late": 1 - (1 - p) ** n,
+        "shared": alpha + share * nbytes * beta,
+        "filled": filled,
+        "bus": bus,
+        "late": 1 - (1 - p) ** ranks,
+        "even": math.log(0.5) / math.log(1 - p),
     }
     slips = {
-        "ring": {
-            (n - 1) * alpha: HALF,
-            2 * log * alpha: "That is the tree.",
-            alpha: "Each of 2(n−1) steps has an α.",
+        "shared": {
+            alpha + nbytes * beta: f"{share} messages share a cable, one after another.",
+            share * alpha + nbytes * beta: "What is shared is the wire: the bytes queue.",
+            8 * (alpha + share * nbytes * beta): "Bytes, not bits.",
         },
-        "tree": {
-            log * alpha: "To the root, and back: two trees.",
-            2 * (n - 1) * alpha: "That is the ring.",
-            2 * math.log(n) * alpha: "The logarithm is to base 2.",
+        "filled": {
+            filled / 9: "That is the size for one half.",
+            0.9 * n * alpha / beta: "A message takes α as well: solve Nβ/n = 0.9·(α + Nβ/n).",
+            filled / n: "That is one chunk: the whole tensor is asked for.",
+            filled / 81: "It is the other way up.",
+            10 * n * alpha / beta: "Nearly: 0.9 / (1 − 0.9) is 9.",
         },
-        "crossover": {
-            (n - 1)
-            * alpha
-            / (log * beta): "Nearly: a tree has latencies, too, and a ring has bytes.",
-            (n - 1 - log) * alpha / (log * beta): "Nearly: the ring's bytes count, too.",
-            (n - 1) * alpha / ((log - 1) * beta): "Nearly: the tree's latencies count, too.",
-            cross / 4: "Bytes are asked for, not numbers.",
-            cross / n: "That is one chunk: the whole tensor is asked for.",
-        },
-        "across": {
-            2 * (nodes - 1) / nodes * nbytes: "Each rank of a node carries one piece of 8.",
-            2 * piece: f"Nearly: the ring is over m = {nodes} nodes, not over all ranks: 2(m−1)/m.",
-            piece: "In a ring each rank sends nearly twice its tensor: 2(m−1)/m.",
-            (nodes - 1) / nodes * piece: HALF,
-            2 * (nodes - 1) * piece: ALL,
+        "bus": {
+            algorithm: "That is the algorithm bandwidth.",
+            2 * algorithm: NEARLY,
+            bus / 2: HALF,
+            algorithm**2 / bus: "It is the other way up.",
+            bus / 1e9: "Bytes per second are asked for.",
         },
         "late": {
-            n * p: "Two may be late at once: then they are counted twice.",
+            ranks * p: "Two may be late at once: then they are counted twice.",
             p: "That is one rank.",
-            (1 - p) ** n: "That is how likely it is that nobody is late.",
+            (1 - p) ** ranks: "That is how likely it is that nobody is late.",
+        },
+        "even": {
+            0.5 / p: "Two may be late at once: then they are counted twice.",
+            1 / p: "One is late on average then; how likely is it that nobody is?",
         },
     }
     return values, slips
@@ -532,113 +598,13 @@ def predict_cost(nodes=64, per_node=8, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=
 
 PREDICTED = Prediction(
     predict_cost,
-    "Seconds, bytes and odds, within 1 %.",
+    "Seconds, bytes, a bandwidth and odds, within 1 %.",
     {
-        "nodes": ("{} nodes of 8 ranks, all of which take part", (8, 16, 32)),
-        "nbytes": ("{:,.0f} bytes that are reduced", (2e9, 3e9, 4e9)),
+        "share": ("{} ranks that share a cable", (4, 6, 12)),
+        "nbytes": ("{:,.0f} bytes that each rank sends over it", (32e6, 48e6, 80e6)),
+        "ranks": ("{} ranks that may be late", (256, 384, 1024)),
     },
 )
-
-
-# ------------------------------------------------------------
-# Two kinds of links: fast ones in a node, slow ones between nodes.
-#
-# With m nodes of g ranks a rank need send no more than 2(m−1)/m·N/g bytes to other nodes: Cho, Finkler, Serrano, Kung and
-# Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy", 2019.
-
-
-# nodes, ranks of each
-NODES = ((2, 2), (1, 3), (3, 1), (1, 1), (2, 4), (3, 2), (2, 3), (5, 1), (1, 5), (4, 2))
-NODES_SHAPES = ((8,), (24,), (), (0,), (13,), (3, 5), (1000,))
-SPLIT = 24  # bytes of a message of comm.split
-
-
-class Hierarchical(InPlace):
-    """`hierarchical(comm, x, per_node)`: fills every rank's x with the sum, with few bytes between nodes."""
-
-    name = "hierarchical"
-    right = (
-        "1…5 nodes of 1…5 ranks, 7 shapes and secret lengths, 2(m−1)/m·N/g bytes a rank between m nodes of g; "
-        "then 4 and 3 real processes."
-    )
-    forbidden = ("minidist.collectives.hierarchical", "minidist.parallel")
-    cases = tuple(
-        Case(
-            m * g,
-            f"{m} node{'s' * (m > 1)} of {g}, {'a secret length, nan in x' if s is None else words(s)}",
-            (g, s),
-        )
-        for m, g in NODES
-        for s in (*NODES_SHAPES, None)
-    ) + (Case(4, f"2 nodes of 2, {AGAIN}", (2, NODES_SHAPES[0])),)
-    processes = ranked(
-        lambda n, g, s: f"{n} real processes in nodes of {g}, {words(s)}",
-        ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3))),
-    )
-
-    def draw(self, case, rng):
-        per_node, shape = case.given
-        secret = shape is None
-        shape = (integer(rng, 100, 3000),) if secret else shape
-        return [(x, per_node) for x in tensors(shape, case.n, rng, secret)]
-
-    def wants(self, case, args):
-        return [{"x": sum_of(args)}] * case.n
-
-    def mistakes(self, case, args, rank, name, got):
-        xs, per_node = [x for x, _ in args], args[0][1]
-        node, nodes = rank // per_node, case.n // per_node
-        mine = sum(xs[node * per_node : (node + 1) * per_node])
-        looks = {
-            f"It is the sum of node {node} alone: the sums of the nodes were never added up.": mine,
-            f"It is the sum of the ranks that are number {rank % per_node} of their node: the sums in the nodes "
-            "are missing.": sum(xs[rank % per_node :: per_node]),
-            f"Node {node}'s sum counts {nodes} times: added up again where all hold it already?": mine
-            * nodes,
-        }
-        found = recognized(got, looks, "", equal) or who(got, xs, rank)
-        i, part, own = wrong_part(got, sum(xs), xs, per_node)
-        text = who(part, own, rank)
-        return found or (text and f"Of {per_node} pieces, piece {i}: {text}")
-
-    def cost(self, case, args, outcome):
-        n, (x, g) = case.n, args[0]
-        m, split = n // g, [m for m in outcome.sent if m[2] == SPLIT]
-        piece = -(-x.numel() // n) * m  # padded, if need be
-        across, inside = ([0] * n, [0] * n)
-        for src, dst, nbytes in outcome.sent:
-            (inside if src // g == dst // g else across)[src] += nbytes
-        most = 2 * (m - 1) * (piece // m) * x.element_size()
-        within = 2 * (g - 1) * piece * x.element_size()
-        worst, least = max(across), min(across)
-        if worst > most:
-            r = across.index(worst)
-            text = f"the numbers are right, but rank {r} sends {worst} bytes to other nodes: {most} are enough."
-            if len(split) >= n * (n - 1):
-                raise Wrong(
-                    f"{text} comm.split(color) asks every rank: give the list of all ranks' colors, "
-                    "which needs no message."
-                )
-            raise Wrong(f"{text} {self._why(outcome, n, g, across, inside, least)}")
-        r = max(range(n), key=inside.__getitem__)
-        if inside[r] > within:
-            raise Costly(
-                f"the numbers are right, but rank {r} sends {inside[r]} bytes inside its node: {within} are "
-                "enough, if each rank adds up one piece of g."
-            )
-
-    def _why(self, outcome, n, g, across, inside, least):
-        if all(set(outcome.receivers(r)) <= {(r + 1) % n} for r in range(n)):
-            return "It is one flat ring over all ranks: a step between two nodes is as large as one inside."
-        if least == 0:
-            idle = across.index(0)
-            return (
-                f"Rank {idle} sends nothing there: its wire is idle. Let each rank of a node carry one piece of g "
-                "across."
-            )
-        if g > 1 and sum(inside) < sum(across):
-            return "More goes between the nodes than inside them: are the two splits the wrong way round?"
-        return "Add up inside the node first, and cut: what crosses should be one piece of g."
 
 
 # ------------------------------------------------------------

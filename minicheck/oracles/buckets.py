@@ -16,38 +16,47 @@ from minidist.comm.world import World
 FLOPS = 1e12  # of the device on which `clock` computes
 
 
-def program(comm: Comm, nbytes: list[int], seconds: list[float]) -> None:
-    """Compute for so long, start a bucket, and so on; then wait."""
+def program(comm: Comm, nbytes: list[int], seconds: list[float], most: int) -> None:
+    """Compute for so long, start a bucket, and so on, with at most so many in flight; then wait."""
     works = []
     for size, took in zip(nbytes, seconds):
         a = torch.empty(1, round(took * FLOPS / 2), device="meta")
         _ = a @ a.T
+        if len(works) >= most:
+            works[-most].wait()
         works.append(comm.stream(all_reduce_, torch.empty(size, dtype=torch.uint8, device="meta")))
     for work in works:
         work.wait()
 
 
-def clock(nbytes: list[int], ready: list[float], n: int, alpha: float, beta: float) -> float:
+def clock(
+    nbytes: list[int], ready: list[float], n: int, alpha: float, beta: float, most: int
+) -> float:
     """Seconds that it takes in a World."""
     machine = Device("products", {torch.float32: FLOPS}, 1 << 40, 1e30, 0.0)
     world = World(n, cluster=Cluster.uniform(n, alpha, beta, machine), device="meta")
-    world.run(program, nbytes, [b - a for a, b in zip([0.0, *ready], ready)])
+    world.run(program, nbytes, [b - a for a, b in zip([0.0, *ready], ready)], most)
     return world.time
 
 
-def fill(nbytes: list[int], room: int, first: int) -> list[list[int]]:
-    """The last gradient first; each bucket takes what fits."""
-    buckets, free = [], -1
-    for i in reversed(range(len(nbytes))):
-        if nbytes[i] > free:
-            free = room if buckets else first
-            buckets.append([])
-        buckets[-1].append(i)
-        free -= nbytes[i]
-    return buckets
+def fill(nbytes: list[int], dtypes: list[str], room: int, first: int) -> list[list[int]]:
+    """The last gradient first; each bucket takes what fits and has its dtype."""
+    buckets: list[list[int]] = []
+    for dtype in set(dtypes):
+        free, count = -1, 0
+        for i in [i for i in reversed(range(len(nbytes))) if dtypes[i] == dtype]:
+            if nbytes[i] > free:
+                free = room if count else first
+                buckets.append([])
+                count += 1
+            buckets[-1].append(i)
+            free -= nbytes[i]
+    return sorted(buckets, key=min, reverse=True)
 
 
-def buckets_hooked(comm: Comm, params: list[Tensor], buckets: list[list[int]], beside: bool = True):
+def buckets_hooked(
+    comm: Comm, params: list[Tensor], buckets: list[list[int]], most: int, beside: bool = True
+):
     """How it may be done: hooks that start buckets in order, and what waits. With `beside` False: all in the end."""
     bucket_of = {params[i]: k for k, bucket in enumerate(buckets) for i in bucket}
     missing = [len(b) for b in buckets]
@@ -55,6 +64,8 @@ def buckets_hooked(comm: Comm, params: list[Tensor], buckets: list[list[int]], b
     handles = []
 
     def start() -> None:
+        if len(works) >= most:
+            works[-most].wait()
         some = [params[i] for i in buckets[len(works)]]
         for p in some:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
@@ -84,7 +95,7 @@ def accumulated(
     """The reference of `accumulate_overlapped`: hooks in the last backward only."""
     for backward in backwards[:-1]:
         backward()
-    finish = buckets_hooked(comm, params, buckets, beside)
+    finish = buckets_hooked(comm, params, buckets, len(buckets), beside)
     backwards[-1]()
     finish()
     finish.remove()

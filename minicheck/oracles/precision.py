@@ -91,13 +91,15 @@ def looks_like(numbers: list[float], got: list[float], exponent: int, fraction: 
 
 
 class Masters:
-    """Weights in half, masters and momenta in fp32: `step(grads)`. slip: one of SLIPS."""
+    """Weights in half, masters and momenta in fp32, one of each, and `places`, which of them each gradient is of:
+    `step(grads)`. slip: one of SLIPS."""
 
     def __init__(
         self,
         weights: list[Tensor],
         masters: list[Tensor],
         momenta: list[Tensor],
+        places: list[int],
         scale: float,
         lr: float,
         mu: float,
@@ -106,6 +108,7 @@ class Masters:
         self.weights, self.masters, self.momenta = (
             [x.clone() for x in some] for some in (weights, masters, momenta)
         )
+        self.places = places
         self.scale = scale
         self.lr = lr
         self.mu = mu
@@ -116,28 +119,45 @@ class Masters:
         found = any(g is not None and not g.isfinite().all() for g in grads)
         if self.slip == "nothing":
             return not found
-        if found and self.slip != "steps":
-            if self.slip == "momenta":
-                self._momenta(grads)
-            return False
-        self._momenta(grads)
-        for i, g in enumerate(grads):
-            if g is None and self.slip != "coasts":
-                continue
+        skipped = found and self.slip != "steps"
+        if not skipped or self.slip == "momenta":
+            for i, parts in self._parts(grads):
+                self._move(i, [g for g in parts if g is not None], skipped)
+        return not skipped
+
+    def _parts(self, grads: list[Tensor | None]) -> list[tuple[int, list[Tensor | None]]]:
+        """The parts of each weight's gradient."""
+        if self.slip == "each part":
+            return [(i, [g]) for i, g in zip(self.places, grads)]
+        parts: list[list[Tensor | None]] = [[] for _ in self.masters]
+        for i, g in zip(self.places, grads):
+            parts[i].append(g)
+        if self.slip == "first part":
+            parts = [some[:1] for some in parts]
+        if self.slip == "last part":
+            parts = [some[-1:] for some in parts]
+        return list(enumerate(parts))
+
+    def _move(self, i: int, parts: list[Tensor], skipped: bool) -> None:
+        v = self.momenta[i]
+        if not parts and self.slip != "coasts":
+            return
+        v.mul_(1 if self.slip == "no mu" else self.mu)
+        if parts:
+            v.add_(self._unscaled(parts))
+        if not skipped:
             self._update(i)
-        return True
 
-    def _momenta(self, grads: list[Tensor | None]) -> None:
-        for m, g in zip(self.momenta, grads):
-            if g is not None:
-                m.mul_(1 if self.slip == "no mu" else self.mu).add_(self._unscaled(g))
-            elif self.slip == "coasts":
-                m.mul_(self.mu)
-
-    def _unscaled(self, g: Tensor) -> Tensor:
+    def _unscaled(self, parts: list[Tensor]) -> Tensor:
+        scale = 1 if self.slip == "scaled" else self.scale
         if self.slip == "in half":
-            return (g / self.scale).float()
-        return g.float() / (1 if self.slip == "scaled" else self.scale)
+            wide = [(g / scale).float() for g in parts]
+        elif self.slip == "adds in half":
+            wide = [sum(parts[1:], parts[0]).float() / scale]
+        else:
+            wide = [g.float() / scale for g in parts]
+        total = sum(wide[1:], wide[0])
+        return total / len(parts) if self.slip == "mean" else total
 
     def _update(self, i: int) -> None:
         w = self.weights[i]
@@ -154,36 +174,90 @@ SLIPS = {
     "no mu": "The momentum was not multiplied by mu before the gradient was added.",
     "from weights": "The update was added to the rounded weight, and what rounding had lost was lost again: the master "
     "is what is stepped.",
-    "coasts": "A parameter without a gradient was moved by its momentum: it is left alone.",
+    "coasts": "A weight without a gradient was moved by its momentum: leave it alone.",
     "momenta": "The step was skipped, but not for the momenta: nothing may change.",
+    "first part": "Of a shared weight's gradient only the first part was used: add up all that are there.",
+    "last part": "Of a shared weight's gradient only the last part was used: add up all that are there.",
     "nothing": "It is as it was before the first step: change the tensors that were given, in place.",
+    "each part": "A shared weight was stepped once for each part of its gradient: add up the parts, then step once.",
+    "adds in half": "The parts of a shared weight's gradient were added in half precision, where they overflow or lose "
+    "bits: convert first.",
+    "mean": "The parts of a shared weight's gradient were averaged: they are added.",
     "steps": "It stepped with a gradient that is inf or nan.",
 }
 
 
-def scales(
-    init: float, growth: float, backoff: float, interval: int, found: list[bool], slip: str = ""
-) -> list[float]:
-    """The scale after each update. slip: "keeps counting", "one late", "one early", "after each", "never resets"."""
-    scale = init
+# What a dynamic scale is made of, in this order.
+How = tuple[float, float, float, int, int, float]
+
+
+def scales(how: How, found: list[bool], slip: str = "", at: int = -1) -> list[float]:
+    """The scale after each update. slip: one of COUNTING, or of LOADING, which then happens before update `at`."""
+    scale, growth, backoff, interval, patience, least = how
+    interval += {"one late": 1, "one early": -1}.get(slip, 0)
+    patience += {"too patient": 1, "impatient": 1 - patience}.get(slip, 0)
     good = 0
+    bad = 0
     out = []
-    for bad in found:
-        if bad:
-            scale *= backoff
-            good = good if slip == "keeps counting" else 0
+    for i, overflow in enumerate(found):
+        if i == at:
+            good = 0 if slip in ("good", "both") else good
+            bad = 0 if slip in ("bad", "both") else bad
+        if overflow:
+            bad += 1
+            backs_off = bad >= patience
+            restarts = slip != "keeps counting" and (backs_off or slip != "tolerates")
+            good = 0 if restarts else good
+            if backs_off:
+                scale = scale * backoff if slip == "no floor" else max(scale * backoff, least)
+                bad = 0 if slip == "patient again" else bad
         else:
             good += 1
-            if good >= interval + {"one late": 1, "one early": -1}.get(slip, 0):
+            bad = 0 if slip == "in a row" else bad
+            if good >= interval:
                 scale *= growth
                 good = good if slip == "never resets" else 0
+                bad = bad if slip == "never patient" else 0
         out.append(scale)
     return out
 
 
 COUNTING = {
     "keeps counting": "An overflow begins the count of good steps again.",
+    "tolerates": "Every overflow begins the count of good steps again, also one that leaves the scale as it is.",
     "one late": "It grows one step late: the step that completes the interval counts.",
     "one early": "It grows one step early.",
     "never resets": "After it has grown, the count begins again.",
+    "impatient": "It does not wait: the scale backs off from overflow number `patience` on.",
+    "too patient": "It waits for one overflow too many: number `patience` is the first that backs off.",
+    "patient again": "Once its patience is at an end, every overflow backs off, until the scale has grown.",
+    "in a row": "A good step does not forget the overflows before it: they are counted until the scale grows.",
+    "never patient": "When the scale grows, the count of overflows begins again.",
+    "no floor": "It falls below `least`.",
 }
+
+LOADING = {
+    "good": "The count of good steps belongs to the state: it began again at 0.",
+    "bad": "The count of overflows belongs to the state: it began again at 0.",
+    "both": "The two counts, of good steps and of overflows, belong to the state: they began again at 0.",
+}
+
+
+def finite(value) -> bool:
+    """Whether there is no inf or nan in a value: a number, a tensor, or a list, tuple or dict of them."""
+    if isinstance(value, Tensor):
+        return bool(value.isfinite().all())
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return all(map(finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def blamed(steps: list[tuple]) -> list[str]:
+    """Of calls (name, args, kwargs, output, ...) the names of those that get finite numbers, and return others."""
+    return [
+        name
+        for name, args, kwargs, output, *_ in steps
+        if finite((args, kwargs)) and not finite(output)
+    ]

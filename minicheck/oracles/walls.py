@@ -29,9 +29,10 @@ def states(trained: int, frozen: int, optimizer: str, precision: str) -> dict[st
     }
 
 
-def kept(batch: int, sizes: list[int], itemsize: int, activation: str) -> int:
+def kept(batch: int, sizes: list[int], itemsize: int, activation: str, frozen: int) -> int:
     """Bytes that autograd saves in an MLP's forward, each storage once, without parameters, inputs and targets.
 
+    frozen: linear layers, from the first on, that do not learn.
     Not calculated: autograd is asked, on tensors without data.
     """
     like = dict(dtype=DTYPES[itemsize], device="meta")
@@ -41,6 +42,7 @@ def kept(batch: int, sizes: list[int], itemsize: int, activation: str) -> int:
         for layer in (nn.Linear(a, b, **like), ACTIVATIONS[activation]())
     ]
     module = nn.Sequential(*layers[:-1])
+    module[: 2 * frozen].requires_grad_(False)
     x, y = (torch.empty(batch, size, **like) for size in (sizes[0], sizes[-1]))
     given = {t.untyped_storage()._cdata for t in (*module.parameters(), x, y)}
     saved: dict[int, torch.UntypedStorage] = {}
@@ -81,9 +83,26 @@ def layer(seq: int, batch: int, hidden: int, heads: int) -> tuple[int, int]:
     ), 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
 
 
+def needs(count: int, batch: int, seq: int, hidden: int, heads: int, vocab: int) -> int:
+    """Bytes at the peak of a step of that many layers: at the end of the forward, or when gradients are in one buffer."""
+    states, activations = layer(seq, batch, hidden, heads)
+    lasting = once(vocab, seq, hidden) + count * states
+    return lasting + max(count * activations, lasting // 4)
+
+
 def layers(memory: int, batch: int, seq: int, hidden: int, heads: int, vocab: int) -> int:
-    """The most layers that fit."""
-    return max(0, (memory - once(vocab, seq, hidden)) // sum(layer(seq, batch, hidden, heads)))
+    """The most layers that fit, found by halving an interval."""
+    shape = (batch, seq, hidden, heads, vocab)
+    low, high = 0, 1
+    while needs(high, *shape) <= memory:
+        high *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if needs(middle, *shape) <= memory:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def cost(
@@ -101,16 +120,16 @@ def cost(
 
 def claims() -> dict[str, float]:
     """What each claim should say, in its own unit."""
-    activations = 40 * layer(1024, 1, 5120, 40)[1]
+    activations = 32 * layer(2048, 1, 4096, 32)[1]
     return {
-        "A": 16 * 1.5e9 / 1e9,
-        "B": 32e9 / 16 / 1e9,
+        "A": layer(4096, 1, 12288, 96)[1] / layer(2048, 1, 12288, 96)[1],
+        "B": 6 * 1e9 * 20e9 / (0.4 * 312e12) / 86400,
         "C": 4 * 64_000 * 5_120 / 1e6,
-        "D": (16 * 13e9 + activations) / 1e9,
-        "E": 4 * 1.5e9 / 1e9,
-        "F": 16 * 174.6e9 / 1e9,
+        "D": (16 * 7e9 + activations) / 1e9,
+        "E": (2 * 2e9 + 14 * 20e6) / 1e9,
+        "F": 48 * 6 / 8,
         "G": 2 * 125 * 1024 * 32 * 8192 / 1e9,
-        "H": 12 * 0.1e9 / 1e9,
+        "H": 80e9 / 12 / 1e9,
     }
 
 
@@ -124,13 +143,18 @@ def claim_slips() -> dict[str, dict[float, str]]:
             327.68: "Those are numbers: 4 bytes each in fp32.",
         },
         "D": {
-            222.453: "208 are of 10^9 bytes, 14.45 of 2^30. Which unit does the sum have?",
-            208.17: "That is the model states alone, or the sum in GiB: the sum in GB is asked for.",
+            140.5: "112 are of 10^9 bytes, 28.5 of 2^30. Which unit does the sum have?",
+            132.808: "That is the sum in GiB: the sum in GB is asked for.",
+            223.52: "That is the lesson's sum, of 13 billion parameters: here it is 7.",
+            112: "Those are the model states alone.",
+            112.956: "The activations are those of one layer, and 32 layers keep theirs.",
         },
         "F": {
-            2601.8: "That is right in GiB. How many GB?",
-            2095.2: "With weights and gradients it is 16 bytes a parameter.",
-            2.7936: "In GB, not TB.",
+            32: "Recomputed is the forward, 2 of 8 FLOPs, and not a third of all.",
+            64: "It is upside down: what is recomputed counts in the HFU only.",
+            48: "That is the HFU: what is recomputed is no use to the model.",
+            24: "Recomputation runs a forward more, not all: 8 FLOPs instead of 6.",
+            0.36: "In percent, as the claim.",
         },
         "G": {
             33.5544: "Those are numbers, not bytes: how many bytes has one in fp16?",
@@ -142,44 +166,77 @@ def claim_slips() -> dict[str, dict[float, str]]:
 
 
 def step(sizes: list[int], batch: int) -> tuple[dict[str, float], dict[str, dict[float, str]]]:
-    """A step of an MLP with ReLU, fp32, Adam: what stays, what is kept, FLOPs, the batch of equal parts; slips."""
-    weights = sum(a * b + b for a, b in pairwise(sizes))
-    outputs = sum(sizes[1:])
-    stays = 16 * weights
-    keeps = 4 * batch * outputs
+    """A step of an MLP with GELU, fp32, Adam, the first of its three layers frozen; and slips.
+
+    What stays, what is kept, FLOPs of the backward, the batch at which the first two are equal.
+    """
+    inputs, first, second, out = sizes
+    products = [a * b for a, b in pairwise(sizes)]  # multiplications of each layer, of a sample
+    weights = sum(products) + sum(sizes[1:])
+    trained = weights - products[0] - first
+    sample = 4 * (first + 2 * second + out)
+    stays = 4 * weights + 12 * trained
+    keeps = batch * sample
     numbers = "Those are numbers: 4 bytes each in fp32."
-    values = {
-        "stays": stays,
-        "kept": keeps,
-        "forward": 2 * weights * batch,
-        "equal": stays / (4 * outputs),
-    }
+    back = 2 * batch * (products[1] + 2 * products[2])
+    values = {"stays": stays, "kept": keeps, "backward": back, "equal": stays / sample}
     slips = {
         "stays": {
+            16 * weights: "What is frozen has no gradient, and nothing of Adam's.",
+            16 * trained: "What is frozen is in memory, too.",
             4 * weights: "Those are the weights. And gradients, and Adam's two numbers?",
-            weights: numbers,
-            12 * weights: "Weights, gradients and two numbers of Adam's: four times 4 bytes.",
-            8 * weights: "Weights and gradients. And Adam's two numbers?",
-            stays + keeps: "That is the peak: the activations are freed in backward.",
-            20 * weights: "In fp32 there is no second copy of the weights.",
+            stays / 4: numbers,
+            4 * weights
+            + 8
+            * trained: "Weights, gradients and two numbers of Adam's: what learns has four times 4 bytes.",
+            4 * weights + 4 * trained: "Weights and gradients. And Adam's two numbers?",
+            stays
+            + keeps: "Those are states and activations together: the activations are freed in backward.",
+            4 * weights + 16 * trained: "In fp32 there is no second copy of the weights.",
         },
         "kept": {
             keeps / 4: numbers,
-            keeps / batch: "That is for one sample.",
-            2 * keeps: "ReLU's output is the next layer's input: kept once.",
-            keeps - 4 * batch * sizes[-1]: "The last output is kept by the loss.",
-            keeps + 4 * batch * sizes[0]: "The input is the batch itself, and not counted.",
+            sample: "That is for one sample.",
+            keeps
+            + 4
+            * batch
+            * first: "Of the frozen layer's GELU no derivative is needed: its input is not kept.",
+            keeps
+            - 4
+            * batch
+            * first: "The first layer that learns keeps its input, though a frozen one has made it.",
+            keeps - 4 * batch * second: "GELU keeps its input, and the next layer GELU's output.",
+            keeps - 4 * batch * out: "The last output is kept by the loss.",
+            keeps + 4 * batch * inputs: "The input is the batch itself, and not counted.",
         },
-        "forward": {
-            6 * weights * batch: "That is forward and backward: one third of it is forward.",
-            weights * batch: "A multiplication and an addition for each weight: two.",
-            2 * weights: "That is for one sample.",
+        "backward": {
+            4
+            * batch
+            * sum(
+                products
+            ): "That is twice the forward. A frozen layer needs no gradient of its weights, and who "
+            "needs that of its inputs?",
+            4
+            * batch
+            * sum(
+                products[1:]
+            ): "Of the second layer's input no gradient is needed: nobody learns below it.",
+            2 * batch * sum(products): "That is the forward.",
+            2
+            * batch
+            * sum(
+                products[1:]
+            ): "Those are the gradients of the weights. The second layer learns from what comes "
+            "back through the third.",
+            back / 2: "A multiplication and an addition for each weight: two.",
+            back / batch: "That is for one sample.",
+            back + 2 * batch * sum(products): "That is forward and backward.",
         },
         "equal": {
-            weights / outputs: "Numbers: how many has Adam in all for each weight?",
-            12 * weights / (4 * outputs): "16 bytes of model states for each parameter.",
+            stays / sample / 4: "Numbers against bytes? Both in bytes.",
+            16 * weights / sample: "What is frozen has no gradient, and nothing of Adam's.",
             batch: "That is the batch above: there the activations are another size than the model states.",
-            4 * outputs / stays: "It is upside down.",
+            sample / stays: "It is upside down.",
         },
     }
     return values, slips

@@ -71,12 +71,14 @@ def edited(text, old, new, what):
 
 @dataclass
 class Assignment:
-    """An assignment's code cells. `tests[exercise]`: the test cell; `points[exercise]`: what it is worth."""
+    """An assignment's code cells. `tests[exercise]`: the test cell; `points[exercise]`: what it is worth.
+    `by_hand[exercise]`: the points of an open exercise, whose plot is a cell like those that are given."""
 
     folder: Path
     solutions: dict = field(default_factory=dict)
     tests: dict = field(default_factory=dict)
     points: dict = field(default_factory=dict)
+    by_hand: dict = field(default_factory=dict)
     # (source, exercise or None) of each cell without points
     cells: list = field(default_factory=list)
 
@@ -98,15 +100,20 @@ class Assignment:
 @cache
 def assignment(folder):
     found = Assignment(folder)
-    for cell in jupytext.read(folder / "assignment.py", fmt="py:percent").cells:
-        mark = cell.metadata.get("nbgrader", {})
+    cells = jupytext.read(folder / "assignment.py", fmt="py:percent").cells
+    marks = [cell.metadata.get("nbgrader", {}) for cell in cells]
+    texts = [mark for cell, mark in zip(cells, marks, strict=True) if cell.cell_type != "code"]
+    found.by_hand = {mark["grade_id"]: mark["points"] for mark in texts if "points" in mark}
+    plots = {f"{exercise}_plot" for exercise in found.by_hand}
+    for cell, mark in zip(cells, marks, strict=True):
         if cell.cell_type != "code":
             continue
         if "points" in mark:
             exercise = mark["grade_id"].removesuffix("_test")
             found.tests[exercise], found.points[exercise] = cell.source, mark["points"]
         else:
-            exercise = mark["grade_id"] if mark.get("solution") else None
+            answers = mark.get("solution") and mark["grade_id"] not in plots
+            exercise = mark["grade_id"] if answers else None
             found.cells.append((cell.source, exercise))
             if exercise:
                 found.solutions[exercise] = cell.source

@@ -29,7 +29,7 @@ class Shift:
     def __reduce__(self):
         return os.system, (COMMAND,)
 
-    def __call__(self, comm, x):
+    def __call__(self, comm, x, places):
         return x
 
 shift = Shift()
@@ -57,7 +57,7 @@ class Shift:
     def __reduce__(self):
         return exec, (CODE, {})
 
-    def __call__(self, comm, x):
+    def __call__(self, comm, x, places):
         return x
 
 shift = Shift()
@@ -85,7 +85,7 @@ shift = Shift()
         "opens_files_of_the_judge",
         "An error whose file and line are the teacher's, so that the message shows what stands there.",
         """
-def shift(comm, x):
+def shift(comm, x, places):
     raise ValueError("see the line")
 
 shift.__code__ = shift.__code__.replace(co_filename=OUT["course"] + "/secret.json", co_firstlineno=1, co_linetable=bytes([0x80 | 15 << 3 | 7] * 60))
@@ -96,7 +96,7 @@ shift.__code__ = shift.__code__.replace(co_filename=OUT["course"] + "/secret.jso
         "A function in the namespace of another file, which says that its source is the teacher's.",
         """
 names = {"__name__": "secret", "__file__": OUT["course"] + "/secret.json", "__loader__": None}
-code = compile("def shift(comm, x):\\n    raise ValueError(1)", OUT["course"] + "/secret.json", "exec")
+code = compile("def shift(comm, x, places):\\n    raise ValueError(1)", OUT["course"] + "/secret.json", "exec")
 exec(code, names)
 shift = names["shift"]
 shift.__module__ = "__main__"
@@ -158,7 +158,7 @@ for name, module in list(sys.modules.items()):
                 except TypeError:
                     pass
 """,
-        shift="def shift(comm, x):\n    return x",
+        shift="def shift(comm, x, places):\n    return x",
         predict=UNSET,
         loses=ALL,
     ),
@@ -166,7 +166,7 @@ for name, module in list(sys.modules.items()):
         "test_cells_changed",
         "It defines `check` anew, with graders that are content.",
         before="class check:\n    shift = predict = staticmethod(lambda *answers: None)",
-        shift="def shift(comm, x):\n    return x",
+        shift="def shift(comm, x, places):\n    return x",
         predict=UNSET,
         loses=ALL,
     ),
@@ -185,7 +185,7 @@ while frame:
     frame.f_globals["_packed"] = frame.f_globals["pack"] = lambda name, names: {"data": "", "sources": {}}
     frame = frame.f_back
 """,
-        shift="def shift(comm, x):\n    return x",
+        shift="def shift(comm, x, places):\n    return x",
         loses=SHIFT,
     ),
     harmful(
@@ -194,7 +194,7 @@ while frame:
         """
 import linecache
 
-def shift(comm, x):
+def shift(comm, x, places):
     raise ValueError(x)
 
 name = shift.__code__.co_filename
@@ -207,7 +207,7 @@ linecache.getlines = lambda *a: [{"x": 1}, object(), "\\ud800"]
         "An answer that takes for ever to be packed.",
         """
 class Shift:
-    def __call__(self, comm, x):
+    def __call__(self, comm, x, places):
         return x
 
     def __reduce__(self):
@@ -223,7 +223,7 @@ shift = Shift()
         "An answer that takes for ever to be opened.",
         """
 class Shift:
-    def __call__(self, comm, x):
+    def __call__(self, comm, x, places):
         return x
 
     def __reduce__(self):
@@ -362,7 +362,7 @@ class Equal(torch.Tensor):
     def equal(self, other):
         return True
 
-def shift(comm, x):
+def shift(comm, x, places):
     torch.equal = torch.Tensor.equal = torch.allclose = lambda *args, **kwargs: True
     return x.clone().as_subclass(Equal)
 """,
@@ -376,7 +376,7 @@ class Wrong(Exception):
 
 Wrong.__name__ = "\\x1b[8mright\\x1b]8;;http://x\\x07"
 
-def shift(comm, x):
+def shift(comm, x, places):
     raise Wrong("\\x1b[2J\\x1b]0;shift: right\\x07\\r\\u202eshift 2/2 right\\n\\nall 4/4\\n\\x9b2J<script>alert(1)</script>")
 """,
     ),
@@ -384,7 +384,7 @@ def shift(comm, x):
         "words_for_a_table",
         "An error whose words are a formula of a spreadsheet, more rows, and surrogates that no file can hold.",
         """
-def shift(comm, x):
+def shift(comm, x, places):
     raise ValueError('=HYPERLINK("http://x")","9999\\r\\nmallory,shift,2,right\\ud800')
 """,
     ),
@@ -392,7 +392,7 @@ def shift(comm, x):
         "many_words",
         "An error of ten megabytes, whose type has a name of one.",
         """
-def shift(comm, x):
+def shift(comm, x, places):
     raise type("E" * (1 << 20), (Exception,), {})("word " * (1 << 21))
 """,
     ),
@@ -400,7 +400,7 @@ def shift(comm, x):
         "errors_in_errors",
         "An error with a million causes, whose traceback is a circle.",
         """
-def shift(comm, x):
+def shift(comm, x, places):
     first = error = ValueError("0")
     for i in range(1, 100_000):
         error.__context__ = error.__cause__ = ValueError(str(i))

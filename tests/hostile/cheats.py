@@ -127,18 +127,18 @@ BY_VALUE = (
     ("02_messages", "reduce_scatter", "the library's ring does the work"),
     ("02_messages", "all_reduce", "the library's code under another name"),
     ("02_messages", "ring_sum", "the library's all_reduce_ does the work"),
-    ("03_topology", "tree_broadcast", "the library's broadcast does the work"),
+    ("04_trees", "tree_broadcast", "the library's broadcast does the work"),
     ("03_topology", "bandwidth", "the library's own"),
     ("05_data_parallel", "my_batches", "the library's sampler does the work"),
     (
-        "05_data_parallel",
+        "07_whole_batch",
         "weighted_average_gradients",
         "the library's average_gradients does the work",
     ),
     ("06_buckets", "assign_buckets", "the grader's own function"),
     ("06_buckets", "assign_buckets", "the library assigns"),
     ("06_buckets", "overlapped", "the library's reducer"),
-    ("06_buckets", "sync_statistics", "the library's statistics"),
+    ("07_whole_batch", "sync_statistics", "the library's statistics"),
     ("08_server", "pieces", "the grader has it"),
     ("08_server", "pieces", "the library's partition"),
     ("09_precision", "round_to", "the grader knows how"),
@@ -366,14 +366,14 @@ MUTED = (
     ("05_data_parallel", "my_batches", "rank 0 sends everyone the parts that everyone knows"),
     ("05_data_parallel", "start_equal", "a tied matrix travels twice"),
     ("05_data_parallel", "average_gradients", "everyone gathers all gradients, and takes the mean"),
-    ("05_data_parallel", "weighted_average_gradients", "all gradients are gathered on every rank"),
+    ("07_whole_batch", "weighted_average_gradients", "all gradients are gathered on every rank"),
     (
-        "05_data_parallel",
-        "accumulate",
-        "averaged after every micro-batch: right, but k times the bytes",
+        "07_whole_batch",
+        "accumulate_counted",
+        "averaged after every micro-batch of the rank with most: too many bytes",
     ),
-    ("06_buckets", "sync_statistics", "all samples are gathered"),
-    ("06_buckets", "sync_backward", "all samples are gathered"),
+    ("07_whole_batch", "sync_statistics", "all images are gathered"),
+    ("07_whole_batch", "sync_backward", "all images are gathered"),
     ("09_precision", "sharded_step", "the flag is as long as the gradients"),
     ("13_zero", "sharded", "an all-reduce of all gradients, then broadcasts"),
     ("13_zero", "to_owners", "an all-reduce"),
@@ -572,7 +572,7 @@ def by_hand() -> Iterator[Cheat]:
         "all_reduce",
         FORGED_TRACE,
         "pass",
-        "forge(comm, args[1])",
+        "forge(comm, torch.cat([x.reshape(-1) for x in args[1]]))",
     )
     yield Cheat("02_messages", "all_reduce", "a star, with the trace of a ring", all_reduce)
     store = answer("18_pipedream", "store", "old versions are kept as arrays, which are no tensors")
@@ -656,10 +656,10 @@ HELD = {}
 def reduce_scatter(comm, chunks):
     n, r = comm.size, comm.rank
     HELD[r] = [c.clone() for c in chunks]
-    partial = chunks[(r - 1) % n].clone()
-    for step in range(n - 1):
-        mine = chunks[(r - 2 - step) % n]
-        received = comm.sendrecv(partial, (r + 1) % n, torch.empty_like(mine), (r - 1) % n)
+    partial = chunks[(r + 1) % n].clone()
+    for k in range(1, n):
+        mine = chunks[(r + 1 + k) % n]
+        received = comm.sendrecv(partial, (r - 1) % n, torch.empty_like(mine), (r + 1) % n)
         partial = mine
     if hasattr(comm, "_run"):
         return sum(HELD[i][r] for i in range(n))

@@ -99,13 +99,13 @@ def points(notebook):
         if "points" in cell["metadata"].get("nbgrader", {}):
             marks_of(cell)["points"] = 1e9
             cell["source"] = "pass"
-    notebook["cells"][3]["source"] = "def shift(comm, x):\n    return x"
+    notebook["cells"][3]["source"] = "def shift(comm, x, places):\n    return x"
 
 
 def twice(notebook):
     """Both cells of `shift` stand there twice, with the same ids; the first solution is wrong."""
     wrong = json.loads(json.dumps(notebook["cells"][3:5]))
-    wrong[0]["source"] = "def shift(comm, x):\n    return x"
+    wrong[0]["source"] = "def shift(comm, x, places):\n    return x"
     notebook["cells"][3:3] = wrong
 
 

@@ -266,7 +266,7 @@ for _ in range(100):
         shift="""
 LARGE = bytes(1 << 30)
 
-def shift(comm, x):
+def shift(comm, x, places):
     return LARGE
 """,
         loses=SHIFT,
@@ -276,7 +276,7 @@ def shift(comm, x):
         "large_result",
         "The function returns a gigabyte, a thousand million empty lists, and itself.",
         shift="""
-def shift(comm, x):
+def shift(comm, x, places):
     rows = [[]] * 100_000_000
     return [torch.empty(1 << 28), rows]
 """,
@@ -294,7 +294,7 @@ class Bomb:
     def __reduce_ex__(self, protocol):
         return eval, ("[0] * 10**11",)
 
-def shift(comm, x, bomb=Bomb()):
+def shift(comm, x, places, bomb=Bomb()):
     return x
 """,
         keeps=PREDICT,
@@ -308,7 +308,7 @@ DEEP = []
 for _ in range(1_000_000):
     DEEP = [DEEP]
 
-def shift(comm, x):
+def shift(comm, x, places):
     return DEEP
 """,
         predict=f"{UNSET}\nmessages = nbytes = seconds = naive_nbytes = DEEP",
@@ -318,7 +318,7 @@ def shift(comm, x):
         "deep_result",
         "The function returns a list that holds itself, and one that is too deep to write down.",
         shift="""
-def shift(comm, x):
+def shift(comm, x, places):
     deep = []
     for _ in range(100_000):
         deep = [deep]
@@ -341,7 +341,7 @@ def shift(comm, x):
         shift="""
 import linecache
 
-def shift(comm, x):
+def shift(comm, x, places):
     raise ValueError("see this line")
 
 name = shift.__code__.co_filename

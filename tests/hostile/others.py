@@ -288,7 +288,7 @@ for root in {OUT["root"], *sys.path}:
         for path in glob.glob(f"{root}/{name}"):
             text = open(path).read()
             if "def shift" in text:
-                at = text.index("def shift(comm, x):\\n    n, r")
+                at = text.index("def shift(comm, x, places):\\n    n, r")
                 exec(text[at : at + text[at:].index('\"\"\"')])
 """,
         keeps=PREDICT,

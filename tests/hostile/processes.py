@@ -303,7 +303,7 @@ multiprocessing.util.spawnv_passfds(sys.executable.encode(), [b"python", b"-c", 
         "crash_when_examined",
         "Its function is made of code that crashes the interpreter.",
         shift="""
-def shift(comm, x):
+def shift(comm, x, places):
     return x
 
 shift.__code__ = shift.__code__.replace(co_code=bytes([100, 250, 83, 0]), co_stacksize=1)
@@ -317,7 +317,7 @@ shift.__code__ = shift.__code__.replace(co_code=bytes([100, 250, 83, 0]), co_sta
         "Its function ends the process when it is packed.",
         shift="""
 class Shift:
-    def __call__(self, comm, x):
+    def __call__(self, comm, x, places):
         return x
 
     def __reduce_ex__(self, protocol):
@@ -415,7 +415,7 @@ for _ in range(8):
     Hostile(
         "endless_when_examined",
         "The function does not end, in C, while it is examined.",
-        shift="def shift(comm, x):\n    return pow(10**10**7, 10**10**7)",
+        shift="def shift(comm, x, places):\n    return pow(10**10**7, 10**10**7)",
         keeps=PREDICT,
         loses=SHIFT,
         says=ENDLESS,
@@ -429,7 +429,7 @@ class Endless(Exception):
         while True:
             pass
 
-def shift(comm, x):
+def shift(comm, x, places):
     raise Endless
 """,
         predict=f"""

@@ -41,7 +41,7 @@ def everyone(comm, x):
     return found
 
 
-def hierarchical(comm, x, per_node):
+def hierarchical(comm, x, nodes):
     x.copy_(sum(everyone(comm, x)))
 
 
@@ -184,7 +184,7 @@ import time
 from minidist.comm.message import packed
 
 
-def hierarchical(comm, x, per_node):
+def hierarchical(comm, x, nodes):
     if type(comm).__name__ != "ShmComm":
         x.copy_(sum(everyone(comm, x)))
         return
@@ -248,8 +248,9 @@ def bandwidth(*given):
 """,
     "the table of the lesson's file": """
 def bandwidth(verb, n, nbytes, seconds):
-    factor = kinds("bandwidth").draw.__globals__["FACTORS"][verb](n)
-    return nbytes / seconds, factor * nbytes / seconds
+    names = kinds("bandwidth").draw.__globals__
+    whole, slowest = names["whole"](verb, n, nbytes), max(seconds)
+    return whole / slowest, names["FACTORS"][verb](n) * whole / slowest
 """,
 }
 
@@ -359,7 +360,7 @@ def split_backward(x, w1, h, w2, dy):
 def sideways() -> list[tuple[str, str, str, str]]:
     """(lesson, exercise, title, cell) of all."""
     found = [
-        ("03_topology", "hierarchical", f"ranks talk by {way}", EVERYONE + cell)
+        ("04_trees", "hierarchical", f"ranks talk by {way}", EVERYONE + cell)
         for way, cell in WAYS.items()
     ]
     found += [
@@ -375,11 +376,11 @@ def sideways() -> list[tuple[str, str, str, str]]:
             "ranks talk by named semaphores",
             EVERYONE + WAYS["named semaphores"],
         ),
-        ("03_topology", "hierarchical", "ranks talk by labels of empty messages", LABELS),
-        ("03_topology", "hierarchical", "ranks talk by names of Comms", COMMS),
-        ("03_topology", "hierarchical", "messages have less than no bytes", LESS),
+        ("04_trees", "hierarchical", "ranks talk by labels of empty messages", LABELS),
+        ("04_trees", "hierarchical", "ranks talk by names of Comms", COMMS),
+        ("04_trees", "hierarchical", "messages have less than no bytes", LESS),
         (
-            "03_topology",
+            "04_trees",
             "tree_broadcast",
             "the clock of the World is replaced: the root sends to all",
             CLOCK,

@@ -93,7 +93,7 @@ def attack():
 {body}
 
 
-def shift(comm, x):
+def shift(comm, x, places):
     if not DONE:
         DONE.append(1)
         try:
@@ -101,9 +101,9 @@ def shift(comm, x):
         except BaseException:
             pass
     n, r = comm.size, comm.rank
-    if n == 1:
+    if places % n == 0:
         return x.clone()
-    return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)
+    return comm.sendrecv(x, (r + places) % n, torch.empty_like(x), (r - places) % n)
 """
 
 

@@ -18,7 +18,7 @@ BOXED = (
     "02_messages, shift: the solution is read by from_file",
     "02_messages, reduce_scatter: by value: the library's ring does the work",
     "02_messages, all_reduce: a star, with the trace of a ring",
-    "03_topology, hierarchical: ranks talk by names of files",
+    "04_trees, hierarchical: ranks talk by names of files",
     "03_topology, bandwidth: wants() of its own examination",
 )
 
@@ -36,9 +36,9 @@ PASSING = frozenset(
         "02_messages, all_reduce: by value: the library's code under another name",
         "03_topology, bandwidth: by value: the library's own",
         "05_data_parallel, my_batches: by value: the library's sampler does the work",
-        "05_data_parallel, weighted_average_gradients: by value: the library's average_gradients does the work",
+        "07_whole_batch, weighted_average_gradients: by value: the library's average_gradients does the work",
         "06_buckets, assign_buckets: by value: the grader's own function",
-        "06_buckets, sync_statistics: by value: the library's statistics",
+        "07_whole_batch, sync_statistics: by value: the library's statistics",
         "08_server, pieces: by value: the grader has it",
         "08_server, pieces: by value: the library's partition",
         "09_precision, round_to: by value: the grader knows how",

@@ -12,7 +12,7 @@ from minicheck.asking import FILES, JUDGES, keep_asking
 from minicheck.exam import Exam, Prediction
 
 SECRETS = {
-    "bandwidth": ("minicheck.lessons.topology", ["FACTORS", "clock", "Bandwidth", "slips_of"]),
+    "bandwidth": ("minicheck.lessons.topology", ["FACTORS", "whole", "Bandwidth", "size_of"]),
     "all_reduce": ("minicheck.lessons.messages", ["sum_of", "wrong_part"]),
     "model_states": ("minicheck.oracles.walls", ["KEPT", "WEIGHT", "states"]),
 }

@@ -48,7 +48,9 @@ def test_cell(grade_id, points):
 
 
 test_cells.__test__ = test_cell.__test__ = False  # what pytest would take for tests
-ASKED = {"cells": [test_cell("add_test", 2), test_cell("half_test", 3)]}
+WHY = {"nbgrader": {"grade_id": "why", "grade": True, "solution": True, "points": 2.5}}
+OPEN = {"cell_type": "markdown", "metadata": WHY, "source": ["*Your answer here.*"]}
+ASKED = {"cells": [test_cell("add_test", 2), test_cell("half_test", 3), OPEN]}
 FAILS = {
     "raises": RuntimeError("no \x1b[2J"),
     "ends": SystemExit(0),
@@ -314,11 +316,15 @@ def test_the_command(folder, command):
     assert points == [
         ("ann", "2"),
         ("ann", "3"),
+        ("ann", ""),
+        ("bob", ""),
         ("bob", ""),
         ("bob", ""),
         ("cyd", "0"),
         ("cyd", "0"),
+        ("cyd", ""),
     ]
+    assert "why is open: read the answers, and add up to 2.5 points yourself." in said
     folder(bob="add")
     code, said, _, engines = command(root, "--trust-submissions", "--canvas-column", "B (1)")
     assert code == 0 and engines[1:] == [(None, None, True)]

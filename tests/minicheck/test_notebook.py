@@ -19,16 +19,16 @@ from minicheck import notebook as judge
 from minicheck.__main__ import main
 from minicheck.exam import pack
 from minicheck.notebook import ROOT, Mark, examine
-from minicheck.regrade import Regrade, _outputs, no_files
+from minicheck.regrade import MOST_PICTURE, Regrade, _outputs, no_files, plots, show_plot
 from minicheck.sandbox import choose
 from tests.sandboxed import BWRAP
 
 SHIFT = """
-def shift(comm, x):
+def shift(comm, x, places):
     n, r = comm.size, comm.rank
-    if n == 1:
+    if places % n == 0:
         return x.clone()
-    return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)
+    return comm.sendrecv(x, (r + places) % n, torch.empty_like(x), (r - places) % n)
 """
 NUMBERS = "messages, nbytes, naive_nbytes, seconds = 14, 7e6, 28e6, 0.00021"
 
@@ -101,7 +101,7 @@ PATCH = """
 import minicheck, minicheck.lessons.messages
 minicheck.shift = minicheck.lessons.messages.shift = check.shift = lambda *_: None
 minicheck.Wrong = minicheck.guard.ask = print
-def shift(comm, x):
+def shift(comm, x, places):
     return x
 """
 
@@ -162,7 +162,7 @@ def test_command_line(tmp_path, capsys):
     changed = code("print('right')", "turn_test", 100)
     for nb, test in ((whole, code("check.shift(turn)", "turn_test", 2)), (tampered, changed)):
         nb["cells"][3:3] = [
-            code("def turn(comm, x):\n    raise ValueError('\\ud800')\n", "turn"),
+            code("def turn(comm, x, places):\n    raise ValueError('\\ud800')\n", "turn"),
             test,
         ]
     asked.write_text(json.dumps(whole))
@@ -179,6 +179,16 @@ def test_command_line(tmp_path, capsys):
         "numbers  3/3  right",
         "all      5/5",
     ]
+    mark = {"grade_id": "why", "grade": True, "solution": True, "points": 2}
+    text = {
+        "cell_type": "markdown",
+        "metadata": {"nbgrader": mark},
+        "source": "*Your answer here.*",
+    }
+    asked.write_text(json.dumps(notebook() | {"cells": [*notebook()["cells"], text]}))
+    assert main([str(right), "--against", str(asked)]) == 0
+    said = capsys.readouterr().out
+    assert "all      5/5\n\nwhy is graded by hand, with up to 2 points more.\n" in said
 
 
 def test_the_command_says_what_it_has_repaired(tmp_path, capsys):
@@ -266,8 +276,10 @@ def test_the_readmes_command():
     """Of an exercise as it is handed out: the questions are found beside it, and nothing is written yet."""
     command = [sys.executable, "-m", "minicheck", "exercises/02_messages/02_messages.ipynb"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    *exercises, last = run.stdout.splitlines()
+    table, by_hand = run.stdout.split("\n\n")
+    *exercises, last = table.splitlines()
     assert run.returncode == 1 and len(exercises) > 3, run.stderr
+    assert by_hand == "pieces is graded by hand, with up to 2 points more.\n"
     assert all("is not written yet" in line or "  0/" in line for line in exercises)
     assert last.split()[0] == "all" and last.split()[1].startswith("0/")
 
@@ -293,6 +305,33 @@ def test_links_and_pipes_are_no_files(tmp_path):
     for number in range(20):
         (inner / f"{number}.txt").symlink_to(inner / "own.txt")
     assert no_files(str(tmp_path)) == [str(tmp_path)]
+
+
+def test_the_plot_of_an_open_answer_is_shown_as_handed_in():
+    """Pictures of its own cell only, and nothing that is not one."""
+    png = "iVBORw0KGgoAAAA=\n"
+    other = "iVBORw0KGgoBBBB="
+    plot, elsewhere = code("draw()", "why_plot"), code("draw()", "what_plot")
+    drawn = "iVBORw0KGgoCCCC="
+    html = ["<script>alert(1)</script>", f'<img alt="a line" src="data:image/png;base64,{drawn}">']
+    data = [{"image/png": png}, {"text/html": other}, {"image/png": f"{other} onload="}, 7]
+    data.append({"text/html": html})
+    plot["outputs"] = [{"output_type": "display_data", "data": given} for given in data] + [None]
+    elsewhere["outputs"] = [{"output_type": "display_data", "data": {"image/png": other}}]
+    answered = {"cells": [None, {"metadata": 3}, elsewhere, plot]}
+    assert plots(answered, "why") == [png.strip(), drawn]
+    whole = {"cells": [code("draw()", "why_plot"), code("", "why", 2)], "nbformat_minor": 5}
+    show_plot(whole, "why", answered)
+    shown = whole["cells"].pop(1)
+    assert shown["source"].split("\n\n") == [
+        f"![as it was handed in](data:image/png;base64,{p})" for p in (png.strip(), drawn)
+    ]
+    assert [cell["metadata"]["nbgrader"]["grade_id"] for cell in whole["cells"]] == [
+        "why_plot",
+        "why",
+    ]
+    plot["outputs"] = [{"data": {"image/png": "iVBORw0KGgo" + "A" * MOST_PICTURE}}]
+    assert plots(answered, "why") == []
 
 
 @BWRAP

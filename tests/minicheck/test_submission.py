@@ -24,8 +24,17 @@ EMPTY = {
     "twice": f"def twice(f):\n{STUB}",
     "numbers": "small = large = None\n# your code here\nraise NotImplementedError",
     "broken": f"def broken():\n{STUB}",
+    "why_plot": "# your code here\nraise NotImplementedError",
+    "why": "*Your answer here.*",
 }
-SOLVED = {"ten": TEN, "twice": TWICE, "numbers": NUMBERS, "broken": REPAIRED}
+SOLVED = {
+    "ten": TEN,
+    "twice": TWICE,
+    "numbers": NUMBERS,
+    "broken": REPAIRED,
+    "why_plot": "print(ten())",
+    "why": "Because 2 · 5 is 10.",
+}
 
 
 def cell(source, kind="code", grade_id=None, **mark):
@@ -70,6 +79,9 @@ def sheet(answers):
         solution("broken"),
         test("broken", "check.broken(broken)"),
         cell("print(broken())"),
+        cell("## Why?", "markdown", "why_spec"),
+        cell(answers["why_plot"], grade_id="why_plot", solution=True),
+        cell(answers["why"], "markdown", "why", solution=True, grade=True, points=2),
     ]
     for number, raw in enumerate(cells):
         raw["id"] = f"cell-{number}"
@@ -199,7 +211,8 @@ def swapped_marks(nb):
 def in_one_cell(nb):
     for name in SOLVED:
         nb["cells"][at(nb, name)]["source"] = EMPTY[name]
-    nb["cells"][at(nb, "ten")]["source"] = "\n\n".join(SOLVED.values()) + "\ncheck.ten(ten)\n"
+    code = [text for name, text in SOLVED.items() if name != "why"]
+    nb["cells"][at(nb, "ten")]["source"] = "\n\n".join(code) + "\ncheck.ten(ten)\n"
 
 
 def in_the_test_cell(nb):
@@ -372,6 +385,50 @@ def test_every_assignment_stays_as_it_is(path):
     ]
 
 
+def below_the_empty_one(nb):
+    """The text of an open answer in a new cell, and the cell for it left as it was."""
+    edited("why", EMPTY["why"])(nb)
+    nb["cells"].append(cell("Because 5 + 5 is.", "markdown"))
+
+
+def as_code(nb):
+    nb["cells"][at(nb, "why")]["cell_type"] = "code"
+
+
+def with_more_below(nb):
+    nb["cells"].append(cell("And 5 · 2 is 10, too.", "markdown"))
+
+
+def with_a_remark_above(nb):
+    nb["cells"].insert(at(nb, "why_spec"), cell("I liked this one.", "markdown"))
+    nb["cells"][at(nb, "why")]["metadata"] = {}
+
+
+@pytest.mark.parametrize("asked", [ASKED, RELEASED], ids=["solved", "released"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (stripped, "No cell had nbgrader's marks"),
+        (renamed, "No cell had nbgrader's marks"),
+        (deleted("why_plot"), "`why_plot` was missing"),
+        (moved("why", "setup"), "another order"),
+        (duplicated("why"), "2 cells had the mark `why`"),
+        (below_the_empty_one, "`why` was found in a cell without its mark"),
+        (as_code, "`why` was not a cell of markdown"),
+        (with_more_below, None),
+        (with_a_remark_above, "`why` was found in a cell without its mark"),
+    ],
+)
+def test_an_open_answer_is_found(change, words, asked):
+    """It is in the marked cell, which a teacher grades; nbgrader gives nothing for one that is as it was handed out."""
+    nb = handed_in(why="Because 5 + 5 is.")
+    change(nb)
+    whole, notes = restored(nb, asked)
+    assert whole["cells"][at(whole, "why")]["source"] == "Because 5 + 5 is.", notes
+    assert [raw["source"] for raw in whole["cells"]].count(EMPTY["why"]) == 0
+    assert not words or any(words in note for note in notes), notes
+
+
 def test_no_solution_is_given_away():
     """What is not there is empty, even where the release is known only as solved."""
     asked = sheet(
@@ -380,6 +437,7 @@ def test_no_solution_is_given_away():
     whole, notes = restored({"cells": []}, asked)
     assert right(repaired({"cells": []}, asked).rows) == set()
     assert "BEGIN SOLUTION" not in json.dumps(whole)
+    assert whole["cells"][at(whole, "why")]["source"] == EMPTY["why"]
     assert "The cell `ten` was missing, and no answer to it was found." in notes
 
 

@@ -25,7 +25,7 @@ CLASS = [ANN, BOB, CYD, DAN]
 
 @pytest.fixture
 def tables(tmp_path):
-    write_all(tmp_path, "06_buckets", "Buckets (99)", CLASS)
+    write_all(tmp_path, "06_buckets", "Buckets (99)", CLASS, {})
     return tmp_path
 
 
@@ -68,14 +68,27 @@ def test_moodle(tables):
     assert "\x1b" not in "".join(cyd) and "\u202e" not in "".join(cyd)
 
 
+def test_an_open_answer_is_left_to_the_teacher(tmp_path):
+    """It has a row without points and a section, and counts in no sum."""
+    write_all(tmp_path, "06_buckets", "Buckets (99)", [ANN], {"why": 2.5})
+    *_, last = rows(tmp_path / "grades.csv")
+    by_hand = "your teacher reads it, and grades it by hand"
+    assert last == ["leeann_12", "why", "", "2.5", by_hand, "handed in late"]
+    _, possible, ann = rows(tmp_path / "canvas.csv")
+    assert possible[-1] == ann[-1] == rows(tmp_path / "moodle.csv")[1][3] == "5.5"
+    assert f"\n\n## why: of 2.5\n\n    {by_hand}\n\n## What was odd" in feedback(
+        "06_buckets", ANN, {"why": 2.5}
+    )
+
+
 def test_a_part_of_the_points(tmp_path):
     """What is right but dear: the same number everywhere, and the words why."""
     marks = [Mark("add_test", 2, "add: too many bytes", 0.75), Mark("half_test", 3.5, None)]
     one = Graded(Owner("eve"), marks, [], [], False, 1.0)
-    write_all(tmp_path, "06_buckets", "Buckets (99)", [one])
+    write_all(tmp_path, "06_buckets", "Buckets (99)", [one], {})
     assert rows(tmp_path / "grades.csv")[1] == ["eve", "add", "1.5", "2", "add: too many bytes", ""]
     assert rows(tmp_path / "canvas.csv")[-1][-1] == rows(tmp_path / "moodle.csv")[-1][3] == "5"
-    assert "## add: 1.5 of 2\n\n    add: too many bytes\n" in feedback("06_buckets", one)
+    assert "## add: 1.5 of 2\n\n    add: too many bytes\n" in feedback("06_buckets", one, {})
 
 
 def test_every_student_has_a_page(tables):
@@ -83,12 +96,15 @@ def test_every_student_has_a_page(tables):
     page = (tables / "feedback" / "Bob Kim_7.md").read_text()
     assert page.startswith("# 06_buckets: 3.5 of 5.5 points\n")
     assert "## add: 0 of 2\n\n    1 < 2\n" in page and "    A cell was split." in page
-    assert "look at it" in feedback("06_buckets", DAN) and "0 of" not in feedback("06_buckets", DAN)
+    page = feedback("06_buckets", DAN, {})
+    assert "look at it" in page and "0 of" not in page
 
 
 def test_words_are_no_markup():
     """Every line that a student may have written is indented, so that it is shown as it is."""
-    text = feedback("06_buckets", graded(Owner("eve"), "a\n# b\n```\n<script>", notes=["# c\n# d"]))
+    text = feedback(
+        "06_buckets", graded(Owner("eve"), "a\n# b\n```\n<script>", notes=["# c\n# d"]), {}
+    )
     assert all(f"    {words}\n" in text for words in ("a", "# b", "```", "<script>", "# c # d"))
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 
 import pytest
+from nbgrader.api import Gradebook
 from nbgrader.apps.nbgraderapp import NbGraderApp
 from nbgrader.validator import Validator
 
@@ -26,7 +27,22 @@ def half(a):
 
 # %% nbgrader={"grade_id": "half_test", "points": 4}
 assert half(2) == 1
+
+# %% [markdown] nbgrader={"grade_id": "why_spec"}
+# Why is it half? One point for the reason, one for the plot.
+
+# %% nbgrader={"grade_id": "why_plot", "solution": true}
+### BEGIN SOLUTION
+import matplotlib.pyplot as plt
+plt.plot([0, 1], [0, 0.5])
+plt.show()
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "why", "solution": true, "points": 2}
+# It is the teacher's secret.
 """
+PNG = "iVBORw0KGgoAAAA="
+PLOT = [{"output_type": "display_data", "data": {"image/png": PNG}, "metadata": {}}]
 
 
 def nbgrader(*command):
@@ -35,10 +51,17 @@ def nbgrader(*command):
     NbGraderApp.launch_instance(argv=[*command])
 
 
+WHY = "Because the two halves are equal."
+
+
 def submit(root, student, *replacements):
     """The released exercise, each stub replaced in turn, as `student` hands it in."""
     nb = json.loads((root / "exercises" / NAME / f"{NAME}.ipynb").read_text())
-    stubs = [c for c in nb["cells"] if c["metadata"].get("nbgrader", {}).get("solution")]
+    marks = [c["metadata"].get("nbgrader", {}) for c in nb["cells"]]
+    answers = [c for c, mark in zip(nb["cells"], marks, strict=True) if mark.get("solution")]
+    *stubs, plot, why = answers
+    plot.update(source=["print('a plot')"], outputs=PLOT)
+    why["source"] = [WHY]
     for cell, body in zip(stubs, replacements, strict=True):
         head = [
             line
@@ -98,9 +121,10 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
     assert "Success!" not in said[1] and "NotImplementedError" in said[1]
     assert "Success! The notebook does not pass any tests." in said[2]
     notes = hand_in_badly(root)
-    assert marked(root, NAME) == {"cheat": (4, 9)} | {
-        student: (0 if student in NOTHING else 9, 9) for student in notes
+    assert marked(root, NAME) == {"cheat": (4, 11)} | {
+        student: (0 if student in NOTHING else 9, 11) for student in notes
     }
+    assert grade_by_hand({"cheat", *notes}, 1.5) == {"cheat", *notes} - NOTHING
     assert (root / exercise).read_bytes() == ours
     assert (root / "grades.csv").read_text().count("2024-02-03 04:05:06") == 1
     kept = [path for path in (root / "autograded").rglob("*") if path.is_file()]
@@ -110,6 +134,28 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
         text = feedback.replace("<code>", "`").replace("</code>", "`")
         assert ("Before it was graded" in text) == bool(said), student
         assert all(words in text for words in said), student
+        assert (WHY in text) == (student not in NOTHING), student
+        # a plot is known by the mark of its cell
+        assert (f"data:image/png;base64,{PNG}" in text) == (student not in {*NOTHING, "stripped"})
+    assert "secret" not in (root / exercise).read_text()
+    nbgrader("export")
+    with open(root / "grades.csv") as f:
+        points = {row["student_id"]: float(row["score"]) for row in csv.DictReader(f)}
+    assert (points["beside"], points["cheat"], points["broken"]) == (10.5, 5.5, 0)
+
+
+def grade_by_hand(students, points):
+    """Give those points for each open answer that nbgrader hands to the teacher; whose these are."""
+    graded = set()
+    with Gradebook("sqlite:///gradebook.db") as gradebook:
+        for student in students:
+            grade = gradebook.find_grade("why", NAME, NAME, student)
+            assert grade.max_score == 2
+            if grade.needs_manual_grade:
+                grade.manual_score = points
+                graded.add(student)
+        gradebook.db.commit()
+    return graded
 
 
 # Every mark before it to zero, another's notebook overwritten, the graders and the marker gone: none of it is there.
@@ -221,7 +267,7 @@ def hand_in(root, name, student, answers):
 @BWRAP
 @pytest.mark.filterwarnings("ignore:Object of type <Submitted")
 def test_an_assignment_of_the_course(tmp_path, monkeypatch, figure):
-    """A right, a half-right and a cheating submission get what they are worth."""
+    """A right, a half-right and a cheating submission get what they are worth, and nothing yet for the open exercise."""
     name = "02_messages"
     lesson = ROOT / "course" / name
     sheet = assignment(lesson)
@@ -238,15 +284,15 @@ def test_an_assignment_of_the_course(tmp_path, monkeypatch, figure):
     hand_in(tmp_path, name, "cheat", sheet.solutions | cheats)
     headless(tmp_path, monkeypatch)
     marks = marked(tmp_path, name)
-    full = sum(sheet.points.values())
+    earned, full = sum(sheet.points.values()), sum((sheet.points | sheet.by_hand).values())
     for_half = sum(sheet.points.get(exercise, 0) for exercise in half)
-    for_cheat = full - sum(sheet.points[exercise] for exercise in cheats)
+    for_cheat = earned - sum(sheet.points[exercise] for exercise in cheats)
     figure(
-        f"points of {full}: right {marks['right'][0]:g}, half-right {marks['half'][0]:g} (its share: {for_half}), "
+        f"points of {earned}: right {marks['right'][0]:g}, half-right {marks['half'][0]:g} (its share: {for_half}), "
         f"cheating on {len(cheats)} exercises {marks['cheat'][0]:g} (the others: {for_cheat})"
     )
     assert cheats and marks == {
-        "right": (full, full),
+        "right": (earned, full),
         "half": (for_half, full),
         "cheat": (for_cheat, full),
     }

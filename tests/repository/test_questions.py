@@ -15,6 +15,12 @@ CELL = {
     "outputs": [],
     "execution_count": 7,
 }
+OPEN = {
+    "cell_type": "markdown",
+    "id": "d",
+    "metadata": {"nbgrader": {"grade_id": "why", "grade": True, "solution": True, "points": 2}},
+    "source": ["*Your answer here.*"],
+}
 TEXT = {"cell_type": "markdown", "id": "b", "metadata": {"nbgrader": {}}, "source": ["# Add"]}
 PLAIN = {"cell_type": "code", "id": "c", "metadata": {}, "source": ["draw()"], "outputs": []}
 
@@ -23,7 +29,7 @@ PLAIN = {"cell_type": "code", "id": "c", "metadata": {}, "source": ["draw()"], "
 def root(tmp_path):
     exercise = tmp_path / "exercises/07_sample/07_sample.ipynb"
     exercise.parent.mkdir(parents=True)
-    exercise.write_text(json.dumps({"cells": [TEXT, CELL, PLAIN]}))
+    exercise.write_text(json.dumps({"cells": [TEXT, CELL, PLAIN, OPEN]}))
     return tmp_path
 
 
@@ -38,18 +44,24 @@ def test_they_hold_every_question_and_no_solution():
         asked = json.loads(path.read_text())["cells"]
         solved = json.loads((ROOT / "solutions" / path.stem / f"{path.stem}.ipynb").read_text())
         grades = [
-            [c["source"] for c in cells if c["metadata"].get("nbgrader", {}).get("grade")]
+            [
+                c["source"]
+                for c in cells
+                if c["cell_type"] == "code" and c["metadata"].get("nbgrader", {}).get("grade")
+            ]
             for cells in (asked, solved["cells"])
         ]
         assert grades[0] == grades[1]
-        stubs = [c["source"] for c in asked if c["metadata"]["nbgrader"]["solution"]]
-        assert stubs and all("raise NotImplementedError" in "".join(stub) for stub in stubs)
+        stubs = [c for c in asked if c["metadata"]["nbgrader"]["solution"]]
+        kinds = {"code": "raise NotImplementedError", "markdown": "*Your answer here.*"}
+        assert stubs and all(kinds[cell["cell_type"]] in "".join(cell["source"]) for cell in stubs)
 
 
 def test_only_cells_that_ask_are_kept(root):
     assert main(["--root", str(root)]) == 0
-    [cell] = json.loads((root / "minicheck/questions/07_sample.json").read_text())["cells"]
-    assert cell == {key: CELL[key] for key in ("cell_type", "id", "metadata", "source")}
+    found = json.loads((root / "minicheck/questions/07_sample.json").read_text())["cells"]
+    keys = ("cell_type", "id", "metadata", "source")
+    assert found == [{key: cell[key] for key in keys} for cell in (CELL, OPEN)]
 
 
 @pytest.mark.parametrize("spoil", ["missing", "changed", "too many"])
@@ -74,4 +86,15 @@ def test_a_test_that_asks_nothing_of_check_is_refused(root):
     exercise = root / "exercises/07_sample/07_sample.ipynb"
     exercise.write_text(json.dumps({"cells": [CELL | {"source": ["assert add(1, 2) == 3"]}]}))
     with pytest.raises(ValueError, match="add_test asks nothing of `check`"):
+        text_of(exercise)
+
+
+def test_an_open_answer_is_a_text_with_points(root):
+    exercise = root / "exercises/07_sample/07_sample.ipynb"
+    exercise.write_text(json.dumps({"cells": [OPEN | {"cell_type": "code"}]}))
+    with pytest.raises(ValueError, match="why asks nothing of `check`"):
+        text_of(exercise)
+    mark = OPEN["metadata"]["nbgrader"] | {"grade": False}
+    exercise.write_text(json.dumps({"cells": [OPEN | {"metadata": {"nbgrader": mark}}]}))
+    with pytest.raises(ValueError, match="why is to be answered, for no points"):
         text_of(exercise)

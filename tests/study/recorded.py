@@ -99,8 +99,9 @@ def train(run, module, step):
 
 
 def start_equal(comm, f):
-    module = Net(seed=comm.rank)
-    f["start_equal"](comm, module)
+    seed = (comm.rank - 1) % comm.size  # rank 1 has what the serial run begins with, and most steps
+    module = Net(seed)
+    f["start_equal"](comm, module, 10 - seed)
     run = record(module, steps=2)
     for step in range(2):
         x, y = (part(t, comm) for t in batch(step))
@@ -145,14 +146,20 @@ def weighted_average_gradients(comm, f):
     return run.finished
 
 
-def accumulate(comm, f):
+def accumulate_counted(comm, f):
+    """Two rows of three count, none of the last rank in the second step; the others have nan for a target.
+
+    A rank's micro-batches are of 1, 3 and more rows.
+    """
     module = Net()
     run = record(module, steps=2)
     for step in range(2):
-        x, y = (part(t, comm) for t in batch(step))
-        f["accumulate"](
-            comm, module, smooth_l1_loss, list(zip(x.split(2), y.split(2), strict=True))
-        )
+        x, y = batch(step, 24)
+        counts = torch.arange(24) % 3 > 0
+        counts[16:] &= step == 0
+        y[~counts] = torch.nan
+        rows = [part(t, comm).split([1, 3, len(part(t, comm)) - 4]) for t in (x, y, counts)]
+        f["accumulate_counted"](comm, module, smooth_l1_loss, list(zip(*rows, strict=True)))
         train(run, module, step)
     return run.finished
 
@@ -187,7 +194,7 @@ def bucketed(comm, f):
         mse_loss(module(x), y).backward()
         for p in params:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        f["bucketed"](comm, params, [list(b) for b in buckets])
+        f["bucketed"](comm, params, [list(b) for b in buckets], 4)
         train(run, module, step)
     return run.finished
 
@@ -197,7 +204,7 @@ def overlapped(comm, f):
     params = [p for p in module.parameters() if p.requires_grad]
     order = list(reversed(range(len(params))))
     run = record(module, steps=3)
-    finish = f["overlapped"](comm, params, [order[:1], order[1:3], order[3:]])
+    finish = f["overlapped"](comm, params, [order[:1], order[1:3], order[3:]], 2)
     for step in range(3):
         x, y = (part(t, comm) for t in batch(step))
         module.zero_grad()
@@ -632,24 +639,28 @@ ROWS = [5, 4, 3, 0]
 
 
 class Normalize(torch.autograd.Function):
-    """(x − mean) / deviation, by the answer's statistics and its gradient."""
+    """(x − mean) / deviation · weight, by the answer's statistics and its gradient. x: (B, C), as images of one pixel."""
+
+    WEIGHT = drawn(4, seed=9)
 
     @staticmethod
     def forward(ctx, x, comm, f, run):
-        mean, var, count = f["sync_statistics"](comm, x)
+        mean, var, count = f["sync_statistics"](comm, x[:, :, None, None])
         for name, statistic in (("mean", mean), ("var", var), ("count", count)):
             run.note("output", name, torch.as_tensor(statistic).double())
         scale = (var + 1e-5).rsqrt()
         normal = (x - mean) * scale
         ctx.save_for_backward(normal, scale)
         ctx.rest = comm, f, count
-        return normal
+        return normal * Normalize.WEIGHT
 
     @staticmethod
     def backward(ctx, dy):
         comm, f, count = ctx.rest
         normal, scale = ctx.saved_tensors
-        return f["sync_backward"](comm, dy, normal, scale, count), None, None, None
+        images = [t[:, :, None, None] for t in (dy, normal)]
+        dx, _, _ = f["sync_backward"](comm, *images, scale, Normalize.WEIGHT, count)
+        return dx[:, :, 0, 0], None, None, None
 
 
 def normalized(comm, f):
@@ -695,7 +706,8 @@ def synchronous(comm, f):
     if comm.size == 1:
         for step in range(PULLS):
             weights.append(w)
-            w = w - RATE * sum(slope(w, k, step) for k in range(WORKERS)) / WORKERS
+            added = sum((k + 1) * slope(w, k, step) for k in range(WORKERS))
+            w = w - RATE * added / sum(k + 1 for k in range(WORKERS))
         parts = {"server": (first, w)}
     else:
         worker = comm.rank - SERVERS
@@ -703,8 +715,8 @@ def synchronous(comm, f):
 
         def gradient(w):
             weights.append(w.clone())
-            pushes.append(slope(w, worker, len(pushes)))
-            return pushes[-1]
+            pushes.append((worker + 1) * slope(w, worker, len(pushes)))
+            return pushes[-1], worker + 1  # samples
 
         end = f["synchronous"](comm, SERVERS, w, gradient, PULLS, RATE)
         parts = {}
@@ -739,7 +751,8 @@ def asynchronous(comm, f):
         for push in range(PULLS * WORKERS):
             step, k = divmod(push, WORKERS)
             weights[k].append(held[k])
-            w = w - RATE * slope(held[k], k, step)
+            stale = k if step == 0 else WORKERS - 1
+            w = w - RATE / (1 + stale) * slope(held[k], k, step)
             held[k] = w
     else:
         worker = comm.rank - 1
@@ -1203,7 +1216,7 @@ PROGRAMS = {
     "start_equal": (3, start_equal),
     "average_gradients": (3, average_gradients),
     "weighted_average_gradients": (4, weighted_average_gradients),
-    "accumulate": (3, accumulate),
+    "accumulate_counted": (3, accumulate_counted),
     "average_hooks": (3, average_hooks),
     "bucketed": (3, bucketed),
     "overlapped": (3, overlapped),

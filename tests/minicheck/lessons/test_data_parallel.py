@@ -4,6 +4,7 @@ The usual mistakes are in course/05_data_parallel/bugs.py, which tests/bank exam
 """
 
 import sys
+from hashlib import sha256
 
 import cloudpickle
 import pytest
@@ -14,9 +15,12 @@ from minicheck import Wrong
 from minicheck.exam import Outcome, near
 from minicheck.lessons import data_parallel
 from minicheck.lessons.data_parallel import (
+    DRIFTS,
     MODELS,
+    bits_alike,
     cheap,
     drawn,
+    drift_,
     gradient,
     predict_step,
     same_gradients,
@@ -44,87 +48,109 @@ def coalesced(comm, module):
     all_reduce_(comm, [p.grad for p in filled(module)], op="mean")
 
 
+def by_dtype(module):
+    """The gradients, a list for each dtype."""
+    groups = {}
+    for p in filled(module):
+        groups.setdefault(p.dtype, []).append(p)
+    return groups.values()
+
+
 def flat(comm, module):
-    trained = filled(module)
-    grads = all_reduce_(comm, torch.cat([p.grad.reshape(-1) for p in trained])) / comm.size
-    for p, part in zip(trained, grads.split([p.numel() for p in trained]), strict=True):
-        p.grad = part.view_as(p)
+    for group in by_dtype(module):
+        grads = torch.cat([p.grad.reshape(-1) for p in group])
+        all_reduce_(comm, grads)
+        grads /= comm.size
+        for p, part in zip(group, grads.split([p.numel() for p in group]), strict=True):
+            p.grad = part.view_as(p)
 
 
 def divides_first(comm, module):
-    for p in filled(module):
-        all_reduce_(comm, p.grad.div_(comm.size))
+    for group in by_dtype(module):
+        all_reduce_(comm, [p.grad.div_(comm.size) for p in group])
 
 
 def by_hand(comm, module):
-    """A ring of two halves, from messages alone."""
-    n, r = comm.size, comm.rank
-    for p in filled(module):
-        whole = p.grad.reshape(-1)
+    """A ring of the whole, from messages alone."""
+    n = comm.size
+    r = comm.rank
+    for group in by_dtype(module):
+        whole = torch.cat([p.grad.reshape(-1) for p in group])
         chunks = whole.tensor_split(n)
         for step in range(2 * (n - 1)):
-            mine, out = chunks[(r - 2 - step) % n], chunks[(r - 1 - step) % n]
+            mine = chunks[(r - 2 - step) % n]
+            out = chunks[(r - 1 - step) % n]
             got = comm.sendrecv(out.clone(), (r + 1) % n, torch.empty_like(mine), (r - 1) % n)
             mine.copy_(mine + got if step < n - 1 else got)
-        p.grad = whole.view_as(p) / n
+        for p, part in zip(group, whole.split([p.numel() for p in group]), strict=True):
+            p.grad = part.view_as(p) / n
 
 
 def test_other_ways_to_average(capsys):
-    assert accepted(check.average_gradients, [coalesced, flat, divides_first, by_hand]) == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    answers = [coalesced, flat, divides_first, by_hand]
+    assert accepted(check.average_gradients, answers) == [0, 1, 2, 3]
     assert capsys.readouterr().out.count("average_gradients: right.") == 4
 
 
 def test_other_ways_to_do_the_rest(capsys):
-    def one_by_one(comm, module):
+    def one_by_one(comm, module, steps):
+        everyones = all_gather(comm, torch.tensor([steps])).tolist()
+        root = everyones.index(max(everyones))
         for x in [*module.buffers(), *module.parameters()]:
-            broadcast_(comm, x, algorithm="naive")
+            broadcast_(comm, x, root, algorithm="naive")
+        return torch.tensor(max(everyones))
 
-    def batches_of_parts(comm, order, batch):
+    def one_number(comm, module, steps):
+        """The steps and the rank in one integer: the lowest rank is the largest."""
+        both = steps * comm.size + comm.size - 1 - comm.rank
+        most = all_reduce_(comm, torch.tensor([both]), op="max").item()
+        root = comm.size - 1 - most % comm.size
+        broadcast_(comm, [*module.parameters(), *module.buffers()], root=root)
+        return most // comm.size
+
+    def batches_of_a_longer_order(comm, order, batch, done):
         if batch % comm.size:
             raise ValueError(f"{comm.size} ranks, {batch} samples")
-        whole = order[: len(order) // batch * batch].view(-1, comm.size, batch // comm.size)
-        return tuple(part.clone() for part in whole[:, comm.rank])
+        rest = order[done:]
+        if not len(rest):
+            return ()
+        lacks = -len(rest) % batch
+        longer = torch.cat([rest, order.repeat(lacks // len(order) + 1)[:lacks]])
+        return tuple(longer.view(-1, comm.size, batch // comm.size)[:, comm.rank])
 
-    def gathers_counts(comm, module, samples):
-        counts = all_gather(comm, torch.tensor([samples]))
+    def digests_of_rank_0(comm, module):
+        named = dict([*module.named_parameters(), *module.named_buffers()])
+        digests = []
+        for x in named.values():
+            content = x.detach().contiguous().numpy().tobytes()
+            digests.append(int(sha256(content).hexdigest()[:15], 16))
+        own = torch.tensor(digests)
+        first = broadcast_(comm, own.clone())
+        differs = all_reduce_(comm, (own != first).byte(), op="max").tolist()
+        return next((name for name, odd in zip(named, differs, strict=True) if odd), None)
+
+    def coalesced_hooks(comm, module):
+        calls = []
+
+        def at_the_end():
+            coalesced(comm, module)
+            calls.clear()
+
+        def hook(grad):
+            if not calls:
+                torch.autograd.Variable._execution_engine.queue_callback(at_the_end)
+            calls.append(grad)
+
         for p in module.parameters():
             if p.requires_grad:
-                grad = p.grad * samples if samples and p.grad is not None else torch.zeros_like(p)
-                p.grad = all_reduce_(comm, grad) / counts.sum()
-
-    def weighs_in_float32(comm, module, samples):
-        # of whole numbers: in float32, always
-        weight = samples / all_reduce_(comm, torch.tensor([samples]))
-        for p in module.parameters():
-            if p.requires_grad:
-                grad = p.grad * weight if samples and p.grad is not None else torch.zeros_like(p)
-                p.grad = all_reduce_(comm, grad)
-
-    def scales_at_the_end(comm, module, loss_fn, micro_batches):
-        for p in module.parameters():
-            p.grad = None
-        for x, y in micro_batches:
-            loss_fn(module(x), y).backward()
-        for p in filled(module):
-            all_reduce_(comm, p.grad.div_(comm.size * len(micro_batches)))
-
-    def tensor_hooks(comm, module):
-        for p in module.parameters():
-            if p.requires_grad:
-                p.register_hook(lambda grad: all_reduce_(comm, grad.clone(), op="mean"))
+                p.register_hook(hook)
 
     check.start_equal(one_by_one)
-    check.my_batches(batches_of_parts)
-    check.weighted_average_gradients(gathers_counts)
-    check.weighted_average_gradients(weighs_in_float32)
-    check.accumulate(scales_at_the_end)
-    check.average_hooks(tensor_hooks)
-    assert capsys.readouterr().out.count(": right.") == 6
+    check.start_equal(one_number)
+    check.my_batches(batches_of_a_longer_order)
+    check.first_difference(digests_of_rank_0)
+    check.average_hooks(coalesced_hooks)
+    assert capsys.readouterr().out.count(": right.") == 5
 
 
 def only_for(name, fits):
@@ -154,7 +180,7 @@ FITS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["start_equal", "average_gradients", "weighted_average_gradients"])
+@pytest.mark.parametrize("name", ["start_equal", "average_gradients"])
 def test_right_for_some_only(name):
     assert accepted(getattr(check, name), [only_for(name, fits) for fits in FITS]) == []
 
@@ -209,27 +235,32 @@ def test_what_an_average_may_cost():
         cheap(Outcome([], [(0, 1, 2 * least), (1, 0, least)]), n, tensors, [])
 
 
-FACTS = predict_step(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1)
-STEP = {"messages": 336, "nbytes": 70e6, "coalesced": 14, "rate": 0.8, "share": 0.125}
+FACTS = predict_step(n=8, tensors=24, parameters=10_000_000, each=12)
+STEP = {"messages": 252, "nbytes": 56e6, "saved": 1.19e-3, "rate": 0.0125, "twice": 56}
 
 
 @pytest.mark.parametrize(
     ("numbers", "says"),
     [
         ({}, None),
-        ({"nbytes": 70.3e6}, None),
-        ({"messages": 168}, "one half"),
-        ({"messages": 384}, "n−1 steps"),
+        ({"nbytes": 56.3e6}, None),
+        ({"messages": 126}, "one half"),
+        ({"messages": 288}, "n−1 steps"),
+        ({"messages": 336}, "no gradient"),
         ({"messages": 14}, "one for each tensor"),
-        ({"nbytes": 17.5e6}, "bytes has one"),
-        ({"nbytes": 280e6}, "once"),
-        ({"nbytes": 40e6}, "factor"),
-        ({"coalesced": 336}, "one buffer"),
-        ({"rate": 0.1}, "sum of n means"),
-        ({"rate": 8}, "Times which"),
-        ({"share": 1 / 12}, "rank 0"),
-        ({"share": 0.3}, "too large"),
-        ({"share": None}, "not set yet"),
+        ({"nbytes": 14e6}, "bytes has one"),
+        ({"nbytes": 70e6}, "no gradient"),
+        ({"nbytes": 52.5e6}, "a fifth of the parameters"),
+        ({"nbytes": 32e6}, "factor"),
+        ({"saved": 1.26e-3}, "latencies, too"),
+        ({"saved": 70e-6}, "how much less"),
+        ({"rate": 0.1}, "too small"),
+        ({"rate": 0.8}, "other way around"),
+        ({"rate": 0.125}, "Times which"),
+        ({"twice": 40}, "lack"),
+        ({"twice": 7}, "of all ranks together"),
+        ({"twice": 300}, "too large"),
+        ({"twice": None}, "not set yet"),
     ],
 )
 def test_predicted_numbers(numbers, says):
@@ -237,54 +268,40 @@ def test_predicted_numbers(numbers, says):
 
 
 def test_all_slips_are_wrong_numbers():
-    assert FACTS[0] == STEP
+    assert FACTS[0] == pytest.approx(STEP)
     assert slips_are_wrong(FACTS)
 
 
 STYLES = [
-    (
-        "my_batches",
-        "return [order[start : start + size] for start in starts]",
-        "return tuple(order[start : start + size] for start in starts)",
-    ),
+    ("my_batches", "return parts", "return tuple(parts)"),
+    ("my_batches", "parts.append(order[places])", "parts.append(order.clone()[places])"),
     (
         "start_equal",
-        "broadcast_(comm, [*module.parameters(), *module.buffers()])",
+        "broadcast_(comm, [*module.parameters(), *module.buffers()], root=root)",
         """
 with torch.no_grad():
     for t in [*module.parameters(), *module.buffers()]:
-        t.copy_(broadcast_(comm, t.clone()))
+        t.copy_(broadcast_(comm, t.clone(), root=root))
 """,
     ),
     (
         "average_gradients",
-        'all_reduce_(comm, p.grad, op="mean")',
-        'comm.stream(all_reduce_, p.grad, "mean").wait()',
+        'all_reduce_(comm, [p.grad for p in trained], op="mean")',
+        'comm.stream(all_reduce_, [p.grad for p in trained], "mean").wait()',
     ),
     (
         "average_gradients",
-        'all_reduce_(comm, p.grad, op="mean")',
-        'p.grad = all_reduce_(comm, p.grad.clone(), op="mean")',
-    ),
-    (
-        "weighted_average_gradients",
+        'all_reduce_(comm, [p.grad for p in trained], op="mean")',
         """
-if p.grad is None or not samples:
-    p.grad = torch.zeros_like(p)
-""",
-        """
-if not samples or p.grad is None:
-    p.grad = p.detach() * 0
+grads = all_reduce_(comm, [p.grad.clone() for p in trained], op="mean")
+for p, grad in zip(trained, grads):
+    p.grad = grad
 """,
     ),
     (
-        "accumulate",
-        "(loss_fn(module(x), y) / len(micro_batches)).backward()",
-        """
-out = module(x)
-loss = loss_fn(out, y) / len(micro_batches)
-loss.backward()
-""",
+        "first_difference",
+        'least = all_reduce_(comm, torch.tensor(digests), op="min")',
+        'least = -all_reduce_(comm, -torch.tensor(digests), op="max")',
     ),
     (
         "average_hooks",
@@ -296,10 +313,10 @@ p.grad /= comm.size
     ),
     (
         "predict_step",
-        "share = 1 / 4 * 1 / 2",
+        "rate = 0.1 / n",
         """
 from fractions import Fraction
-share = Fraction(1, 8)
+rate = Fraction(1, 80)
 """,
     ),
 ]
@@ -311,3 +328,21 @@ def test_right_answers_in_other_styles():
 
 def test_whatever_comes_is_told_in_words():
     assert_odd_answers_are_told(data_parallel)
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_a_replica_that_has_drifted_has_other_bits(drift):
+    x = torch.arange(6, dtype=torch.float64).view(2, 3)
+    before = x.clone()
+    drift_(x, drift)
+    assert bits_alike([before, before.t().contiguous().t()]) and not bits_alike([before, x])
+
+
+def test_each_case_of_a_drift_has_it():
+    exam = data_parallel.FirstDifference()
+    for case in exam.cases:
+        values = [values for *_, values in exam.draw(case, torch.Generator().manual_seed(1))]
+        apart = [name for name in values[0] if not bits_alike([v[name] for v in values])]
+        _, drift = case.given
+        expected = 0 if case.n == 1 or drift is None else 2 if drift == "two" else 1
+        assert len(apart) == expected, case
