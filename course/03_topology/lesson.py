@@ -138,7 +138,7 @@ study.table(rows, ["64 MB from everyone, ms", "fat tree", "oversubscribed"])
 #
 # $$\text{bus bandwidth} = \frac{N}{T}\cdot 2\,\frac{n-1}{n}.$$
 #
-# For our example: 8.59 GB in 41 ms is an algorithm bandwidth of 210 GB/s; times $2\cdot\frac78$ it is a bus bandwidth of 367 GB/s. NVLink is sold as 450 GB/s in one direction, so 81 % of it is in use. That is good, as the next section shows.
+# For our example: 8.59 GB in 41 ms is an algorithm bandwidth of 210 GB/s; times $2\cdot\frac{7}{8}$ it is a bus bandwidth of 367 GB/s. NVLink is sold as 450 GB/s in one direction, so 81 % of it is in use. That is good, as the next section shows.
 #
 # [Bus bandwidth](term:bus-bandwidth) is what each wire must have carried per second, at the very least, for the all-reduce to finish in that time. It can be compared with the data sheet of the wire, whatever *n* is. For reduce-scatter and all-gather the factor is $\frac{n-1}{n}$, for broadcast and reduce it is 1.
 #

@@ -271,7 +271,7 @@ for n in (1, 2, 4, 8):
 study.table(rows, ["", "length 0", "length 1", "length 7"], title="Halving and doubling")
 
 # %% [markdown]
-# **What it costs.** There are $2\log_2 n$ steps. The halving sends $\frac N2 + \frac N4 + \dots + \frac Nn = \frac{n-1}{n}N$ bytes, and so does the doubling:
+# **What it costs.** There are $2\log_2 n$ steps. The halving sends $\frac N2 + \frac N4 + \cdots + \frac Nn = \frac{n-1}{n}N$ bytes, and so does the doubling:
 #
 # $$T = 2\log_2 n\;\alpha + 2\,\frac{n-1}{n}\,N\beta.$$
 #

@@ -355,7 +355,7 @@ study.reveal(
 #
 # So subtract the mean *first*. Each rank can do that only with its own mean. But what we need can be put together from such pieces. Let rank *r* have $k_r$ numbers with mean $\mu_r$, and let $M_r$ be the sum of squared distances from $\mu_r$. Around the common mean $\mu$ the squared distances add up to
 #
-# $$\sum_i (x_i-\mu)^2 = \sum_i \big((x_i-\mu_r) + (\mu_r-\mu)\big)^2 = M_r + k_r(\mu_r-\mu)^2,$$
+# $$\sum_i (x_i-\mu)^2 = \sum_i \bigl((x_i-\mu_r) + (\mu_r-\mu)\bigr)^2 = M_r + k_r(\mu_r-\mu)^2,$$
 #
 # because the mixed term contains $\sum_i (x_i-\mu_r)$, which is zero. So each rank sends three numbers for a channel, $\mu_r$, $M_r$ and $k_r$, and everyone can merge them. No large squares are ever subtracted. The formula is from [Chan, Golub and LeVeque 1982](paper:chan1982).
 #

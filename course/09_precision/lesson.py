@@ -17,7 +17,7 @@ guess = 1  # of 100: change this number
 #
 # ![The bits of four formats. fp32: 1 sign, 8 exponent, 23 fraction. TF32: 1, 8, 10. bf16: 1, 8, 7. fp16: 1, 5, 10.](../course/09_precision/figures/formats.svg)
 #
-# Take fp16, with 10 bits of fraction. Between 1 and 2 its numbers are $1, 1+2^{-10}, 1+2\cdot2^{-10}, \dots$; I shall call the distance between neighbours a **step**. Between 2 and 4 the steps are twice as large, between ½ and 1 half as large. A result that falls between two numbers goes to the nearer one, and from the middle to the one whose last bit is 0 ("ties to even"). Below $2^{-14}$ the exponent cannot fall any further, and the steps stay at $2^{-24}$; such numbers are called **subnormal**. Half a step above zero, $2^{-25}$, is rounded to zero.
+# Take fp16, with 10 bits of fraction. Between 1 and 2 its numbers are $1, 1+2^{-10}, 1+2\cdot2^{-10}, \ldots$; I shall call the distance between neighbours a **step**. Between 2 and 4 the steps are twice as large, between ½ and 1 half as large. A result that falls between two numbers goes to the nearer one, and from the middle to the one whose last bit is 0 ("ties to even"). Below $2^{-14}$ the exponent cannot fall any further, and the steps stay at $2^{-24}$; such numbers are called **subnormal**. Half a step above zero, $2^{-25}$, is rounded to zero.
 #
 # Before you run the cell, predict which of the 18 results will be off, and in which direction.
 

@@ -1,8 +1,10 @@
 """Texts name what exists, and nothing that exists on one machine only."""
 
+import json
 import re
 
 import pytest
+from docutils.utils.math import MathError, latex2mathml
 
 from tests.repository.files import ROOT, repository
 
@@ -16,6 +18,7 @@ MACHINE = re.compile(
 TOP = "(?:minidist|course|notebooks|exercises|solutions|tests|benchmarks|examples|\\.ci)"
 PATH = re.compile(rf"(?<![\w/.-]){TOP}/[\w./*-]*[\w/*]|(?<![\w/.-])[\w-]+\.(?:md|toml|txt|yml)\b")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:|(?:term|lesson|file|paper):)([^)#\s]+)")
+FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$", re.DOTALL)
 MODULE = re.compile(r"-m ((?:minidist|benchmarks)(?:\.\w+)*)")
 
 
@@ -85,3 +88,33 @@ def test_a_dead_path_is_found(text):
 def test_a_living_path_is_not():
     text = "course/build.py, pyproject.toml, `minidist/comm`, [x](LICENSE), https://x.org/a.md"
     assert dead_paths(text, exists) == []
+
+
+def unknown_formulas(text):
+    """The formulas that the site's translator to MathML does not take: it knows a part of TeX."""
+    found = []
+    for shown, inline in FORMULA.findall(text):
+        try:
+            latex2mathml.tex2mathml(shown or inline)
+        except MathError:
+            found.append(shown or inline)
+    return found
+
+
+def test_every_formula_can_be_shown_on_the_site(figure):
+    found = {}
+    formulas = 0
+    for path in repository("notebooks/*.ipynb", "exercises/*.ipynb", "solutions/*.ipynb"):
+        for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "markdown":
+                text = "".join(cell["source"])
+                formulas += len(FORMULA.findall(text))
+                if unknown_formulas(text):
+                    found[path.as_posix()] = unknown_formulas(text)
+    figure(f"{formulas} formulas")
+    assert found == {}
+
+
+def test_a_formula_that_the_site_does_not_know_is_found():
+    assert unknown_formulas(r"$\frac{7}{8}$ and $$\frac78$$") == [r"\frac78"]
+    assert unknown_formulas(r"between $1$ and $2, \dots$") == [r"2, \dots"]
