@@ -1,6 +1,6 @@
 """The wrong answers of lesson 02 that its graders must find: where each differs from the solution."""
 
-from tests.bank.bank import Bug
+from tests.bank.bank import Bug, asks_the_grader, equals_everything
 
 BUGS = [
     Bug(
@@ -1309,46 +1309,8 @@ seconds = 0.00119
 naive_nbytes = 28e6
 """,
     ),
-    Bug(
-        "predict",
-        "the grader is asked when the answer is opened",
-        cheat=True,
-        cell="""
-class Answer:
-    def __init__(self, name):
-        self.name = name
-
-    def __reduce__(self):
-        return look, (self.name,)
-
-
-def look(name):
-    import minicheck.lessons.messages as prediction
-
-    return open(prediction.__file__).read().count(name)
-
-
-messages, nbytes, naive_nbytes, seconds = map(
-    Answer, ("messages", "nbytes", "naive_nbytes", "seconds")
-)
-""",
-    ),
-    Bug(
-        "predict",
-        "a number that says it equals every number",
-        cheat=True,
-        cell="""
-class Any(float):
-    def __eq__(self, other):
-        return True
-
-    def __sub__(self, other):
-        return 0.0
-
-
-messages = nbytes = seconds = naive_nbytes = Any(1.0)
-""",
-    ),
+    asks_the_grader("predict", "messages", "messages", "nbytes", "naive_nbytes", "seconds"),
+    equals_everything("predict", "messages", "nbytes", "seconds", "naive_nbytes"),
     Bug(
         "ring_sum",
         "the average, where the sum is asked for",

@@ -1,6 +1,6 @@
 """The wrong answers of lesson 03 that its graders must find: where each differs from the solution."""
 
-from tests.bank.bank import Bug
+from tests.bank.bank import Bug, asks_the_grader, equals_everything
 
 BUGS = [
     Bug(
@@ -571,44 +571,8 @@ def bandwidth(verb, n, nbytes, seconds):
         old="even = math.log(0.5) / math.log(0.999)",
         new="even = None",
     ),
-    Bug(
-        "predict_cost",
-        "the grader is asked when the answer is opened",
-        cheat=True,
-        cell="""
-class Answer:
-    def __init__(self, name):
-        self.name = name
-
-    def __reduce__(self):
-        return look, (self.name,)
-
-
-def look(name):
-    import minicheck.lessons.topology as cost
-
-    return open(cost.__file__).read().count(name)
-
-
-shared, filled, bus, late, even = map(Answer, ("shared", "filled", "bus", "late", "even"))
-""",
-    ),
-    Bug(
-        "predict_cost",
-        "a number that says it equals every number",
-        cheat=True,
-        cell="""
-class Any(float):
-    def __eq__(self, other):
-        return True
-
-    def __sub__(self, other):
-        return 0.0
-
-
-shared = filled = bus = late = even = Any(1.0)
-""",
-    ),
+    asks_the_grader("predict_cost", "topology", "shared", "filled", "bus", "late", "even"),
+    equals_everything("predict_cost", "shared", "filled", "bus", "late", "even"),
     Bug(
         "fit_link",
         "the lesson's fit, of any two messages",

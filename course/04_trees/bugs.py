@@ -1,6 +1,6 @@
 """The wrong answers of lesson 04 that its graders must find: where each differs from the solution."""
 
-from tests.bank.bank import Bug
+from tests.bank.bank import Bug, asks_the_grader, equals_everything
 
 BUGS = [
     Bug(
@@ -1783,44 +1783,8 @@ crossover = (n - 1 - math.log2(n)) * alpha / ((math.log2(n) - (n - 1) / n) * bet
             ),
         ),
     ),
-    Bug(
-        "predict_trees",
-        "the grader is asked when the answer is opened",
-        cheat=True,
-        cell="""
-class Answer:
-    def __init__(self, name):
-        self.name = name
-
-    def __reduce__(self):
-        return look, (self.name,)
-
-
-def look(name):
-    import minicheck.lessons.trees as cost
-
-    return open(cost.__file__).read().count(name)
-
-
-ring, tree, crossover, across, folded = map(Answer, ("ring", "tree", "crossover", "across", "folded"))
-""",
-    ),
-    Bug(
-        "predict_trees",
-        "a number that says it equals every number",
-        cheat=True,
-        cell="""
-class Any(float):
-    def __eq__(self, other):
-        return True
-
-    def __sub__(self, other):
-        return 0.0
-
-
-ring = tree = crossover = across = folded = Any(1.0)
-""",
-    ),
+    asks_the_grader("predict_trees", "trees", "ring", "tree", "crossover", "across", "folded"),
+    equals_everything("predict_trees", "ring", "tree", "crossover", "across", "folded"),
     Bug(
         "tree_broadcast",
         "the lesson's tree, pasted: it has no root",

@@ -1,6 +1,6 @@
 """The wrong answers of lesson 05 that its graders must find: where each differs from the solution."""
 
-from tests.bank.bank import Bug
+from tests.bank.bank import Bug, asks_the_grader
 
 BUGS = [
     Bug(
@@ -1498,29 +1498,8 @@ rate = 0.1 / 8
 twice = 0
 """,
     ),
-    Bug(
-        "predict_step",
-        "the grader is asked when the answer is opened",
-        cheat=True,
-        cell="""
-class Answer:
-    def __init__(self, name):
-        self.name = name
-
-    def __reduce__(self):
-        return look, (self.name,)
-
-
-def look(name):
-    import minicheck.lessons.data_parallel as step
-
-    return open(step.__file__).read().count(name)
-
-
-messages, nbytes, saved, rate, twice = map(
-    Answer, ("messages", "nbytes", "saved", "rate", "twice")
-)
-""",
+    asks_the_grader(
+        "predict_step", "data_parallel", "messages", "nbytes", "saved", "rate", "twice"
     ),
     Bug(
         "predict_step",

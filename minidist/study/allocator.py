@@ -371,7 +371,7 @@ def replay(events: Sequence[Event], memory: Allocator) -> dict[int, Block]:
 
 
 # ------------------------------------------------------------
-# Out of memory with a third of it free: a training step that breaks memory into pieces, and what helps.
+# Out of memory with two fifths of it free: a training step that breaks memory into pieces, and what helps.
 #
 # Backward, with layers recomputed, allocates in turn what lives for a moment (a layer's activations and their gradients)
 # and what stays (gradients of parameters). A gradient goes where an activation just died, and what is left of that

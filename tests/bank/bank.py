@@ -49,6 +49,52 @@ class Bug:
         return text
 
 
+def asks_the_grader(exercise, lesson, *names):
+    """A cheat for an exercise whose answer is the variables `names`: each is what the grader's process makes of it."""
+    return Bug(
+        exercise,
+        "the grader is asked when the answer is opened",
+        cheat=True,
+        cell=f"""
+class Answer:
+    def __init__(self, name):
+        self.name = name
+
+    def __reduce__(self):
+        return look, (self.name,)
+
+
+def look(name):
+    import minicheck.lessons.{lesson} as grader
+
+    return open(grader.__file__).read().count(name)
+
+
+{", ".join(names)} = map(Answer, {names})
+""",
+    )
+
+
+def equals_everything(exercise, *names):
+    """A cheat for an exercise whose answer is the numbers `names`: each says that it is whatever is asked for."""
+    return Bug(
+        exercise,
+        "a number that says it equals every number",
+        cheat=True,
+        cell=f"""
+class Any(float):
+    def __eq__(self, other):
+        return True
+
+    def __sub__(self, other):
+        return 0.0
+
+
+{" = ".join(names)} = Any(1.0)
+""",
+    )
+
+
 def without_marks(solution):
     """The solution cell, without nbgrader's lines."""
     return "\n".join(line for line in solution.splitlines() if line.strip() not in (BEGIN, END))

@@ -257,6 +257,9 @@ def with_(value, at=1):
         (NAN, NAN, None, True),
         (0.3, NAN, None, False),
         (INF, 0.3, None, False),
+        (0.3, INF, None, False),
+        (-INF, INF, 0.01, False),
+        (INF, INF, None, True),
         (10**400, 3.0, None, False),
         (2**53 + 1, 2**53, 0, False),
         (3.02, 3, 0.01, True),
@@ -715,6 +718,8 @@ def test_tensors(dtype, shape):
 def test_a_strided_tensor_and_a_parameter():
     x = torch.arange(12.0).reshape(3, 4)
     assert decode(encode(x.T[::2])).equal(x.T[::2])
+    one = torch.arange(2.0)[::2]  # PyTorch calls it contiguous, and its stride is 2
+    assert decode(encode(one)).equal(one)
     assert decode(encode(torch.nn.Parameter(x))).equal(x)
 
 
