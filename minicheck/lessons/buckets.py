@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minidist.collectives import all_reduce_
 from minidist.comm.base import Comm, Work
 from minidist.comm.shm import ShmComm
 from minidist.comm.world import World
@@ -393,7 +392,6 @@ RACE = (
     "p.grad, or did something write to it while it was sent?"
 )
 SLACK = 0.1  # of the time that overlap saves
-STEPS = 3
 
 
 def drawn(
@@ -465,12 +463,12 @@ def in_time(exam, case, args, outcome, beside, after, said) -> None:
 
 
 def counted(outcome: Outcome, n: int, all_reduces: int, extra: int = 0) -> None:
-    """Raise Wrong for more messages than so many ring all-reduces and `extra`."""
-    most = 2 * (n - 1) * (all_reduces + extra)
+    """Raise Wrong for more messages than so many ring all-reduces, and `extra` of the grader's own."""
+    most = 2 * (n - 1) * all_reduces + extra
     for r in range(n):
         if outcome.messages(r) > most:
             raise Costly(
-                f"the gradients are right, but rank {r} sends {outcome.messages(r) - 2 * (n - 1) * extra} "
+                f"the gradients are right, but rank {r} sends {outcome.messages(r) - extra} "
                 f"messages, and {all_reduces} all-reduces, one for each bucket and step, are "
                 f"{2 * (n - 1) * all_reduces}. Is something sent twice, or each gradient alone?"
             )
@@ -480,6 +478,7 @@ class Overlapped(Exam):
     """`overlapped(comm, params, buckets, most)`: hooks that start buckets on a lane; returns `finish`, which waits."""
 
     name = "overlapped"
+    steps = 3
     right = (
         "n = 1…5, 6 networks, three steps: the means, buckets in one order though hooks fire in another, 1 to 3 in flight, "
         "on the clock as fast as can be; then 2 and 3 real processes."
@@ -508,7 +507,7 @@ class Overlapped(Exam):
         """Of several steps, each with k micro-batches."""
         kind, k = case.given
         model, buckets, orders = drawn(kind, case.n, rng)
-        steps = lambda: [[normal(rng, 8, 16) for _ in range(k)] for _ in range(STEPS)]
+        steps = lambda: [[normal(rng, 8, 16) for _ in range(k)] for _ in range(self.steps)]
         args = [(*model, buckets, order, steps(), IN_FLIGHT.get(kind, 2)) for order in orders]
         if kind == "nan":
             args[one_of(case.n, rng)][4][1][0][0] = torch.nan
@@ -551,7 +550,7 @@ class Overlapped(Exam):
                     f"{got['flew'] - 1} starts earlier was waited for, and at most {most} may be in flight at once: each "
                     "holds memory until it is waited for. Wait for the oldest first."
                 )
-        counted(outcome, case.n, STEPS * len(args[0][2]))
+        counted(outcome, case.n, self.steps * len(args[0][2]))
         after = partial(buckets_hooked, beside=False)
         hint = (
             "Does a hook wait? Or does everything start in finish()? comm.stream starts a bucket and returns at "
@@ -562,7 +561,7 @@ class Overlapped(Exam):
     def averaged(self, case, args, outcome):
         """Raise Wrong unless every rank has the means after each step."""
         model = Network(*args[0][:2])
-        for step in range(STEPS):
+        for step in range(self.steps):
             micro = [
                 [model.gradient([x], reached(order, j)) for j, x in enumerate(steps[step])]
                 for *_, order, steps, _ in args
@@ -615,8 +614,9 @@ class AccumulateOverlapped(Overlapped):
     """`accumulate_overlapped(comm, params, backwards, buckets)`: one average, beside the last backward."""
 
     name = "accumulate_overlapped"
+    steps = 2  # each call makes its hooks anew
     right = (
-        "n = 1…4, 1 to 4 micro-batches, three steps: the means, one average's messages, beside the last backward; "
+        "n = 1…4, 1 to 4 micro-batches, two steps: the means, one average's messages, beside the last backward; "
         "then 2 and 3 real processes."
     )
     cases = ranked(
@@ -648,7 +648,10 @@ class AccumulateOverlapped(Overlapped):
             called.append(1)
             loss = model.loss(params, x, reached(order, j))
             loss.backward()
-            all_reduce_(comm, loss.detach().clone())  # for a log; and messages under way get time
+            if comm.size > 1:  # as for a log; and messages under way get time
+                loss = loss.detach()
+                right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+                comm.sendrecv(loss, right, torch.empty_like(loss), left)
 
         for xs in steps:
             for p in params:
@@ -662,12 +665,12 @@ class AccumulateOverlapped(Overlapped):
     def judge(self, case, args, outcome):
         k = case.given[1]
         for r, got in enumerate(outcome.results):
-            if got["called"] != STEPS * k:
+            if got["called"] != self.steps * k:
                 raise Wrong(
-                    f"rank {r}: in {STEPS} steps {STEPS * k} backwards were given, and {got['called']} were called."
+                    f"rank {r}: in {self.steps} steps {self.steps * k} backwards were given, and {got['called']} were called."
                 )
         self.averaged(case, args, outcome)
-        counted(outcome, case.n, STEPS * len(args[0][2]), extra=STEPS * k)
+        counted(outcome, case.n, self.steps * len(args[0][2]), extra=self.steps * k * (case.n > 1))
         left = (
             "the gradients are right, but hooks are left on the parameters: the next step, which registers "
             "its own, would have them twice."

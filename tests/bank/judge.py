@@ -21,12 +21,15 @@ PASSES = "it passes"
 FOR_CHEATS = ("reads and writes no files", "the library's")
 
 
-def exercise_faults(folder, exercise):
-    """By answer (a planted one, "solution", "stub") what is wrong with how the grader judges it."""
-    bugs = [bug for bug in planted(folder) if bug.exercise == exercise]
-    faults = [partial(solution_fault, folder, exercise), partial(stub_fault, folder, exercise)]
-    faults += [partial(planted_fault, folder, bug) for bug in bugs]
-    return dict(zip(["solution", "stub", *bugs], together(faults), strict=True))
+def exercise_faults(folder, exercise, solution=True):
+    """By answer (a planted one, "solution", "stub") what is wrong with how the grader judges it. The solution, which goes
+    through all cases and takes the longest, may be left out."""
+    faults = {"solution": partial(solution_fault, folder, exercise)} if solution else {}
+    faults["stub"] = partial(stub_fault, folder, exercise)
+    for bug in planted(folder):
+        if bug.exercise == exercise:
+            faults[bug] = partial(planted_fault, folder, bug)
+    return dict(zip(faults, together(list(faults.values())), strict=True))
 
 
 class _Asked(BaseException):
