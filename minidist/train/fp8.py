@@ -229,7 +229,8 @@ def laid_out(x: Scaled) -> Tensor:
         return x.scale.t().contiguous().t()  # (M, K/128), strides (1, M)
     if x.grain == SQUARE:
         along = F.pad(x.scale, (0, -x.scale.shape[1] % 4), value=1.0)
-        return along.t()  # (K/128 rounded up to 4, N/128), strides (1, …)
+        # padded by nothing, the scales of a transposed weight keep their strides
+        return along.contiguous().t()  # (K/128 rounded up to 4, N/128), strides (1, …)
     return x.scale.contiguous()
 
 

@@ -174,6 +174,19 @@ def test_the_kernel_takes_all_sizes(grain, sizes):
     assert on_tensor_cores(a, b, torch.float32).shape == (sizes[0], sizes[2])
 
 
+@pytest.mark.parametrize("sizes", [(21, 150, 34), (512, 512, 512), (128, 1024, 512)])
+@pytest.mark.parametrize("grain", GRAINS)
+def test_the_kernels_take_a_layer_and_its_gradients(grain, sizes):
+    """Also where scales need no padding: those of a transposed weight are then not laid out anew by it."""
+    tokens, inputs, outputs = sizes
+    x, w = (
+        torch.empty(*shape, device="meta", dtype=torch.bfloat16).requires_grad_()
+        for shape in ((tokens, inputs), (outputs, inputs))
+    )
+    linear(x, w, scaling=Present(grain)).sum().backward()
+    assert (x.grad.shape, w.grad.shape) == (x.shape, w.shape)
+
+
 def oracle(x, w, dy, grain):
     """y, dx, dW, each operand rounded where its product contracts."""
     of = GRAINS[grain]
