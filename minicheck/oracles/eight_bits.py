@@ -39,22 +39,55 @@ def rounded(
     return (x / scale).clamp(-most, most).to(dtype).float() * (scale if back else 1.0)
 
 
-def gradients(x: Tensor, w: Tensor, dy: Tensor, forward=E4M3, backward=E5M2, **how):
-    """y, dx, dW of a linear layer, with each of x, W and dy in eight bits."""
-    x, w = rounded(x, forward, **how), rounded(w, forward, **how)
-    low = rounded(dy, backward, **how)
-    return x @ w.t(), low @ w, low.t() @ x
+def by_rows(x: Tensor, dtype: torch.dtype, **how) -> Tensor:
+    """`x` in eight bits and back, by a scale for each row."""
+    return torch.cat([rounded(row[None], dtype, **how) for row in x])
+
+
+def plain(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x` as it is: nothing is rounded."""
+    return x
+
+
+def gradients(
+    x: Tensor,
+    w: Tensor,
+    dy: Tensor,
+    forward=E4M3,
+    backward=E5M2,
+    first=by_rows,
+    second=by_rows,
+    **how,
+):
+    """y, dx, dW of a linear layer, with scales for the rows of what each product sums over.
+
+    first, second: how the first and the second operand of each product is rounded.
+    """
+    y = first(x, forward, **how) @ second(w, forward, **how).t()
+    dx = first(dy, backward, **how) @ second(w.t(), forward, **how).t()
+    dw = first(dy.t(), backward, **how) @ second(x.t(), forward, **how).t()
+    return y, dx, dw
+
+
+def terms(x: Tensor, w: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
+    """Of each number of y, dx and dW, the sum of the magnitudes of its terms."""
+    x, w = x.abs(), w.abs()
+    dy = dy.abs()
+    return x @ w.t(), dy @ w, dy.t() @ x
 
 
 class History:
     """Scales of a tensor by the steps before. fresh: this step's counts at once; last: only the last one's counts;
-    forever: no step is forgotten; summed: what a step has seen is added; bad: an inf counts."""
+    forever: no step is forgotten; bad: an inf counts; single: each tensor is a step of its own."""
 
-    def __init__(self, length, most, fresh=False, last=False, forever=False, bad=False):
+    def __init__(
+        self, length, most, fresh=False, last=False, forever=False, bad=False, single=False
+    ):
         self.length = None if forever else 1 if last else length
         self.most = most
         self.fresh = fresh
         self.bad = bad
+        self.single = single
         self.steps: list[float] = []
         self.now: list[float] = []
 
@@ -66,9 +99,17 @@ class History:
 
     def see(self, x: Tensor) -> None:
         self.now.append(magnitude(x))
+        if self.single:
+            self.step()
 
     def step(self) -> None:
         finite = all(map(math.isfinite, self.now))
         if self.now and (finite or self.bad):
             self.steps.append(max(self.now))
         self.now = []
+
+    def state(self) -> list[float]:
+        return self.steps[-self.length :] if self.length else list(self.steps)
+
+    def load(self, state: list[float]) -> None:
+        self.steps, self.now = list(state), []
