@@ -200,13 +200,13 @@ assert all(torch.allclose(mine, serial, rtol=0, atol=1e-12) for mine in losses)
 #
 # ## Three reductions
 #
-# Write the loss of one position down. With logits $x_1, \dots, x_V$ and the target t,
+# Write the loss of one position down. With logits $x_c$, one for each token c, and the target t,
 #
 # $$\text{loss} = -\log\frac{e^{x_t}}{\sum_c e^{x_c}} = \log \sum_c e^{x_c} - x_t .$$
 #
 # $e^{x}$ overflows soon: in single precision above 88. The usual remedy is to subtract the largest logit, $m = \max_c x_c$, from all of them. Nothing is lost, for
 #
-# $$\log \sum_c e^{x_c} = \log\Big(e^m \sum_c e^{x_c - m}\Big) = m + \log \underbrace{\sum_c e^{x_c - m}}_{s},$$
+# $$\log \sum_c e^{x_c} = \log\left(e^m \sum_c e^{x_c - m}\right) = m + \log s,\qquad s = \sum_c e^{x_c - m},$$
 #
 # and now every exponent is at most 0, and one of them is 0, so s lies between 1 and V. The loss is $m + \log s - x_t$. Each of the three is a reduction over the vocabulary: m is a maximum, s is a sum, and $x_t$ is a sum too if the ranks that do not hold the target contribute 0. So three all-reduces of one number for each position will do.
 
