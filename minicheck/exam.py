@@ -997,6 +997,7 @@ def few(outcome: Outcome, nbytes: float, hint: str, messages: float = math.inf) 
 HALF = "That is one half of the ring: there are two."
 ALL = "That is what all ranks send together: one rank is asked for."
 NUMBERS = "Those are numbers: how many bytes has one?"
+OF_ALL = "That is right for the numbers in the text: you have others."
 ROUGHLY = 0.01  # a prediction is rounded
 
 
@@ -1053,8 +1054,10 @@ class Prediction(Exam):
             raise Wrong(f"{self.name}: your numbers cannot be read: {error}") from None
         try:
             values, slips = self.figures(**own)
+            shared = self.figures()[0] if own else {}
             for name, number in zip(values, found, strict=True):
-                self.look_at(name, number, values[name], slips.get(name, {}))
+                known = {shared[name]: OF_ALL} if own else {}
+                self.look_at(name, number, values[name], known | slips.get(name, {}))
         except Wrong as wrong:
             raise Wrong(f"{self.name}: your numbers: {wrong}") from None
         except Exception as error:

@@ -77,6 +77,11 @@ def _place(frame) -> str:
 def _hint(text: str) -> str:
     """What this kind of deadlock usually comes from."""
     waits = re.findall(r"rank \d+ waits for (send|receive)", text)
+    if "waits for a stream job" in text:
+        return (
+            "One rank waits for what it has started on a lane, and another has never started it. Does every rank start all "
+            "of them, in one order, including those that none of its hooks has started?"
+        )
     if "ended already" in text:
         return (
             "While others have finished, someone waits for a message that is never sent, or sends one that nobody "

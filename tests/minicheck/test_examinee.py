@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from minicheck.examinee import explain, own_line
+from minidist.collectives import all_reduce_
 from minidist.comm import Deadlock, World
 
 
@@ -37,6 +38,14 @@ def test_a_circle():
             comm.send(torch.ones(1), 3 - comm.rank)
 
     assert "in a circle" in deadlock(program)
+
+
+def test_a_lane_that_one_rank_does_not_start():
+    def program(comm):
+        if comm.rank:
+            comm.stream(all_reduce_, torch.ones(1)).wait()
+
+    assert "has never started" in deadlock(program)
 
 
 def test_an_exception_names_rank_and_line():

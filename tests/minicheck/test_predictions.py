@@ -65,7 +65,9 @@ def test_the_numbers_are_told_and_judged(capsys):
     assert capsys.readouterr().out == ""
     grader(14, of=name)
     grader(4)
-    with pytest.raises(Wrong, match="twice = 4 is too small"):
+    with pytest.raises(
+        Wrong, match=r"twice = 4 is too small\. That is right for the numbers in the text"
+    ):
         grader(4, of=name)
     with pytest.raises(Wrong, match=r"twice = 7 is too small\. That is once\."):
         grader(7, of=name)
