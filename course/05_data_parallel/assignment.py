@@ -98,7 +98,7 @@ study.holdings(
 #
 # <details><summary>Hint</summary>
 #
-# An all-reduce with `op="max"` tells everyone the most steps, and one with `op="min"` the lowest rank that has them, if the others say n. `module.parameters()` and `module.buffers()` give every tensor once, those of inner modules too; `state_dict()` gives a shared tensor twice, and leaves out buffers that are not saved.
+# An all-reduce with `op="max"` tells everyone the most steps, and one with `op="min"` the lowest rank that has them, if the others say n; `broadcast_(comm, x, root=r)` sends from rank r. `module.parameters()` and `module.buffers()` give every tensor once, those of inner modules too; `state_dict()` gives a shared tensor twice, and leaves out buffers that are not saved.
 #
 # </details>
 
@@ -215,7 +215,7 @@ study.traffic(
 #
 # <details><summary>Hint</summary>
 #
-# `x.detach().reshape(-1).view(torch.uint8).numpy().tobytes()` gives the bytes of any tensor, and `sha256(…).digest()` a digest of 32 bytes. The first eight of them are an integer: `int.from_bytes(…, "little", signed=True)`. If the smallest and the largest of all ranks' integers are equal, all are.
+# `x.detach().reshape(-1).view(torch.uint8).numpy().tobytes()` gives the bytes of any tensor, and `sha256(…).digest()` a digest of 32 bytes (Python's own `hash` differs from process to process). The first eight of them are an integer: `int.from_bytes(…, "little", signed=True)`. If the smallest and the largest of all ranks' integers are equal, all are.
 #
 # </details>
 
@@ -300,7 +300,7 @@ twice = -1000 % (12 * n)
 check.predict_step(messages, nbytes, saved, rate, twice, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_step_target"}
-# **Target:** your numbers beside those of a World with 8 ranks. Tensors on the device `"meta"` have a shape and no numbers, so millions of parameters cost nothing.
+# **Target:** your numbers beside those of a World with 8 ranks, as in the text above, whatever numbers your name has given you. Tensors on the device `"meta"` have a shape and no numbers, so millions of parameters cost nothing.
 
 
 # %%
@@ -384,8 +384,8 @@ except Exception as error:
 #
 # | | |
 # |---|---|
-# | call | `average_hooks(comm, module)`, once; then the program calls `backward()` as often as it likes |
-# | afterwards | when a `backward()` returns, `p.grad` is the mean over all ranks, on every rank; a parameter that a rank has not reached counts as zeros; weights and buffers are untouched |
+# | call | `average_hooks(comm, module)`, once; then the program calls `backward()` as often as it likes, also twice before it clears the gradients |
+# | afterwards | when a `backward()` returns, every `p.grad` has become its mean over all ranks, on every rank; where no backward has reached the parameter, it counts as zeros; weights and buffers are untouched |
 # | `module` | with frozen, shared, and unused parameters; every rank's backward reaches at least one that is trained |
 # | returns | nothing |
 # | cost | 2(n−1)/n·N bytes of a rank for each backward |

@@ -1570,6 +1570,37 @@ def average_hooks(comm, model):
     ),
     Bug(
         "average_hooks",
+        "what a rank does not reach is set to zero, and its old mean is lost",
+        edits=(
+            (
+                """
+if p.grad is None:
+    p.grad = torch.zeros_like(p)
+all_reduce_(comm, p.grad, op="mean")
+""",
+                """
+if p not in reached:
+    p.grad = torch.zeros_like(p)
+all_reduce_(comm, p.grad, op="mean")
+""",
+            ),
+            ("queued.clear()", "reached = set(queued)\nqueued.clear()"),
+            (
+                """
+if not queued:
+    torch.autograd.Variable._execution_engine.queue_callback(average)
+    queued.append(p)
+""",
+                """
+if not queued:
+    torch.autograd.Variable._execution_engine.queue_callback(average)
+queued.append(p)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "average_hooks",
         "the weights are averaged at the end of a backward",
         old='all_reduce_(comm, p.grad, op="mean")',
         new='all_reduce_(comm, p.detach(), op="mean")',

@@ -536,7 +536,7 @@ from minidist.parallel import data
 study.source(data.average_gradients, docstring=False)
 
 # %% [markdown]
-# The real thing is `DataParallel`, which wraps a module. Its constructor does what you have seen: it checks that all ranks have built the same model, and broadcasts parameters and buffers from rank 0.
+# The real thing is `DataParallel`, which wraps a module. Its constructor checks that all ranks have built the same model, and then broadcasts parameters and buffers from rank 0, as we did.
 
 # %%
 study.source(data.DataParallel.__init__)

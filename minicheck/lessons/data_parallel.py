@@ -116,11 +116,16 @@ def untouched(outcome: Outcome, before: dict[str, Tensor], what: str) -> None:
 
 
 def cheap(
-    outcome: Outcome, n: int, tensors: list[Tensor], others: list[Tensor], extra: int = 0
+    outcome: Outcome,
+    n: int,
+    tensors: list[Tensor],
+    others: list[Tensor],
+    extra: int = 0,
+    twice: str = "Is something averaged twice (a tied parameter?), or gathered whole?",
 ) -> None:
     """Raise Wrong if a rank sends more than one average of `tensors` needs, and `extra` bytes.
 
-    others: parameters that need no average.
+    others: parameters that need no average.  twice: what to say of one that sends too much.
     """
     most, idle = ring_bytes(tensors, n) + extra, ring_bytes(others, n)
     for r in range(n):
@@ -133,7 +138,7 @@ def cheap(
         star = [s for s in range(n) if outcome.nbytes(s) < sent]
         if n > 2 and star:
             raise Wrong(f"{text} Rank {star[0]} sends less: is rank {r} the centre of a star?")
-        raise Wrong(f"{text} Is something averaged twice (a tied parameter?), or gathered whole?")
+        raise Wrong(f"{text} {twice}")
 
 
 # ------------------------------------------------------------
@@ -435,12 +440,12 @@ class AverageHooks(ReplicaExam):
 
     name = "average_hooks"
     right = (
-        "n = 1…5, 7 models, three steps equal to the serial ones, 2(n−1)/n·N bytes a rank and step; "
-        "then 2 and 3 real processes."
+        "n = 1…5, 7 models, three backwards equal to the serial ones, the third on top of the second, 2(n−1)/n·N bytes a rank "
+        "and backward; then 2 and 3 real processes."
     )
     cases = cases(("plain", "routed", "frozen", "unused", "tied", "buffers", "nan"))
     processes = processes("routed", "buffers")
-    steps = tuple(slice(first, first + 3) for first in (0, 3, 6))  # their samples
+    steps = tuple(slice(first, first + 3) for first in (0, 3, 6))  # the samples of three backwards
 
     def mine(self, case, rank, rng, dtype):
         return self.spoilt(case.given, rank, samples(9, rank, rng, dtype, self.user))
@@ -450,35 +455,55 @@ class AverageHooks(ReplicaExam):
         yours(comm, module)
         for step in self.steps:
             mse_loss(module(x[step]), y[step]).backward()
-            found.append(grads(module))
+            found.append({name: g if g is None else g.clone() for name, g in grads(module).items()})
             if len(found) == 1:
                 after = {k: v.detach().clone() for k, v in state(module).items()}
-            step_(module)
+                step_(module)  # the third backward adds to what the second has left
         return {"grads": found, "state": after, "open": left_open(comm)}
 
     def judge(self, case, args, outcome):
         model = Model(*args[0][:3])
         untouched(outcome, model.values, STAY)
+        left: dict[str, Tensor] = {}  # what a backward adds to, on all ranks
         for i, step in enumerate(self.steps):
             parts = [(x[step], y[step]) for *_, x, y in args]
             whole = gradient(model, *together(parts))
+            for name, g in left.items():
+                whole[name] = g if whole[name] is None else g + whole[name]
             found = [got["grads"][i] for got in outcome.results]
-            same_gradients(found, whole, partial(self._looks, model, parts, outcome, i))
-            module = model.build()
-            for name, p in module.named_parameters():
-                p.grad = found[0][name]
-            step_(module)
-            model = model._replace(values={name: x.detach() for name, x in state(module).items()})
+            same_gradients(found, whole, partial(self._looks, model, parts, outcome, i, left))
+            if i:
+                left = {name: g for name, g in found[0].items() if g is not None}
+            else:
+                module = model.build()
+                for name, p in module.named_parameters():
+                    p.grad = found[0][name]
+                step_(module)
+                model = model._replace(values={k: x.detach() for k, x in state(module).items()})
         count = len(self.steps)
-        cheap(outcome, case.n, count * trainable(model), count * frozen(model))
+        twice = "Is something averaged twice: a tied parameter, or everything, once for each hook?"
+        cheap(outcome, case.n, count * trainable(model), count * frozen(model), twice=twice)
 
-    def _looks(self, model, parts, outcome, step, rank, name, got):
+    def _looks(self, model, parts, outcome, step, left, rank, name, got):
         mine = filled(model, parts, name)
-        hint = f"Step {step + 1}: no hook was called, or it changed nothing."
+        hint = f"Backward {step + 1}: no hook was called, or it changed nothing."
         if outcome.nbytes(rank) and not step:
             hint = "Is it p.grad that is averaged, in place, at the end of every backward?"
-        return {f"It is rank {rank}'s own, not the average. {hint}": mine[rank]} | usual(
-            rank, mine, 0
+        looks = {}
+        if name in left:
+            adds = "Nobody has cleared the gradients before backward 3: it adds to those of backward 2."
+            new, kept = sum(mine) / len(mine), sum(bool(g.any()) for g in mine) / len(mine)
+            looks = {
+                f"{adds} That is its own mean alone.": new,
+                f"{adds} A rank that it does not reach keeps what it had, and does not set it to zero.": kept
+                * left[name]
+                + new,
+            }
+            mine = [left[name] + g for g in mine]
+        return (
+            looks
+            | {f"It is rank {rank}'s own, not the average. {hint}": mine[rank]}
+            | usual(rank, mine, 0)
         )
 
 
@@ -706,11 +731,16 @@ class StartEqual(ReplicaExam):
     def _looks(self, got, values, steps, rank, buffer):
         root = steps.index(max(steps))
         kind = "a buffer: buffers must start equal, too" if buffer else "a parameter"
-        own = f"It is rank {rank}'s own, as before. It is {kind}. Does it stand in what you send?"
-        looks = {own: values[rank]}
+        looks = {}
+        if steps[rank] < max(steps):  # else it has given, or thinks that it should
+            looks[
+                f"It is rank {rank}'s own, as before. It is {kind}. Is it among the tensors that you send?"
+            ] = values[rank]
         for r, x in enumerate(values):
             if steps[r] == max(steps):
-                looks[f"It is rank {r}'s. Of the ranks that are furthest the lowest gives."] = x
+                looks[
+                    f"It is rank {r}'s. Rank {root} has just as many steps, and of several ranks the lowest gives."
+                ] = x
             looks[
                 f"It is rank {r}'s, which has {steps[r]} steps. Rank {root} has most, {max(steps)}, and gives."
             ] = x
@@ -805,8 +835,11 @@ class FirstDifference(ReplicaExam):
             if found is not None:
                 typed(found, str, f"rank {r}: the result", "the name of a tensor, or None")
             if found != want:
+                said = [other["found"] for other in outcome.results]
+                told = [s for s, name in enumerate(said) if isinstance(name, str) and name == want]
+                why = self._why(found, apart, drift, told)
                 raise Wrong(
-                    f"rank {r}: the result is {shown(found)}, and should be {want!r}. {self._why(found, apart, drift)}"
+                    f"rank {r}: the result is {shown(found)}, and should be {want!r}. {why}"
                 )
             for name, x in all_values[r].items():
                 unchanged(got["state"].get(name), x, f"rank {r}: {name}")
@@ -818,14 +851,19 @@ class FirstDifference(ReplicaExam):
                     "each tensor. A digest of eight bytes stands for a tensor of any size."
                 )
 
-    def _why(self, found, apart, drift):
+    def _why(self, found, apart, drift, told):
         if not apart:
             return (
                 "The replicas are equal, bit for bit. Is there nan in it, which `==` says is not equal to itself? Or a "
                 "digest that differs from rank to rank for another reason?"
             )
+        if found is None and told:
+            return (
+                f"On {ranks(told)} it is right. The result must be the same everywhere: all ranks must learn of the "
+                "difference, those that are equal among themselves, too."
+            )
         if found is None:
-            return f"{DRIFTS[drift]} Does every rank learn of it, those that are equal among themselves, too?"
+            return DRIFTS[drift]
         if found in apart:
             return "That tensor differs, too, and another comes first: parameters, then buffers, in the module's order."
         return "That tensor is the same on all ranks."
