@@ -116,7 +116,7 @@ study.table(
 #
 # <details><summary>Hint</summary>
 #
-# `pad(x, (0, k))` appends k zeros to x, and −length % align zeros are missing. Then `torch.cat`, an all-reduce, and `split`
+# `pad(x, (0, k))` appends k zeros to a flat x, and −length % align zeros are missing. Then `torch.cat`, an all-reduce, and `split`
 # by the padded lengths. A piece of a `split` is a view, and so is the beginning of a piece.
 #
 # </details>
@@ -375,7 +375,8 @@ smallest = 2 * (n - 1) * alpha / (T / N - 2 * (n - 1) / n * beta)
 check.predict_overlap(saved, bucket, afterwards, beside, slow, smallest, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_overlap_target"}
-# **Target:** your numbers beside those of a World. (No GPU: tensors on the device `"meta"` have no numbers.)
+# **Target:** your numbers beside those of a World with 16 ranks and 10 buckets, as in the text above, whatever numbers your
+# name has given you. (No GPU: tensors on the device `"meta"` have no numbers.)
 
 
 # %%

@@ -757,6 +757,15 @@ while len(works) < len(buckets):
     ),
     Bug(
         "overlapped",
+        "a hook waits for all buckets that travel, not for the oldest",
+        old="works[-most].wait()",
+        new="""
+for work in works:
+    work.wait()
+""",
+    ),
+    Bug(
+        "overlapped",
         "every hook waits for what it has started",
         old="""
 while len(works) < len(buckets) and missing[len(works)] == 0:

@@ -18,7 +18,6 @@ from minidist.comm.world import World
 
 from ..exam import (
     HALF,
-    ROUGHLY,
     Case,
     Costly,
     Exam,
@@ -134,7 +133,7 @@ class AssignBuckets(Solo):
     """`assign_buckets(nbytes, dtypes, bucket_bytes, first_bucket_bytes)`: lists of positions, in the order of use."""
 
     name = "assign_buckets"
-    right = "Up to 60 gradients of 1 to 3 dtypes, sizes and rooms drawn at random: in order of use, full, each once."
+    right = "Up to 60 gradients of 1 to 3 dtypes, sizes and rooms drawn at random: in the order in which they are complete, as full as may be, each position once."
     forbidden = FORBIDDEN
     # how many gradients, the largest, the room of a bucket and of the first, in shares of the largest; dtypes
     cases = alone(
@@ -371,6 +370,7 @@ def _messages(outcome, n, buckets, values, align):
 KINDS = {
     "chain": (1, 6, 3, False),
     "long": (1, 9, 5, False),
+    "uneven": (1, 9, 5, False),
     "orders": (3, 2, 3, True),
     "routed": (2, 3, 3, False),
     "unused": (3, 2, 4, False),
@@ -380,6 +380,7 @@ KINDS = {
 WORDS = {
     "chain": "6 layers, 3 buckets",
     "long": "9 layers, 5 buckets, of which the second is complete first",
+    "uneven": "9 layers, 5 buckets, the small ones first",
     "orders": "ranks whose hooks fire in different orders",
     "routed": "a branch that only one rank uses",
     "unused": "a branch that no rank uses",
@@ -392,6 +393,7 @@ RACE = (
     "p.grad, or did something write to it while it was sent?"
 )
 SLACK = 0.1  # of the time that overlap saves
+EXACTLY = 1e-4  # of a time that a formula gives
 
 
 def drawn(
@@ -404,6 +406,8 @@ def drawn(
     orders = [list(range(branches)) for _ in range(n)]
     if kind == "long":
         buckets = [[7, 6], [8], [5, 4], [3, 2], [1, 0]]
+    if kind == "uneven":  # they follow so fast that a hook which waits too long costs time
+        buckets = [[8], [7], [6], [5], [4, 3, 2, 1, 0]]
     if kind == "orders":
         buckets = [
             [k * depth + i for i in reversed(range(depth))] for k in reversed(range(branches))
@@ -449,14 +453,14 @@ def means(found: list, own: list[list[Tensor]], said, otherwise: str = RACE) -> 
 
 def in_time(exam, case, args, outcome, beside, after, said) -> None:
     """Raise Wrong if a case takes longer than with overlap. beside, after: answers that do and do not overlap."""
-    if outcome.time is None or case.n == 1 or case.given[0] not in ("chain", "long"):
+    if outcome.time is None or case.n == 1 or case.given[0] not in ("chain", "long", "uneven"):
         return
     best, late = exam.seconds(args, beside), exam.seconds(args, after)
     hint = f"That is with buckets that travel beside backward. {said}"
     if outcome.time < 0.999 * late:
         hint = (
             f"Without overlap it takes {1e3 * late:.3g} ms. Does each bucket start as soon as it is complete, and all "
-            "before it?"
+            "before it? Does a hook wait for a bucket that might still travel?"
         )
     most = best + SLACK * (late - best) + 1e-9
     on_time(outcome, 0.98 * best, most, best, "the gradients are", hint)
@@ -480,7 +484,7 @@ class Overlapped(Exam):
     name = "overlapped"
     steps = 3
     right = (
-        "n = 1…5, 6 networks, three steps: the means, buckets in one order though hooks fire in another, 1 to 3 in flight, "
+        "n = 1…5, 7 networks, three steps: the means, buckets in one order though hooks fire in another, 1 to 3 in flight, "
         "on the clock as fast as can be; then 2 and 3 real processes."
     )
     forbidden = FORBIDDEN
@@ -494,6 +498,7 @@ class Overlapped(Exam):
             (3, "nan", 1),
             (2, "orders", 1),
             (4, "long", 1),
+            (5, "uneven", 1),
             (1, "chain", 1),
             (5, "orders", 1),
         ),
@@ -546,8 +551,8 @@ class Overlapped(Exam):
         for r, got in enumerate(outcome.results):
             if got["flew"] > most:
                 raise Wrong(
-                    f"the gradients are right, but on rank {r} a bucket starts before the one that started "
-                    f"{got['flew'] - 1} starts earlier was waited for, and at most {most} may be in flight at once: each "
+                    f"the gradients are right, but on rank {r} a bucket starts before anybody has waited for the one "
+                    f"{got['flew'] - 1} places before it: then {got['flew']} are in flight, and at most {most} may be, since each "
                     "holds memory until it is waited for. Wait for the oldest first."
                 )
         counted(outcome, case.n, self.steps * len(args[0][2]))
@@ -745,10 +750,10 @@ class StepSeconds(Solo):
 
     def judge(self, case, args, outcome):
         got, want = number(outcome.results[0]["found"], "the result"), clock(*args[0])
-        if not near(got, want, 1e-4):
-            slip = first_near(got, slips_of(*args[0]), ROUGHLY)
+        if not near(got, want, EXACTLY):
+            slip = first_near(got, slips_of(*args[0]), EXACTLY)
             raise Wrong(
-                f"without a stop the buckets are complete after {[round(1e3 * t, 3) for t in args[0][1]]} ms. Your formula "
+                f"if backward never stood still, the buckets would be complete after {[round(1e3 * t, 3) for t in args[0][1]]} ms. Your formula "
                 f"gives {1e3 * real(got):.6g} ms, the World takes {1e3 * want:.6g} ms. "
                 f"{slip or _direction(got, want, args[0][1][-1])}"
             )
@@ -758,14 +763,17 @@ def _direction(got, want, backward):
     if got < backward:
         return "Backward alone takes longer than that: the last bucket cannot start before it is complete."
     if got < want:
-        return "Too short: a bucket starts when it is complete *and* the one before it is over."
+        return (
+            "Too short: a bucket starts when it is complete *and* the one before it is over; and while a hook waits, "
+            "backward stands still."
+        )
     return "Too long: does a bucket, or backward, wait for something that it need not wait for?"
 
 
 def slips_of(
     nbytes: list[int], ready: list[float], n: int, alpha: float, beta: float, most: int
 ) -> dict[float, str]:
-    """Wrong values and what they mean."""
+    """Wrong values and what they mean; of several meanings of one value the first."""
 
     def took(size, steps=2 * (n - 1), share=2 * (n - 1) / n) -> float:
         return steps * alpha + share * size * beta
@@ -782,38 +790,52 @@ def slips_of(
 
     costs = [took(size) for size in nbytes]
     right = queued(costs)
-    slips = {
-        queued(
-            costs, len(costs)
-        ): f"That is without a limit: with {most} in flight backward stands still, and all that follows is later.",
-        queued(costs, most + 1): f"At most {most} are in flight, with the one that starts.",
-        queued(costs, max(1, most - 1)): f"{most} may be in flight, with the one that starts.",
-        ready[-1]
-        + sum(costs): "That is without overlap: buckets may travel while backward goes on.",
-        ready[-1]
-        + costs[
-            -1
-        ]: "The last bucket may have to wait for the wire, still busy with those before it.",
-        ready[0]
-        + sum(costs): "The wire may rest, too: a bucket does not start before it is complete.",
-        max(
-            map(sum, zip(ready, costs))
-        ): "One wire, one bucket at a time: a bucket waits for the one before it.",
-        sum(costs): "That is the wire's time alone.",
-        queued([took(s, n - 1, (n - 1) / n) for s in nbytes]): HALF,
-        queued(
-            [took(s, 2 * (n - 1), 2) for s in nbytes]
-        ): "Nearly: a ring sends 2(n−1)/n of the bytes.",
-        queued(
-            [took(s, 1) for s in nbytes]
-        ): "Each of the 2(n−1) messages of a ring starts with an α.",
-        queued([took(s, 0) for s in nbytes]): "The latencies are missing.",
-        queued(
-            [took(s, 2 * n, 2) for s in nbytes]
-        ): "In a ring of n ranks a chunk takes n−1 steps, not n.",
-        1e3 * right: "Seconds are asked for.",
-    }
-    return {value: text for value, text in slips.items() if not near(value, right, ROUGHLY)}
+    slips = [
+        (
+            queued(costs, len(costs)),
+            f"That is without a limit: with {most} in flight backward stands still, and all that it has yet to compute is "
+            "later.",
+        ),
+        (queued(costs, most + 1), f"At most {most} are in flight, with the one that starts."),
+        (queued(costs, max(1, most - 1)), f"{most} may be in flight, with the one that starts."),
+        (
+            ready[-1] + sum(costs),
+            "That is without overlap: buckets may travel while backward goes on.",
+        ),
+        (
+            ready[-1] + costs[-1],
+            "The last bucket may have to wait for the wire, still busy with those before it.",
+        ),
+        (
+            ready[0] + sum(costs),
+            "The wire may rest, too: a bucket does not start before it is complete.",
+        ),
+        (
+            max(map(sum, zip(ready, costs))),
+            "One wire, one bucket at a time: a bucket waits for the one before it.",
+        ),
+        (sum(costs), "That is the wire's time alone."),
+        (queued([took(s, n - 1, (n - 1) / n) for s in nbytes]), HALF),
+        (
+            queued([took(s, 2 * (n - 1), 2) for s in nbytes]),
+            "Nearly: a ring sends 2(n−1)/n of the bytes.",
+        ),
+        (
+            queued([took(s, 1) for s in nbytes]),
+            "Each of the 2(n−1) messages of a ring starts with an α.",
+        ),
+        (queued([took(s, 0) for s in nbytes]), "The latencies are missing."),
+        (
+            queued([took(s, 2 * n, 2) for s in nbytes]),
+            "In a ring of n ranks a chunk takes n−1 steps, not n.",
+        ),
+        (1e3 * right, "Seconds are asked for."),
+    ]
+    found: dict[float, str] = {}
+    for value, text in slips:
+        if not near(value, right, EXACTLY):
+            found.setdefault(value, text)
+    return found
 
 
 def predict_overlap(
