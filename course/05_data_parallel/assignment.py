@@ -1,11 +1,11 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 05 Data parallel: exercises
 #
-# The lesson built data parallelism for a model that is well-behaved, on ranks that start and end together. Here you build what a long run on a real cluster needs besides: it is restarted in the middle of an epoch with other ranks, its model has frozen layers, layers of two dtypes, and layers that only some ranks use, and it looks for replicas that have drifted.
+# The lesson built data parallelism for a well-behaved model, on ranks that start and end together. Here you build what a long run on a real cluster needs besides. Such a run is restarted in the middle of an epoch, with a different number of ranks; its model has frozen layers, layers of two dtypes, and layers that only some ranks use; and it looks for replicas that have drifted apart.
 #
-# Seven exercises, 18 points. After each of the first six, run the check: it compares your function with the serial program, on 1 to 5 ranks in a World, then in real processes, and says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, run the function in a `World` of your own. The seventh is an open question, which your teacher reads.
+# There are seven exercises, worth 18 points. Each of the first six ends with a check, which compares your function with the serial program, on 1 to 5 ranks in a World and then in real processes, and says what is wrong. Try as often as you like. The check does not show what your function prints; to see that, run the function in a `World` of your own. The seventh is an open question, worth 2 points, which your teacher grades. An answer that gives the right numbers but takes more messages or bytes than it may earns half of the points.
 #
-# You may call `minidist.collectives`, which you built in [Messages](lesson:messages). What is refused is the library's data parallelism (`minidist.parallel`), and PyTorch's. Wait for all that you post before you return. A nan in one rank's gradient becomes a nan in everybody's: it tells that something has gone wrong, and must not be hidden.
+# You may call `minidist.collectives`, which you built in [Messages](lesson:messages). Calls to the library's own data parallelism (`minidist.parallel`) and to PyTorch's are refused. Wait for everything that you post before you return. A nan in one rank's gradient must become a nan in everybody's: it is a sign that something has gone wrong, and must not be hidden.
 
 # %% nbgrader={"grade_id": "setup"}
 from hashlib import sha256
@@ -25,30 +25,30 @@ from minidist.models import mlp
 # %% [markdown] nbgrader={"grade_id": "my_batches_spec"}
 # ## 1 · The batches that are still to come (3 points)
 #
-# The lesson's sampler leaves out the samples that do not fill a batch, and begins every epoch at its beginning. Now nothing is left out, and a run may be restarted in the middle of an epoch, perhaps with another number of ranks. All ranks have the same order of the samples, and know how many of them are done.
+# The lesson's sampler drops the samples that do not fill a batch, and begins every epoch with its first sample. Now no sample is dropped, and a run may be restarted in the middle of an epoch, perhaps with a different number of ranks. All ranks know the order of the samples, and how many of them are done.
 #
 # | | |
 # |---|---|
 # | call | `my_batches(comm, order, batch, done)` |
 # | `order` | the samples of the epoch in their order, int64, (samples,), perhaps empty; the same on every rank; **not changed** |
-# | `batch` | samples of a batch, all ranks together |
-# | `done` | samples of this epoch that have been trained on already, all ranks together; any number from 0 to `len(order)` |
-# | returns | a list: for each batch that is to come, this rank's samples, a tensor (batch/n,) |
-# | raises | `ValueError` if n does not divide `batch`; its text has both numbers |
-# | cost | no message |
+# | `batch` | how many samples a batch has, on all ranks together |
+# | `done` | how many samples of this epoch have been trained on already, on all ranks together: any number from 0 to `len(order)` |
+# | returns | a list with one tensor for each batch that is to come: this rank's samples, int64, (batch/n,) |
+# | raises | `ValueError` if n does not divide `batch`; its message contains both numbers |
+# | cost | no messages |
 #
-# **Invariants.** The batches follow the order from `order[done]` on. Of each batch rank r has the r-th of n equal pieces, so that the pieces in the order of the ranks are the batch. The last batch is full: where the order ends, the batch goes on with `order[0]`, and if the order is shorter than what is missing, it is gone through again. If everything is done, no batch is to come. About 9 lines.
+# **Invariants.** The batches follow the order from `order[done]` on. Each batch is cut into n equal pieces, and rank r gets the r-th of them, so that the pieces of rank 0, rank 1 and so on, one after another, are the batch. The last batch is full: where the order ends, the batch goes on with `order[0]`, and starts over as often as needed if the order is shorter than what is missing. If everything is done, no batch is to come, and the list is empty. About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Count places first, and look at samples last. Rank r's piece of the b-th batch that is to come begins at place done + b·batch + r·(batch/n). A place beyond the end, modulo the length, is a place at the beginning.
+# Work out places first, and look up samples last. Rank r's piece of the b-th batch that is to come begins at place done + b·batch + r·(batch/n). Taken modulo the length, a place beyond the end becomes a place at the beginning.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "my_batches", "solution": true}
 def my_batches(comm, order, batch, done):
-    """This rank's samples of each batch that is still to come; the last one is filled up from the beginning."""
+    """This rank's samples of each batch still to come; the last batch is filled up from the beginning of the order."""
     ### BEGIN SOLUTION
     n, r = comm.size, comm.rank
     if batch % n:
@@ -67,9 +67,9 @@ def my_batches(comm, order, batch, done):
 check.my_batches(my_batches)
 
 # %% [markdown] nbgrader={"grade_id": "my_batches_target"}
-# **Target:** the first four of 14 samples are done. Read batch 0 from rank 0 to rank 2, then batch 1: this is the order from its fifth sample on, and at the end its first two samples again.
+# **Target:** the first four of 14 samples are done. Read batch 0 from rank 0 to rank 2, then batch 1: you see the order from its fifth sample on, and at the end its first two samples again.
 #
-# This cell runs your function here and not in a process of its own, so it has ten seconds.
+# This cell runs your function in the notebook itself, not in a process of its own, so it is stopped after ten seconds.
 
 # %%
 order = torch.tensor([7, 2, 11, 5, 0, 13, 9, 4, 1, 12, 3, 8, 6, 10])
@@ -83,29 +83,29 @@ study.holdings(
 # %% [markdown] nbgrader={"grade_id": "start_equal_spec"}
 # ## 2 · Start equal, after a failure (2 points)
 #
-# A machine has failed. Its ranks are replaced by new ones, which have drawn weights at random and have taken no step; others have been trained. Which rank is which, no rank knows: each knows only its own number of steps. All go on from the weights of the rank that is furthest.
+# A machine has failed, and its ranks are replaced by new ones, which have drawn random weights and taken no step. The other ranks have been trained. No rank knows which rank is which: each knows only how many steps its own weights have been trained. All of them go on from the weights of the rank with the most steps.
 #
 # | | |
 # |---|---|
 # | call | `start_equal(comm, module, steps)` |
-# | `module` | an `nn.Module`; the same layers on every rank, with other numbers |
+# | `module` | an `nn.Module`, with the same layers on every rank but different numbers in them |
 # | `steps` | how many steps this rank's weights have been trained, an int below 2⁴² |
-# | afterwards | every parameter and every buffer is that of the rank with most steps, **in place**: the same tensors with new numbers; of several ranks with most steps, the lowest gives |
-# | returns | the steps of the rank that has given, on every rank |
+# | afterwards | every parameter and every buffer holds the numbers of the rank with the most steps, **in place**: the tensors are the same, and so is their `requires_grad`. If several ranks have the most steps, the lowest of them is copied |
+# | returns | on every rank, the number of steps of the rank that was copied |
 # | cost | one broadcast of each tensor, and a number or two from each rank; a tensor that two layers share travels once |
 #
-# Frozen parameters count: a model with another frozen layer is another model. Buffers may be integers that no float holds, and tensors need not be contiguous. About 6 lines.
+# Frozen parameters count: a model with a different frozen layer is a different model. Buffers may hold integers that no float can represent, and tensors need not be contiguous. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# An all-reduce with `op="max"` tells everyone the most steps, and one with `op="min"` the lowest rank that has them, if the others say n; `broadcast_(comm, x, root=r)` sends from rank r. `module.parameters()` and `module.buffers()` give every tensor once, those of inner modules too; `state_dict()` gives a shared tensor twice, and leaves out buffers that are not saved.
+# An all-reduce with `op="max"` tells everyone the largest number of steps, and one with `op="min"` the lowest rank that has it, if the others contribute n; `broadcast_(comm, x, root=r)` sends from rank r. `module.parameters()` and `module.buffers()` give every tensor once, those of inner modules too; `state_dict()` gives a shared tensor twice, and leaves out buffers that are not saved.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "start_equal", "solution": true}
 def start_equal(comm, module, steps):
-    """Fill every parameter and buffer with those of the rank with most steps, in place. Returns its steps."""
+    """Copy all parameters and buffers of the rank with the most steps, in place. Returns its steps."""
     ### BEGIN SOLUTION
     most = all_reduce_(comm, torch.tensor(steps), op="max").item()
     candidate = comm.rank if steps == most else comm.size
@@ -119,7 +119,7 @@ def start_equal(comm, module, steps):
 check.start_equal(start_equal)
 
 # %% [markdown] nbgrader={"grade_id": "start_equal_target"}
-# **Target:** three equal rows on the right, the weights of rank 1, which has taken 40 steps, and its buffer `running_mean`.
+# **Target:** three equal rows on the right: the weights of rank 1, which has taken 40 steps, and its buffer `running_mean`.
 
 
 # %%
@@ -149,12 +149,12 @@ study.holdings(
 # | | |
 # |---|---|
 # | call | `average_gradients(comm, module)` |
-# | `module` | with `p.grad` of this rank's samples in its parameters, of one dtype or several, contiguous or not |
-# | afterwards | `p.grad` is the mean over all ranks, in the dtype of `p`, and bit for bit the same everywhere; weights and buffers are untouched |
-# | returns | nothing |
-# | cost | for each dtype 2(n−1) messages of a rank, however many parameters there are; 2(n−1)/n·N bytes, with N bytes in all gradients; nothing for what is frozen |
+# | `module` | its parameters have the gradients of this rank's samples in `p.grad`, of one dtype or several, contiguous or not |
+# | afterwards | `p.grad` is the mean over all ranks, in the dtype of `p`, and bit for bit the same on every rank; weights and buffers are untouched |
+# | returns | nothing; a value that you return is ignored |
+# | cost | each rank sends 2(n−1) messages for each dtype, however many parameters there are, and 2(n−1)/n·N bytes, where N is the number of bytes in all gradients; nothing is sent for frozen parameters |
 #
-# **Missing gradients.** If no sample of a rank reaches a parameter, its `p.grad` is None there. It counts as zeros, and gets the mean like all others, or else the ranks take different steps. Frozen parameters (`requires_grad` is False) have no gradient anywhere. A matrix that two layers share is one parameter. About 6 lines.
+# **Missing gradients.** If no sample of a rank reaches a parameter, its `p.grad` is None on that rank. It counts as zeros, and is replaced by the mean like all others, or else the ranks take different steps. Frozen parameters (`requires_grad` is False) have no gradient on any rank. A matrix that two layers share is one parameter. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -179,7 +179,7 @@ def average_gradients(comm, module):
 check.average_gradients(average_gradients)
 
 # %% [markdown] nbgrader={"grade_id": "average_gradients_target"}
-# **Target:** 6,000 bytes to the right, 2 · 3/4 of the 4,000 bytes that are trained, in 6 messages. With the frozen layer it would be 12,000 bytes, and with an all-reduce for each layer 12 messages.
+# **Target:** 6,000 bytes to the right, which is 2 · 3/4 of the 4,000 bytes that are trained, in 6 messages. With the frozen layer it would be 12,000 bytes, and with an all-reduce for each layer 12 messages.
 
 
 # %%
@@ -201,17 +201,17 @@ study.traffic(
 # %% [markdown] nbgrader={"grade_id": "first_difference_spec"}
 # ## 4 · Which tensor has drifted? (3 points)
 #
-# "Compare the replicas, bit for bit", the lesson said, with a hash of the weights. One hash says that something differs, not what. Say which tensor it is, without sending any.
+# "Compare the replicas, bit for bit", the lesson said, and used a hash of the weights. One hash says that something differs, but not what. Find out which tensor it is, without sending any tensor.
 #
 # | | |
 # |---|---|
 # | call | `first_difference(comm, module)` |
-# | returns | the name of the first tensor whose **bytes** are not the same on all ranks; None if there is none. The same on every rank |
+# | returns | the name of the first tensor whose **bytes** are not the same on all ranks, or None if there is none; the same on every rank |
 # | the order | as `named_parameters()` gives them, then as `named_buffers()` does |
 # | afterwards | everything is as it was |
 # | cost | each rank sends at most 64 bytes for each tensor, however large it is |
 #
-# Bytes are what counts: a number that differs in its last bit is a difference, two numbers that have changed places are one, and so are 0.0 and −0.0, though `==` calls them equal. A nan that has the same bytes everywhere is none. Buffers may be large integers, and be left out of `state_dict()`; tensors need not be contiguous, nor have a dimension. About 12 lines.
+# Only bytes count. A number that differs in its last bit is a difference, two numbers that have changed places are one, and so are 0.0 and −0.0, though `==` calls them equal. A nan with the same bytes on all ranks is no difference. Buffers may hold large integers, and may be left out of `state_dict()`; tensors need not be contiguous, and may have no dimension. About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -243,7 +243,7 @@ def first_difference(comm, module):
 check.first_difference(first_difference)
 
 # %% [markdown] nbgrader={"grade_id": "first_difference_target"}
-# **Target:** a bar far below the line. In this network the last bit of one weight of `3.weight` differs on rank 2.
+# **Target:** a bar far below the line. In this network one weight of `3.weight` differs in its last bit on rank 2.
 
 
 # %%
@@ -271,15 +271,15 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "predict_step_spec"}
 # ## 5 · Predict, then run (2 points)
 #
-# 8 ranks train a model of 10,000,000 parameters in float32 (4 bytes each), in 24 tensors. A quarter of the tensors is frozen; these have a fifth of the parameters. The gradients are averaged by ring all-reduces. A message costs 5 µs before its first byte. An epoch has 1,000 samples, and a batch 12 on each rank.
+# 8 ranks train a model of 10,000,000 parameters in float32 (4 bytes each), in 24 tensors. A quarter of the tensors are frozen, and they have a fifth of the parameters. The gradients are averaged by ring all-reduces. A message costs 5 µs before its first byte. An epoch has 1,000 samples, and a batch has 12 on each rank.
 #
 # - `messages`: how many messages does each rank send in a step, with one all-reduce for each tensor?
 # - `nbytes`: how many bytes does each rank send in a step?
-# - `saved`: how many seconds does a step take less, if all gradients travel in one buffer?
+# - `saved`: by how many seconds is a step shorter if all gradients travel in one buffer?
 # - `rate`: somebody divides the loss by n, and then takes the *mean* of the gradients. The learning rate is 0.1. With which rate would the right gradient give the same step (SGD, no momentum)?
 # - `twice`: how many samples does an epoch see twice, with the sampler of exercise 1?
 #
-# Write numbers or formulas, right within 1 %. Each of the tensors is much longer than n.
+# Write numbers or formulas. They are right within 1 %. Each of the tensors has many more numbers than there are ranks.
 
 # %% nbgrader={"grade_id": "predict_step", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
@@ -300,7 +300,7 @@ twice = -1000 % (12 * n)
 check.predict_step(messages, nbytes, saved, rate, twice, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_step_target"}
-# **Target:** your numbers beside those of a World with 8 ranks, as in the text above, whatever numbers your name has given you. Tensors on the device `"meta"` have a shape and no numbers, so millions of parameters cost nothing.
+# **Target:** your numbers beside those of a World with 8 ranks, as in the text above, whatever numbers your name has given you. Tensors on the device `"meta"` have a shape but no numbers, so millions of parameters cost nothing.
 
 
 # %%
@@ -385,10 +385,10 @@ except Exception as error:
 # | | |
 # |---|---|
 # | call | `average_hooks(comm, module)`, once; then the program calls `backward()` as often as it likes, also twice before it clears the gradients |
-# | afterwards | when a `backward()` returns, every `p.grad` has become its mean over all ranks, on every rank; where no backward has reached the parameter, it counts as zeros; weights and buffers are untouched |
-# | `module` | with frozen, shared, and unused parameters; every rank's backward reaches at least one that is trained |
-# | returns | nothing |
-# | cost | 2(n−1)/n·N bytes of a rank for each backward |
+# | `module` | has frozen, shared, and unused parameters; every rank's backward reaches at least one parameter that is trained |
+# | afterwards | when a `backward()` returns, every `p.grad` has become its mean over all ranks, the same bit for bit on every rank; where a rank's backward has not reached the parameter, it counts as zeros there; weights and buffers are untouched |
+# | returns | nothing; a value that you return is ignored |
+# | cost | each rank sends 2(n−1)/n·N bytes in each backward |
 #
 # <details><summary>Hint</summary>
 #
@@ -425,7 +425,7 @@ def average_hooks(comm, module):
 check.average_hooks(average_hooks)
 
 # %% [markdown] nbgrader={"grade_id": "average_hooks_target"}
-# **Target:** no difference in 12 steps, bit for bit. What is lost is time: nothing travels before the backward ends. [Buckets and overlap](lesson:buckets) gets it back.
+# **Target:** no difference in 12 steps, bit for bit. The price is time: nothing travels before the backward ends. [Buckets and overlap](lesson:buckets) wins this time back.
 
 # %%
 with check.limit(10):
@@ -442,7 +442,7 @@ study.bars(
 #
 # **Doubling the number of ranks doubles the price of an hour. Up to how many ranks, of 1, 2, 4, … 128, does each doubling still save at least a quarter of the time of a step?** Answer for one all-reduce for each tensor, and for one buffer.
 #
-# First draw the time of a step against n, for both, with the parts of which it consists. Then write five to ten sentences.
+# First plot the time of a step against n, for both, together with the parts that it consists of. Then write five to ten sentences.
 #
 # | points | for |
 # |---|---|
@@ -478,8 +478,8 @@ for name, seconds in steps.items():
 ### END SOLUTION
 
 # %% [markdown] nbgrader={"grade_id": "how_many_ranks", "solution": true, "points": 2}
-# Two ranks if each tensor is averaged for itself, and eight with one buffer.
+# Two ranks if each tensor is averaged by itself, and eight with one buffer.
 #
-# The time of computing falls as 1/n. The time of the bytes rises quickly, from 10 ms on two ranks towards 20 ms, which is 2Nβ, and then stays there, however many ranks there are. The latencies are 2(n−1)α for one buffer, and 160 times that one by one; they grow with n without end. One by one they are 6.4 ms on two ranks, and 19 ms on four, where computing is still 30 ms: the second doubling saves only 16 %. With one buffer they are below a millisecond up to 16 ranks, and what limits is the bytes: on 16 ranks computing takes 7.5 ms and the bytes 19 ms, and even if computing were free, a step could not be shorter than these.
+# The time of computing falls as 1/n. The time of the bytes rises quickly, from 10 ms on two ranks towards 20 ms, which is 2Nβ, and then stays there, however many ranks there are. The latencies are 2(n−1)α for one buffer, and 160 times that one by one; they grow with n without end. One by one they are 6.4 ms on two ranks, and 19 ms on four, where computing is still 30 ms: the second doubling saves only 16 %. With one buffer they are below a millisecond up to 16 ranks, and the limit is the bytes: on 16 ranks computing takes 7.5 ms and the bytes 19 ms, and even if computing were free, a step could not be shorter than that.
 #
-# The model leaves out overlap. A library sends the gradients while the backward is still running, so that of the bytes' time only what is longer than the backward is seen; with it eight would become more. It also leaves out that a GPU with 256/16 samples works less well than one with 256, so that computing falls more slowly than 1/n; that makes the number smaller.
+# The model leaves out overlap. A library sends the gradients while the backward is still running, so that only what does not fit beside the backward costs time; with overlap eight would become more. It also leaves out that a GPU is less efficient with 256/16 samples than with 256, so that computing falls more slowly than 1/n; that makes the number smaller.

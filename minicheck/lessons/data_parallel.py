@@ -58,8 +58,8 @@ from ..exam import (
 
 Grads = dict[str, Tensor | None]
 NAN = (
-    "There is nan in it. Was something sent that nobody wrote? nan · 0 is nan, and nan + 1, too: set a gradient that "
-    "must not count to zeros, before it is sent."
+    "There is nan in it. Was something sent that nobody had written? nan · 0 is nan, and so is nan + 1: a gradient that "
+    "must not count has to be set to zeros before it is sent."
 )
 
 
@@ -70,7 +70,7 @@ def same_gradients(found: list, whole: Grads, mistakes, otherwise: str = UNKNOWN
     """
     for r, got in enumerate(found):
         if not isinstance(got, dict) or got.keys() != whole.keys():
-            raise Wrong(f"rank {r}: the module has other parameters than before.")
+            raise Wrong(f"rank {r}: the module no longer has the parameters that it had.")
     # rank 0 last: it may be right by being the root
     for r, name in product(reversed(range(len(found))), whole):
         try:
@@ -92,19 +92,21 @@ def same_gradients(found: list, whole: Grads, mistakes, otherwise: str = UNKNOWN
 def _same(got, want, what, mistakes, otherwise):
     if want is None:
         if got is not None and not (isinstance(got, Tensor) and not got.any()):
-            raise Wrong(f"{what} has numbers, but nothing reaches it, or it is frozen.")
+            raise Wrong(
+                f"{what} has numbers in it, but no sample reaches this parameter, or it is frozen."
+            )
         return
     if got is None:
         raise Wrong(
             f"{what} is None. Was it cleared? Or does no sample of this rank reach the "
-            "parameter? Then it counts as zeros, and gets the average like all others."
+            "parameter? Then it counts as zeros, and is replaced by the average like all others."
         )
     close(got, want, what, lambda got: NAN if got.isnan().any() else mistakes(got), otherwise)
 
 
 def usual(rank: int, own: list[Tensor], sent: int) -> dict[str, Tensor]:
     """What a wrong average of the ranks' own gradients may be. sent: bytes that this rank sent."""
-    hint = "something was sent, too. Is it p.grad that you average, in place?"
+    hint = "something was sent, but is it p.grad that you average, in place?"
     return wrong_means(rank, own, hint * (sent > 0))
 
 
@@ -121,9 +123,9 @@ def cheap(
     tensors: list[Tensor],
     others: list[Tensor],
     extra: int = 0,
-    twice: str = "Is something averaged twice (a tied parameter?), or gathered whole?",
+    twice: str = "Is something averaged twice, such as a shared parameter, or does everybody gather everything?",
 ) -> None:
-    """Raise Wrong if a rank sends more than one average of `tensors` needs, and `extra` bytes.
+    """Raise Costly if a rank sends more than one average of `tensors` needs, and `extra` bytes.
 
     others: parameters that need no average.  twice: what to say of one that sends too much.
     """
@@ -134,11 +136,11 @@ def cheap(
             continue
         text = f"the numbers are right, but rank {r} sends {sent} bytes, and 2(n−1)/n·N = {most} are enough."
         if idle and sent >= most + idle // 2:
-            raise Wrong(f"{text} Is what is frozen averaged, too?")
+            raise Costly(f"{text} Are frozen parameters averaged, too?")
         star = [s for s in range(n) if outcome.nbytes(s) < sent]
         if n > 2 and star:
-            raise Wrong(f"{text} Rank {star[0]} sends less: is rank {r} the centre of a star?")
-        raise Wrong(f"{text} {twice}")
+            raise Costly(f"{text} Rank {star[0]} sends less: is rank {r} the centre of a star?")
+        raise Costly(f"{text} {twice}")
 
 
 # ------------------------------------------------------------
@@ -345,7 +347,7 @@ def trainable(model: Model) -> list[Tensor]:
 
 
 RANKS = (3, 2, 4, 1, 5)
-STAY = "It is the gradients that are averaged: p.grad."
+STAY = "Only the gradients, p.grad, are to be averaged."
 
 
 def cases(kinds: tuple[str, ...]) -> tuple[Case, ...]:
@@ -410,8 +412,8 @@ class AverageGradients(ReplicaExam):
     name = "average_gradients"
     cases, processes = cases(tuple(WORDS)), processes("routed", "mixed")
     right = (
-        "n = 1…5, 8 models, equal to the serial gradients and bit for bit on all ranks, 2(n−1)/n·N bytes a rank, "
-        "2(n−1) messages for each dtype; then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks with 8 models, then in 2 and 3 real processes: the gradients are those of the serial program, "
+        "the same bit for bit on all ranks, in 2(n−1)/n·N bytes per rank and 2(n−1) messages for each dtype."
     )
 
     def run(self, comm, yours, kind, width, values, x, y):
@@ -428,10 +430,10 @@ class AverageGradients(ReplicaExam):
         for r in range(case.n):
             sent = outcome.messages(r)
             if sent > most:
-                each = " That is an all-reduce for each parameter." * (len(tensors) > dtypes)
+                each = " Is there an all-reduce for each parameter?" * (len(tensors) > dtypes)
                 raise Costly(
                     f"the numbers are right, but rank {r} sends {sent} messages, and {most} are enough: 2(n−1) for each "
-                    f"dtype, however many gradients there are.{each} Coalesce: what has one dtype travels in one buffer."
+                    f"dtype, however many gradients there are.{each} Gradients of one dtype can travel in one buffer."
                 )
 
 
@@ -440,8 +442,8 @@ class AverageHooks(ReplicaExam):
 
     name = "average_hooks"
     right = (
-        "n = 1…5, 7 models, three backwards equal to the serial ones, the third on top of the second, 2(n−1)/n·N bytes a rank "
-        "and backward; then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks with 7 models, then in 2 and 3 real processes: three backwards are those of the serial "
+        "program, the third on top of the second, with 2(n−1)/n·N bytes per rank and backward."
     )
     cases = cases(("plain", "routed", "frozen", "unused", "tied", "buffers", "nan"))
     processes = processes("routed", "buffers")
@@ -525,8 +527,8 @@ class MyBatches(Exam):
 
     name = "my_batches"
     right = (
-        "n = 1…5, 11 sizes, the parts of all ranks are the batches from sample `done` on, the last one filled up, uneven "
-        "ones refused; then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks with epochs of 11 sizes, then in 2 and 3 real processes: the parts of all ranks are the "
+        "batches from sample `done` on, the last one is filled up, and uneven batches are refused."
     )
     forbidden = ReplicaExam.forbidden
     # samples of an epoch, samples of a rank, what makes the batch uneven, samples that are done
@@ -592,15 +594,15 @@ class MyBatches(Exam):
         )
         count = -(-(length - done) // batch)
         hints = {
-            (length - done) // batch: "The last batch is not full: it is filled up, not left out.",
-            -(-length // batch): f"The first {done} samples are done: go on behind them.",
+            (length - done) // batch: "The last batch should be filled up, not left out.",
+            -(-length // batch): f"The first {done} samples are done: go on after them.",
             -(-max(0, length - done * batch) // batch): "`done` counts samples, not batches.",
         }
         if len(parts) != count:
             hint = hints.get(len(parts), "`batch` and `done` count the samples of all ranks.")
             raise Wrong(
-                f"rank {rank}: the list has length {len(parts)}, and should have {count}: one part of each batch that "
-                f"is to come. {hint}"
+                f"rank {rank}: the list has length {len(parts)}, and should have {count}: one part for each batch still "
+                f"to come. {hint}"
             )
 
     def _part(self, rank, part, b, order, size, done, n):
@@ -614,19 +616,20 @@ class MyBatches(Exam):
         if isinstance(part, Tensor) and len(part.shape) == 1 and len(part) < size:
             raise Wrong(
                 f"{name} has length {len(part)}, and should have {size}, as on every rank. Where the order ends, the "
-                "batch goes on at its beginning; an order that is shorter than that is gone through again."
+                "batch goes on at its beginning, and starts over as often as needed."
             )
         mine = slice(rank * size, (rank + 1) * size)
         alike(part, whole[mine], name)
         others = {
-            f"The first {done} samples are done, and it does not go on behind them.": places - done,
+            f"The first {done} samples are done, and the batches should go on after them.": places
+            - done,
             "`done` counts samples, not batches.": places - done + done * batch,
             "`done` counts the samples of all ranks together.": places - done + done * n,
-            "The last batch is filled up with the last sample, again and again. It goes on at the beginning of the "
+            "The last batch is filled up with the last sample, again and again. It should go on at the beginning of the "
             "order.": places.clamp(max=length - 1),
-            "The last batch is filled up from the samples that were left. It goes on at the beginning of the whole "
+            "The last batch is filled up with the samples that were left. It should go on at the beginning of the whole "
             "order.": done + (places - done) % max(1, length - done),
-            "The last batch is the last samples of the order, and some of them were in the batch before.": places
+            "The last batch consists of the last samples of the order, so some of them were in the batch before.": places
             + min(0, length - done - (b + 1) * batch),
         }
         looks = {words: order[other[mine] % length] for words, other in others.items()}
@@ -634,13 +637,13 @@ class MyBatches(Exam):
         if beyond.any():
             own = torch.where(beyond, beyond.cumsum(0) - 1, places[mine]) % length
             looks[
-                "Each rank fills up its own part from the first sample on: fill up the batch."
+                "Each rank fills up its own part from the first sample on: fill up the whole batch, then cut it."
             ] = order[own]
         looks |= {f"That is rank {s}'s part.": whole[s * size : (s + 1) * size] for s in range(n)}
-        dealt = f"The samples are dealt in turn, {n} apart: one piece of the batch is asked for."
+        dealt = f"The samples are dealt out in turn, {n} apart: each rank has one piece of the batch, without gaps."
         looks[dealt] = whole[rank::n]
         strange = ~torch.isin(part, order)
-        rule = "It is another piece of the order, or its samples stand in another order."
+        rule = "It is a different piece of the order, or its samples do not follow the order."
         if strange.any():
             rule = f"{int(strange.sum())} of its samples are not in the order at all."
         same(part, whole[mine], name, looks, rule)
@@ -651,9 +654,9 @@ class MyBatches(Exam):
 
 
 HELD = {
-    "kept": "the module holds other tensors than before. Whoever has the old ones, an optimizer or a tied layer, is left "
-    "behind. Fill those that are there.",
-    "flags": "requires_grad is another than before: what was frozen stays frozen.",
+    "kept": "the module holds different tensors than before. An optimizer or a tied layer that has the old ones is left "
+    "behind: fill the tensors that are there.",
+    "flags": "requires_grad was changed: what was frozen stays frozen.",
 }
 
 
@@ -662,8 +665,8 @@ class StartEqual(ReplicaExam):
 
     name = "start_equal"
     right = (
-        "n = 1…5, 8 models that start apart, the parameters, buffers and steps of the rank that is furthest everywhere, "
-        "(n−1)(1+1/n)·N bytes in all; then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks with 8 models that start apart, then in 2 and 3 real processes: every rank has the parameters, "
+        "buffers and steps of the rank with the most steps, and (n−1)(1+1/n)·N bytes are sent in all."
     )
     cases, processes = cases(tuple(WORDS)), processes("buffers", "tied")
 
@@ -715,7 +718,7 @@ class StartEqual(ReplicaExam):
             if said != max(steps):
                 raise Wrong(
                     f"rank {r}: the result is {written(said)}, and should be {max(steps)}, the steps of rank {root}, "
-                    "whose weights all have now."
+                    "whose weights all ranks have now."
                 )
         most = sum(
             (case.n**2 - 1) * -(-x.numel() // case.n) * x.element_size()
@@ -724,8 +727,8 @@ class StartEqual(ReplicaExam):
         few_in_all(
             outcome,
             most + 16 * case.n**2,
-            "those of a broadcast of each tensor, and of a number or two from each rank. Is a tied tensor sent twice? "
-            "Does only one rank give?",
+            "one broadcast of each tensor, and a number or two from each rank. Is a shared tensor sent twice? Does more "
+            "than one rank send its weights?",
         )
 
     def _looks(self, got, values, steps, rank, buffer):
@@ -733,23 +736,24 @@ class StartEqual(ReplicaExam):
         kind = "a buffer: buffers must start equal, too" if buffer else "a parameter"
         looks = {}
         if steps[rank] < max(steps):  # else it has given, or thinks that it should
-            looks[
-                f"It is rank {rank}'s own, as before. It is {kind}. Is it among the tensors that you send?"
-            ] = values[rank]
+            own = f"It is rank {rank}'s own, as before. It is {kind}. Is it among the tensors that you send?"
+            looks[own] = values[rank]
         for r, x in enumerate(values):
             if steps[r] == max(steps):
                 looks[
-                    f"It is rank {r}'s. Rank {root} has just as many steps, and of several ranks the lowest gives."
+                    f"It is rank {r}'s. Rank {root} has just as many steps, and of several ranks the lowest is copied."
                 ] = x
             looks[
-                f"It is rank {r}'s, which has {steps[r]} steps. Rank {root} has most, {max(steps)}, and gives."
+                f"It is rank {r}'s, which has {steps[r]} steps. Rank {root} has the most, {max(steps)}, and is copied."
             ] = x
         looks |= {
-            "It is the mean of all ranks': the weights of a rank that begins anew are no use to one that has been "
+            "It is the mean over all ranks: the random weights of a new rank are of no use to one that has been "
             "trained.": sum(values) / len(values),
-            "It is the sum of all ranks'.": sum(values),
+            "It is the sum over all ranks.": sum(values),
         }
-        return recognized(got, looks, "It is none of the ranks': drawn anew, or written over?")
+        return recognized(
+            got, looks, "It is none of the ranks' own: was it drawn anew, or overwritten?"
+        )
 
 
 DRIFTS = {
@@ -758,7 +762,7 @@ DRIFTS = {
     "cancelled": "One number of it is larger and another smaller by as much, which no sum notices.",
     "frozen": "It is frozen: what does not learn may have been different from the start.",
     "minus zero": "0.0 stands on one rank and −0.0 on another: `==` says that they are equal, and their bits are not.",
-    "one integer": "An integer of it differs by 1, and no float has so many digits.",
+    "one integer": "One of its integers differs by 1, and no float has enough digits to show that.",
     "nan": "It is nan on one rank only.",
     "two": "It differs on one rank.",
     "unsaved": "It is a buffer that is not saved: `state_dict()` leaves it out, and `buffers()` has it.",
@@ -773,8 +777,8 @@ class FirstDifference(ReplicaExam):
 
     name = "first_difference"
     right = (
-        "n = 1…5, equal replicas and 9 ways to drift, one bit among them, 64 bytes a rank and tensor; then 2 and 3 real "
-        "processes."
+        "Tried on 1 to 5 ranks, then in 2 and 3 real processes, with equal replicas and 9 ways to drift, a single bit among "
+        "them, for at most 64 bytes per rank and tensor."
     )
     kinds = (
         ("plain", "last bit"),
@@ -865,7 +869,10 @@ class FirstDifference(ReplicaExam):
         if found is None:
             return DRIFTS[drift]
         if found in apart:
-            return "That tensor differs, too, and another comes first: parameters, then buffers, in the module's order."
+            return (
+                "That tensor differs, too, but it is not the first: parameters come first, then buffers, in the module's "
+                "order."
+            )
         return "That tensor is the same on all ranks."
 
 
@@ -936,7 +943,7 @@ def predict_step(n=8, tensors=24, parameters=10_000_000, each=12):
         },
         "saved": {
             steps * trained * alpha: "The one buffer has latencies, too.",
-            steps * alpha: "That is what the one buffer takes: how much less is it?",
+            steps * alpha: "That is what the one buffer takes: how much is saved?",
             steps * (tensors - 1) * alpha: frozen,
             (trained - 1) * alpha: "Each all-reduce has 2(n−1) messages, one after another.",
             steps / 2 * (trained - 1) * alpha: HALF,
@@ -945,12 +952,12 @@ def predict_step(n=8, tensors=24, parameters=10_000_000, each=12):
             rate: "The gradient is divided by n once too often: it is too small.",
             rate * n: "It is the other way around: the gradient is too small.",
             rate / n**2: "Divided by n twice where it should be once: once too often.",
-            1 / n: "Times which rate?",
+            1 / n: "That is a factor: which rate does it make of 0.1?",
         },
         "twice": {
-            over: "That is what the last batch has of its own: how many does it lack?",
-            batch: "The last batch has samples of its own, too.",
-            0: "1,000 samples are no whole number of batches.",
+            over: "That is how many new samples the last batch has: how many does it lack?",
+            batch: "Some samples of the last batch are new.",
+            0: "1,000 samples do not fill a whole number of batches.",
             (batch - over) / n: "Count the samples of all ranks together.",
             over / n: "Count the samples of all ranks together: how many does the last batch lack?",
         },
@@ -960,7 +967,7 @@ def predict_step(n=8, tensors=24, parameters=10_000_000, each=12):
 
 PREDICTED = Prediction(
     predict_step,
-    "Messages, bytes, the time that is saved, the rate and the samples, within 1 %.",
+    "Your messages, bytes, seconds, rate and samples are right within 1 %.",
     {
         "n": ("{} ranks", (4, 5, 10, 16)),
         "tensors": ("{} tensors", (12, 36, 48)),
