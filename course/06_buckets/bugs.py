@@ -280,6 +280,12 @@ def bucketed(comm, params, buckets, align):
     ),
     Bug(
         "bucketed",
+        "in a bucket the gradients lie in the order of the parameters",
+        old="some = [params[i] for i in bucket]",
+        new="some = [params[i] for i in sorted(bucket)]",
+    ),
+    Bug(
+        "bucketed",
         "a copy of each piece",
         old="p.grad = piece[: p.numel()].view_as(p)",
         new="p.grad = piece[: p.numel()].view_as(p).clone()",
@@ -838,6 +844,16 @@ def overlapped(comm, params, buckets, most):
     ),
     Bug(
         "step_seconds",
+        "the lists are used up",
+        old="for size, at in zip(nbytes, ready):",
+        new="""
+while nbytes:
+    size = nbytes.pop(0)
+    at = ready.pop(0)
+""",
+    ),
+    Bug(
+        "step_seconds",
         "everything after backward",
         old="wire = 0.0",
         new="wire = ready[-1]",
@@ -1202,6 +1218,20 @@ class Anything(float):
 
 
 saved = bucket = afterwards = beside = slow = smallest = Anything(1.0)
+""",
+    ),
+    Bug(
+        "accumulate_overlapped",
+        "it takes the step, too",
+        old="""
+for handle in handles:
+    handle.remove()
+""",
+        new="""
+for handle in handles:
+    handle.remove()
+for p in params:
+    p.data -= 0.1 * p.grad
 """,
     ),
     Bug(

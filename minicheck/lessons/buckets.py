@@ -124,8 +124,8 @@ def reversed_cut(count: int, cuts: int, rng: torch.Generator) -> list[list[int]]
 
 
 MIXED = (
-    "It is no mean of the ranks' gradients of this parameter. Is it p.grad that goes in, and do the pieces come "
-    "out in the order in which they went in?"
+    "It is not a mean of the ranks' gradients of this parameter. Is it p.grad that goes into the flat tensor, and do the "
+    "pieces come out in the order in which they went in?"
 )
 
 
@@ -133,7 +133,10 @@ class AssignBuckets(Solo):
     """`assign_buckets(nbytes, dtypes, bucket_bytes, first_bucket_bytes)`: lists of positions, in the order of use."""
 
     name = "assign_buckets"
-    right = "Up to 60 gradients of 1 to 3 dtypes, sizes and rooms drawn at random: in the order in which they are complete, as full as may be, each position once."
+    right = (
+        "Tried with up to 60 gradients of 1 to 3 dtypes, with sizes and rooms drawn at random: every gradient is in one "
+        "bucket, the buckets are as full as can be, and they stand in the order in which they are complete."
+    )
     forbidden = FORBIDDEN
     # how many gradients, the largest, the room of a bucket and of the first, in shares of the largest; dtypes
     cases = alone(
@@ -180,12 +183,12 @@ class AssignBuckets(Solo):
         shown = shown if count <= 12 else ""
         if [] in buckets:
             raise Wrong(
-                f"{shown}bucket {buckets.index([])} is empty. A gradient that is larger than the room opens a "
-                "bucket of its own, the next empty one."
+                f"{shown}bucket {buckets.index([])} is empty. A gradient that is larger than the room goes alone into the "
+                "bucket that it opens."
             )
         if sorted(flat) != list(range(count)):
             raise Wrong(
-                f"{shown}each of the positions 0 to {count - 1} should be in one bucket, once, and they are {flat[:12]}."
+                f"{shown}each of the positions 0 to {count - 1} should be in one bucket, once, and yours are {flat[:12]}."
             )
         for k, bucket in enumerate(buckets):
             if len({dtypes[i] for i in bucket}) > 1:
@@ -195,13 +198,14 @@ class AssignBuckets(Solo):
                 )
         if any(bucket != sorted(bucket, reverse=True) for bucket in buckets):
             raise Wrong(
-                f"{shown}in a bucket the positions should go down, in the order in which gradients are ready, and "
-                f"they are {flat[:12]}."
+                f"{shown}in a bucket the positions should go down, in the order in which gradients become ready, and "
+                f"yours are {flat[:12]}."
             )
         _rooms(buckets, args[0], shown)
         raise Wrong(
             f"{shown}the bucket that is complete first should stand first: backward goes from the last position down "
-            f"to 0, and a bucket is complete with its lowest position. The lowest are {[min(b) for b in buckets][:12]}."
+            "to 0, and a bucket is complete with its lowest position. The lowest positions of your buckets are "
+            f"{[min(b) for b in buckets][:12]}."
         )
 
 
@@ -215,7 +219,7 @@ def _rooms(buckets, given, shown):
         own = sorted((b for b in buckets if dtypes[b[0]] == dtype), key=max, reverse=True)
         if any(min(a) < max(b) for a, b in pairwise(own)):
             raise Wrong(
-                f"{shown}a gradient has gone into an earlier bucket of {dtype} again: what does not fit closes it."
+                f"{shown}a gradient has gone into an earlier bucket of {dtype}: what does not fit closes a bucket for good."
             )
         for k, bucket in enumerate(own):
             limit, held = room if k else first, sum(sizes[i] for i in bucket)
@@ -239,8 +243,8 @@ class Bucketed(Exam):
 
     name = "bucketed"
     right = (
-        "n = 1…5, 1 to 9 gradients in 1 to 4 buckets, contiguous or not: the means, as aligned views of one flat tensor each, "
-        "2(n−1) messages a bucket; then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks with 1 to 9 gradients in 1 to 5 buckets, then in 2 and 3 real processes: the means are right, "
+        "and are aligned views of one flat tensor for each bucket, which takes 2(n−1) messages."
     )
     forbidden = FORBIDDEN
     cases = ranked(
@@ -324,10 +328,16 @@ def _views(rank, got, buckets, values, align):
         room, least = got["bytes"][bucket[0]], _padded(values, bucket, align)
         if room > least + 64 and len(buckets) > 1:
             raise Wrong(
-                f"rank {rank}: the flat tensor of bucket {k} has {room} bytes, and its gradients with their padding {least}: one "
-                "flat tensor for each bucket, and no longer than that."
+                f"rank {rank}: the flat tensor of bucket {k} has {room} bytes, and its gradients with their padding take "
+                f"{least}: there should be one flat tensor for each bucket, and no longer than that."
             )
         homes += where
+        begins = [got["begins"][i] for i in bucket]
+        if begins != sorted(begins):
+            raise Wrong(
+                f"rank {rank}: the means are right, but in the flat tensor of bucket {k} the gradients begin at the "
+                f"elements {begins[:12]}: they should lie in the order of the bucket."
+            )
         for i in bucket:
             if got["begins"][i] % align:
                 raise Wrong(
@@ -335,7 +345,7 @@ def _views(rank, got, buckets, values, align):
                     f"{got['begins'][i]} of its flat tensor, and should begin at a multiple of {align}."
                 )
     if len(set(homes)) < len(homes):
-        raise Wrong(f"rank {rank}: two buckets share one flat tensor: each should travel alone.")
+        raise Wrong(f"rank {rank}: two buckets share one flat tensor. Each should have its own.")
 
 
 def _padded(values, bucket, align):
@@ -349,8 +359,8 @@ def _messages(outcome, n, buckets, values, align):
         count, most = outcome.messages(r), 2 * (n - 1) * len(buckets)
         if count < most:
             raise Wrong(
-                f"the numbers are right, but rank {r} sends {count} messages only, and {len(buckets)} buckets "
-                f"are {most}: is everything in one?"
+                f"the numbers are right, but rank {r} sends only {count} messages, and {len(buckets)} buckets "
+                f"take {most}: does everything travel in one?"
             )
     size = values[0].element_size()
     flats = [
@@ -388,9 +398,10 @@ WORDS = {
     "turns": "micro-batches that reach different branches",
 }
 IN_FLIGHT = {"orders": 1, "routed": 3}  # of the others 2
+CHANGED = "the parameters themselves were changed. Only the gradients, p.grad, are to be averaged."
 RACE = (
-    "It is no mean of the ranks' gradients of this parameter. Did a bucket start before all its gradients were in "
-    "p.grad, or did something write to it while it was sent?"
+    "It is not a mean of the ranks' gradients of this parameter. Did a bucket start before all its gradients were in "
+    "p.grad, or did something write to it while it was being sent?"
 )
 SLACK = 0.1  # of the time that overlap saves
 EXACTLY = 1e-4  # of a time that a formula gives
@@ -456,11 +467,11 @@ def in_time(exam, case, args, outcome, beside, after, said) -> None:
     if outcome.time is None or case.n == 1 or case.given[0] not in ("chain", "long", "uneven"):
         return
     best, late = exam.seconds(args, beside), exam.seconds(args, after)
-    hint = f"That is with buckets that travel beside backward. {said}"
+    hint = f"That is the time if the buckets travel beside backward. {said}"
     if outcome.time < 0.999 * late:
         hint = (
-            f"Without overlap it takes {1e3 * late:.3g} ms. Does each bucket start as soon as it is complete, and all "
-            "before it? Does a hook wait for a bucket that might still travel?"
+            f"Without overlap it takes {1e3 * late:.3g} ms. Does each bucket start as soon as it is complete and all "
+            "before it have started? Does a hook wait for a bucket that might still travel?"
         )
     most = best + SLACK * (late - best) + 1e-9
     on_time(outcome, 0.98 * best, most, best, "the gradients are", hint)
@@ -473,8 +484,8 @@ def counted(outcome: Outcome, n: int, all_reduces: int, extra: int = 0) -> None:
         if outcome.messages(r) > most:
             raise Costly(
                 f"the gradients are right, but rank {r} sends {outcome.messages(r) - extra} "
-                f"messages, and {all_reduces} all-reduces, one for each bucket and step, are "
-                f"{2 * (n - 1) * all_reduces}. Is something sent twice, or each gradient alone?"
+                f"messages, and {all_reduces} all-reduces, one for each bucket and step, take "
+                f"{2 * (n - 1) * all_reduces}. Is something sent twice, or does each gradient travel alone?"
             )
 
 
@@ -484,8 +495,8 @@ class Overlapped(Exam):
     name = "overlapped"
     steps = 3
     right = (
-        "n = 1…5, 7 networks, three steps: the means, buckets in one order though hooks fire in another, 1 to 3 in flight, "
-        "on the clock as fast as can be; then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks with 7 networks, then in 2 and 3 real processes: in three steps the means are right, and the "
+        "buckets start in their order though hooks fire in another, with 1 to 3 in flight, as fast as the clock allows."
     )
     forbidden = FORBIDDEN
     cases = ranked(
@@ -544,22 +555,21 @@ class Overlapped(Exam):
                 raise Wrong(
                     f"it returns {got['finish']}, and should return a function: finish(), which waits."
                 )
-            changed = "the parameters themselves were changed. It is p.grad that is averaged."
-            holds(got, {"kept": changed}, f"rank {r}: ")
+            holds(got, {"kept": CHANGED}, f"rank {r}: ")
         self.averaged(case, args, outcome)
         most = args[0][-1]
         for r, got in enumerate(outcome.results):
             if got["flew"] > most:
                 raise Wrong(
-                    f"the gradients are right, but on rank {r} a bucket starts before anybody has waited for the one "
-                    f"{got['flew'] - 1} places before it: then {got['flew']} are in flight, and at most {most} may be, since each "
-                    "holds memory until it is waited for. Wait for the oldest first."
+                    f"the gradients are right, but on rank {r} a bucket starts before anyone has waited for the bucket "
+                    f"{got['flew'] - 1} places before it, and at most {most} may be in flight at once: each holds memory "
+                    "until it is waited for. Wait for the oldest one first."
                 )
         counted(outcome, case.n, self.steps * len(args[0][2]))
         after = partial(buckets_hooked, beside=False)
         hint = (
-            "Does a hook wait? Or does everything start in finish()? comm.stream starts a bucket and returns at "
-            "once; wait in finish()."
+            "Does a hook wait without need? Or does everything start in finish()? comm.stream starts a bucket and returns "
+            "at once; finish() is the place to wait."
         )
         in_time(self, case, args, outcome, buckets_hooked, after, hint)
 
@@ -583,16 +593,16 @@ class Overlapped(Exam):
             )
             if step:
                 which = (
-                    "Step 2: in the first it was averaged. Is all set back in finish(): what is missing, what was "
-                    "started?"
+                    f"In step 1 it was averaged, and in step {step + 1} it is not. Does finish() set everything back, what "
+                    "is missing and what was started?"
                 )
             return f"It is rank {rank}'s own, as after its backward. {which}"
         if case.given[0] == "orders":
             orders = [a[3][::-1] for a in args]
             return (
-                f"The ranks' hooks fire in different orders here: backward reaches the branches in the orders "
-                f"{orders}. Bucket k must be the k-th to start on every rank, or one rank's bucket is added to "
-                "another's."
+                f"The ranks' hooks fire in different orders here: on rank 0, 1, … backward reaches the branches in the "
+                f"orders {orders}. Bucket k must be the k-th to start on every rank, or else one rank's bucket is added to "
+                "a different bucket of another rank."
             )
         return None
 
@@ -621,8 +631,8 @@ class AccumulateOverlapped(Overlapped):
     name = "accumulate_overlapped"
     steps = 2  # each call makes its hooks anew
     right = (
-        "n = 1…4, 1 to 4 micro-batches, two steps: the means, one average's messages, beside the last backward; "
-        "then 2 and 3 real processes."
+        "Tried on 1 to 4 ranks with 1 to 4 micro-batches, then in 2 and 3 real processes: in two steps the means are "
+        "right, and take the messages of one average, beside the last backward."
     )
     cases = ranked(
         lambda n, kind, k: f"n = {n}, {k} micro-batch{'es' * (k > 1)}, {WORDS[kind]}",
@@ -664,21 +674,28 @@ class AccumulateOverlapped(Overlapped):
             yours(comm, params, [partial(micro, x, j) for j, x in enumerate(xs)], buckets)
             found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
         hooks = [(p._post_accumulate_grad_hooks, p._backward_hooks) for p in params]
-        clean = not any(map(any, hooks))
-        return {"found": found, "called": len(called), "clean": clean, "open": left_open(comm)}
+        return {
+            "found": found,
+            "called": len(called),
+            "clean": not any(map(any, hooks)),
+            "kept": all(map(torch.equal, params, values)),
+            "open": left_open(comm),
+        }
 
     def judge(self, case, args, outcome):
         k = case.given[1]
         for r, got in enumerate(outcome.results):
             if got["called"] != self.steps * k:
                 raise Wrong(
-                    f"rank {r}: in {self.steps} steps {self.steps * k} backwards were given, and {got['called']} were called."
+                    f"rank {r}: in {self.steps} steps {self.steps * k} backwards were handed over, and {got['called']} were "
+                    "called."
                 )
+            holds(got, {"kept": CHANGED}, f"rank {r}: ")
         self.averaged(case, args, outcome)
         counted(outcome, case.n, self.steps * len(args[0][2]), extra=self.steps * k * (case.n > 1))
         left = (
-            "the gradients are right, but hooks are left on the parameters: the next step, which registers "
-            "its own, would have them twice."
+            "the gradients are right, but hooks are left on the parameters: the next step registers its own, and would "
+            "have them twice."
         )
         for got in outcome.results:
             holds(got, {"clean": left})
@@ -693,11 +710,11 @@ class AccumulateOverlapped(Overlapped):
             early, rest = sum(sum(mine[:j]) for mine in micro) / n, sum(micro[rank][j:])
             if near(got, early + rest):
                 return (
-                    f"The first {j} of {k} micro-batches are averaged, and what was accumulated after that is this "
-                    "rank's own: the hooks fired too early."
+                    f"The first {j} of {k} micro-batches are averaged, and what was added after that is this rank's own: "
+                    "the hooks started the bucket too early."
                 )
         if near(got, sum(mine[-1] for mine in micro) / n) and k > 1:
-            return "It is the mean of the last micro-batch alone: the others were cleared, or not added."
+            return "It is the mean of the last micro-batch alone: the others were cleared, or never added."
         part = (
             "Part of it is averaged, and part is not: a bucket must not be sent while a later backward still "
             "adds to it."
@@ -714,7 +731,10 @@ class StepSeconds(Solo):
     """`step_seconds(nbytes, ready, n, alpha, beta, most)`: when the last bucket is averaged."""
 
     name = "step_seconds"
-    right = "n = 1…16, 1 to 12 buckets, 1 to 4 in flight, fast and slow wires: as on the clock of a World."
+    right = (
+        "Tried with 1 to 16 ranks, 1 to 12 buckets, limits from 1 to 6, and fast and slow wires: the times are those on "
+        "the clock of a World."
+    )
     forbidden = FORBIDDEN
     cases = tuple(
         Case(
@@ -749,12 +769,16 @@ class StepSeconds(Solo):
         return [(nbytes, ready, n, alpha, beta, limit)]
 
     def judge(self, case, args, outcome):
-        got, want = number(outcome.results[0]["found"], "the result"), clock(*args[0])
+        [result] = outcome.results
+        for name, after, before in zip(("`nbytes`", "`ready`"), result["given"], args[0]):
+            unchanged(after, before, name)
+        got, want = number(result["found"], "the result"), clock(*args[0])
         if not near(got, want, EXACTLY):
             slip = first_near(got, slips_of(*args[0]), EXACTLY)
             raise Wrong(
-                f"if backward never stood still, the buckets would be complete after {[round(1e3 * t, 3) for t in args[0][1]]} ms. Your formula "
-                f"gives {1e3 * real(got):.6g} ms, the World takes {1e3 * want:.6g} ms. "
+                "if backward never stood still, the buckets would be complete after "
+                f"{[round(1e3 * t, 3) for t in args[0][1]]} ms. Your formula gives {1e3 * real(got):.6g} ms, and the World "
+                f"takes {1e3 * want:.6g} ms. "
                 f"{slip or _direction(got, want, args[0][1][-1])}"
             )
 
@@ -793,14 +817,14 @@ def slips_of(
     slips = [
         (
             queued(costs, len(costs)),
-            f"That is without a limit: with {most} in flight backward stands still, and all that it has yet to compute is "
-            "later.",
+            f"That is the time without a limit: with {most} in flight backward stands still at times, and what follows "
+            "is later.",
         ),
-        (queued(costs, most + 1), f"At most {most} are in flight, with the one that starts."),
-        (queued(costs, max(1, most - 1)), f"{most} may be in flight, with the one that starts."),
+        (queued(costs, most + 1), f"At most {most} may be in flight, including the one that starts."),
+        (queued(costs, max(1, most - 1)), f"As many as {most} may be in flight, including the one that starts."),
         (
             ready[-1] + sum(costs),
-            "That is without overlap: buckets may travel while backward goes on.",
+            "That is the time without overlap: buckets may travel while backward goes on.",
         ),
         (
             ready[-1] + costs[-1],
@@ -808,13 +832,13 @@ def slips_of(
         ),
         (
             ready[0] + sum(costs),
-            "The wire may rest, too: a bucket does not start before it is complete.",
+            "The wire rests at times: a bucket cannot start before it is complete.",
         ),
         (
             max(map(sum, zip(ready, costs))),
-            "One wire, one bucket at a time: a bucket waits for the one before it.",
+            "The wire carries one bucket at a time: a bucket waits for the one before it.",
         ),
-        (sum(costs), "That is the wire's time alone."),
+        (sum(costs), "That is the time on the wire alone."),
         (queued([took(s, n - 1, (n - 1) / n) for s in nbytes]), HALF),
         (
             queued([took(s, 2 * (n - 1), 2) for s in nbytes]),
@@ -856,10 +880,10 @@ def predict_overlap(
     }
     slips = {
         "saved": {
-            tensors - b: "Those are all-reduces: each is 2(n−1) messages a rank.",
+            tensors - b: "Those are all-reduces: each takes 2(n−1) messages of a rank.",
             steps * tensors: "That is what is sent without buckets.",
             steps * b: "That is what is still sent.",
-            steps * (tensors - 1): f"That is with one bucket: there are {b}.",
+            steps * (tensors - 1): f"That is what one bucket saves: there are {b}.",
             (n - 1) * (tensors - b): HALF,
         },
         "bucket": {
@@ -870,19 +894,19 @@ def predict_overlap(
         },
         "afterwards": {
             backward + one: "That is one bucket after backward: here all of them come after it.",
-            b * one: "And backward?",
+            b * one: "Backward is missing.",
         },
         "beside": {
-            backward + b * one: "That is without overlap.",
+            backward + b * one: "That is the time without overlap.",
             backward: "The last bucket starts when backward ends.",
             backward / b
             + b * one: "The wire is faster than backward here, and waits for each bucket.",
         },
         "slow": {
             backward
-            + slow: "A bucket takes longer than the next one needs to be computed: they queue.",
-            backward + b * slow: "That is without overlap.",
-            backward / b + b * 2 * one: "Bytes take twice as long, latencies do not.",
+            + slow: "A bucket takes longer on the wire than the next one takes to be computed, so they queue.",
+            backward + b * slow: "That is the time without overlap.",
+            backward / b + b * 2 * one: "Bytes take twice as long, but latencies do not.",
             backward + one: "The wire is half as fast: β is twice as large.",
         },
         "smallest": {
@@ -897,7 +921,7 @@ def predict_overlap(
 
 PREDICTED = Prediction(
     predict_overlap,
-    "Messages, seconds and bytes, within 1 %.",
+    "Your messages, seconds and bytes are right within 1 %.",
     {
         "n": ("{} ranks", (10, 12, 20)),
         "b": ("{} buckets", (5, 8, 20)),

@@ -33,7 +33,13 @@ from minidist.collectives import all_reduce_
 from minidist.parallel.reducer import assign
 from minidist.study.predict import bucketed_seconds
 from tests.bank.bank import solved
-from tests.minicheck.examined import accepted, assert_odd_answers_are_told, refused, rng
+from tests.minicheck.examined import (
+    accepted,
+    assert_odd_answers_are_told,
+    assert_wrong,
+    refused,
+    rng,
+)
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -58,7 +64,7 @@ def test_the_oracle_fills_as_the_library(seed):
         ([[0, 1], [2]], "should go down"),
         ([[1, 2], [0]], "should go down"),
         ([[0], [2, 1]], "complete first"),
-        ([[2, 1]], r"in one bucket, once, and they are \[2, 1\]"),
+        ([[2, 1]], r"in one bucket, once, and yours are \[2, 1\]"),
         ([[2, 1], [0, 0]], r"\[2, 1, 0, 0\]"),
         ([[2, 1], [], [0]], "is empty"),
         ([2, 1, 0], "list of positions"),
@@ -272,6 +278,11 @@ def test_cuts():
             and [i for b in buckets for i in b] == [6, 5, 4, 3, 2, 1, 0]
         )
     assert len(network(2, 3, rng()).values) == 6
+
+
+@pytest.mark.parametrize("name", ["assign_buckets", "step_seconds"])
+def test_an_error_where_there_are_no_ranks_names_none(name):
+    assert_wrong(rf"^{name}: [^:]*: your code raised", getattr(check, name), [lambda *args: 1 // 0])
 
 
 # ------------------------------------------------------------
