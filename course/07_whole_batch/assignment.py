@@ -4,14 +4,15 @@
 # You build what the mean of equal parts does not give: weighted averages, accumulation over micro-batches of any size,
 # and batch norm for images that lie on many ranks.
 #
-# Seven exercises, 16 points, of which a teacher gives 2 by hand. After each of the others, run the check: it compares your
-# function with one rank that has the whole batch, on 1 to 5 ranks, some of them without a sample, then in real processes. It
-# says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, run the function in
-# a `World` of your own.
+# There are seven exercises, worth 16 points. Each of the first six ends with a check, which compares your function with
+# one rank that has the whole batch, on 1 to 5 ranks, some of them without a sample, then in real processes, and says
+# what is wrong. Try as often as you like. The check does not show what your function prints; to see that, run the
+# function in a `World` of your own. The seventh is an open question, worth 2 points, which your teacher grades. An
+# answer that gives the right numbers but takes more messages, bytes or memory than it may earns half of the points.
 #
-# You may call `minidist.collectives`. What is refused is `minidist.parallel`, and PyTorch's data parallelism. Wait for all
-# that you post, before you return. A nan in the numbers of one rank that count is a nan in everybody's: it tells that
-# something has gone wrong, and must not be hidden.
+# You may call `minidist.collectives`. Calls to the library's own data parallelism (`minidist.parallel`) and to
+# PyTorch's are refused. Wait for everything that you post before you return. A nan in one rank's numbers, where they
+# count, must become a nan in everybody's: it is a sign that something has gone wrong, and must not be hidden.
 
 # %% nbgrader={"grade_id": "setup"}
 import torch
@@ -27,27 +28,28 @@ from minidist.models import mlp
 # %% [markdown] nbgrader={"grade_id": "weighted_average_gradients_spec"}
 # ## 1 · Uneven parts, and ranks with none (3 points)
 #
-# The last batch of an epoch has ten samples, and there are four ranks: 3, 3, 2 and 2. Or it has two samples, and two
-# ranks have none. Every rank's gradient is the mean over *its* samples. Average the gradients, each weighted with the
-# number of samples behind it.
+# The last batch of an epoch has ten samples, and there are four ranks, so they get 3, 3, 2 and 2. Or it has two
+# samples, and two of the ranks get none. Every rank's gradient is the mean over *its own* samples. Average the
+# gradients so that each rank's is weighted with the number of samples behind it.
 #
 # | | |
 # |---|---|
 # | call | `weighted_average_gradients(comm, module, samples)` |
-# | `module` | with `p.grad` of this rank's samples in its parameters, float32 or float64, contiguous or not |
-# | `samples` | how many samples this rank's gradients are the mean of; it may be 0 on some ranks, never on all |
-# | afterwards | `p.grad` is the gradient of the mean over all ranks' samples, bit for bit the same everywhere; weights and buffers untouched |
-# | returns | nothing |
-# | cost | 2(n−1)/n·N bytes a rank, N bytes in all gradients, and a few bytes for the numbers of samples; nothing for what is frozen |
+# | `module` | its parameters have this rank's gradients in `p.grad`, float32 or float64, contiguous or not |
+# | `samples` | how many samples this rank's gradients are the mean of; it may be 0 on some ranks, but never on all |
+# | afterwards | `p.grad` is the gradient of the mean over the samples of all ranks, in the dtype of `p`, and bit for bit the same on every rank; weights and buffers are untouched |
+# | returns | nothing; a value that you return is ignored |
+# | cost | each rank sends 2(n−1)/n·N bytes, where N is the number of bytes in all gradients, and at most 64·n bytes more for the numbers of samples; nothing is sent for frozen parameters |
 #
-# **No samples:** then nothing in `p.grad` may count. It is None there, or holds nan, the mean of nothing; and
-# 0 · nan is nan. **Missing gradients:** if no sample of a rank reaches a parameter, its `p.grad` is None there. It
-# counts as zeros, and gets the average like all others. Frozen parameters (`requires_grad` is False) have no gradient
-# anywhere. About 9 lines.
+# **No samples:** where a rank has no samples, nothing that is in its `p.grad` may count. It is None there, or it holds
+# nan, the mean of nothing; and 0 · nan is nan. **Missing gradients:** if no sample of a rank reaches a parameter, its
+# `p.grad` is None on that rank. It counts as zeros, and is replaced by the average like all others. Frozen parameters
+# (`requires_grad` is False) have no gradient on any rank. A matrix that two layers share is one parameter. About 9
+# lines.
 #
 # <details><summary>Hint</summary>
 #
-# First `all_reduce_` a tensor with the number of samples: now every rank knows the sum. Multiply each gradient by
+# First `all_reduce_` a tensor with the number of samples, so that every rank knows the sum. Multiply each gradient by
 # samples/sum, but put zeros in its place where there are no samples. Then a plain sum is the weighted average.
 #
 # </details>
@@ -55,7 +57,7 @@ from minidist.models import mlp
 
 # %% nbgrader={"grade_id": "weighted_average_gradients", "solution": true}
 def weighted_average_gradients(comm, module, samples):
-    """Make every p.grad the gradient of the mean over all ranks' samples."""
+    """Make every p.grad the gradient of the mean over the samples of all ranks."""
     ### BEGIN SOLUTION
     everyone = all_reduce_(comm, torch.tensor(samples)).item()
     for p in module.parameters():
@@ -71,7 +73,9 @@ def weighted_average_gradients(comm, module, samples):
 check.weighted_average_gradients(weighted_average_gradients)
 
 # %% [markdown] nbgrader={"grade_id": "weighted_average_gradients_target"}
-# **Target:** no bar for yours. The plain average is another gradient.
+# **Target:** no bar for yours. The plain average is a different gradient.
+#
+# This cell runs your function in the notebook itself, not in a process of its own, so it is stopped after ten seconds.
 
 
 # %%
@@ -91,10 +95,9 @@ def plain_average(comm, module):
 random = torch.Generator().manual_seed(4)
 x, y = (torch.randn(10, k, generator=random, dtype=torch.float64) for k in (3, 2))
 serial = World(1).run(uneven, x, y, plain_average)[0]
-found = {
-    "plain": World(4).run(uneven, x, y, plain_average)[0],
-    "weighted": World(4).run(uneven, x, y, weighted_average_gradients, True)[0],
-}
+found = {"plain": World(4).run(uneven, x, y, plain_average)[0]}
+with check.limit(10):
+    found["weighted"] = World(4).run(uneven, x, y, weighted_average_gradients, True)[0]
 study.bars(
     {word: round(float(100 * (g - serial).norm() / serial.norm()), 4) for word, g in found.items()},
     unit="%",
@@ -104,38 +107,41 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "accumulate_counted_spec"}
 # ## 2 · Accumulate what counts (3 points)
 #
-# A rank's part of the batch comes in micro-batches, of different sizes, and in a micro-batch only some rows count: the
-# others are padding. Every row that counts should have the same weight, in whichever micro-batch of whichever rank it
-# lies.
+# A rank's part of the batch comes in micro-batches of different sizes, and in a micro-batch only some rows count: the
+# others are padding. Every row that counts should have the same weight, whichever rank and whichever micro-batch it is
+# in.
 #
 # | | |
 # |---|---|
 # | call | `accumulate_counted(comm, module, loss_fn, micro_batches)` |
-# | `loss_fn` | `loss_fn(outputs, targets)`: the mean loss of some rows |
-# | `micro_batches` | a list of (x, y, counts): x (B, 3) and y (B, 2) in float32 or float64, and counts (B,), bool; **not changed** |
-# | afterwards | `p.grad` is the gradient of the mean loss over all rows that count, of all ranks, bit for bit the same everywhere; weights and buffers untouched |
-# | returns | nothing |
-# | cost | **one** average of 2(n−1)/n·N bytes a rank, however many micro-batches, and a few bytes for the numbers of rows; nothing for what is frozen |
+# | `loss_fn` | `loss_fn(outputs, targets)` returns the mean loss of these rows |
+# | `micro_batches` | a list of (x, y, counts): x (B, 3) and y (B, 2) in float32 or float64, and counts (B,), bool, which is True for the rows that count; **not changed** |
+# | afterwards | `p.grad` is the gradient of the mean loss over all rows that count, on all ranks together, in the dtype of `p`, and bit for bit the same on every rank; weights and buffers are untouched |
+# | returns | nothing; a value that you return is ignored |
+# | cost | **one** average of 2(n−1)/n·N bytes per rank, however many micro-batches there are, and at most 64·n bytes more for the numbers of rows; nothing is sent for frozen parameters |
 #
-# B differs from micro-batch to micro-batch, and ranks have different numbers of micro-batches. There may be micro-batches
-# in which no row counts, ranks on which none does, and ranks without a micro-batch; some row counts somewhere. Where a row
-# does not count, **y holds nan**. As before, a parameter that no row of a rank reaches has zeros there.
+# B, 1 or more, differs from micro-batch to micro-batch, and ranks have different numbers of micro-batches. There may be
+# micro-batches in which no row counts, ranks on which no row counts, and ranks without any micro-batch, but somewhere
+# some row counts. Where a row does not count, **y holds nan**. As before, a parameter that no row of a rank reaches
+# counts as zeros there.
 #
-# **Invariants:** the gradients of the step before may still be in `p.grad`, and even nan: they must not count. The module
-# is called once for each micro-batch (or not at all where nothing counts), with its rows or those of them that count. At
-# any time the activations of one micro-batch are in memory, not of two; a variable may hold the last output. About 11 lines.
+# **Invariants:** `p.grad` may still hold the gradients of the step before, even nan: they must not count. The module is
+# called once for each micro-batch, with all its rows or with those that count; where none counts, it need not be
+# called. Only the activations of one micro-batch are in memory at any time, never those of two, though a variable may
+# still hold the last output. About 11 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Before the first backward every rank must know how many rows count on all ranks. With W of them, a micro-batch in which w
-# count contributes w/W of its mean loss, and the ranks' gradients are then summed. Select rows with `outputs[counts]`.
+# Before the first backward every rank must know how many rows count on all ranks together. If there are W of them, a
+# micro-batch in which w rows count contributes w/W of its mean loss, and the ranks' gradients are then summed.
+# `outputs[counts]` selects the rows that count.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "accumulate_counted", "solution": true}
 def accumulate_counted(comm, module, loss_fn, micro_batches):
-    """Make every p.grad the gradient over all rows that count, of all ranks, averaged once."""
+    """Make every p.grad the gradient of the mean over all rows that count, with one average."""
     ### BEGIN SOLUTION
     module.zero_grad()
     own = sum(int(counts.sum()) for _, _, counts in micro_batches)
@@ -155,7 +161,7 @@ def accumulate_counted(comm, module, loss_fn, micro_batches):
 check.accumulate_counted(accumulate_counted)
 
 # %% [markdown] nbgrader={"grade_id": "accumulate_counted_target"}
-# **Target:** four bars of nearly one length: 2 · 3/4 · 2,096 bytes, and a few for the numbers of rows.
+# **Target:** four bars of nearly the same length, 2 · 3/4 · 2,096 bytes and a few more for the numbers of rows.
 
 
 # %%
@@ -171,8 +177,10 @@ def traffic_of(k):
 
 
 N = 4 * sum(p.numel() for p in mlp([8, 40, 4]).parameters())
+with check.limit(10):
+    traffic = {f"micro-batches: {k}": traffic_of(k) for k in (1, 2, 4, 8)}
 study.bars(
-    {f"micro-batches: {k}": traffic_of(k) for k in (1, 2, 4, 8)},
+    traffic,
     unit="B",
     target=1.5 * N,
     note="one average",
@@ -182,30 +190,30 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "sync_statistics_spec"}
 # ## 3 · The statistics of all images (2 points)
 #
-# For images batch norm has one mean and one variance for each channel, over samples, rows and columns.
+# For images, batch norm has one mean and one variance for each channel, taken over samples, rows and columns.
 #
 # | | |
 # |---|---|
 # | call | `mean, var, count = sync_statistics(comm, x)` |
 # | `x` | this rank's images, (B, C, H, W), float64; B differs from rank to rank, and may be 0; **not changed** |
-# | returns | mean (C,) and variance (C,) over all ranks' images, and the number of values that each is taken over, of all ranks together |
-# | cost | a few numbers per channel, however many images |
+# | returns | the mean (C,) and the variance (C,) over the images of all ranks, float64, and the number of values that each of them is taken over, on all ranks together |
+# | cost | each rank sends at most 6(n−1)(C+1) numbers, however many images there are |
 #
-# The variance divides by the number of values, not by one less. **Invariant:** as exact as if one rank had the whole
-# batch, also where the mean is a million and the variance 1. About 9 lines.
+# The variance divides by the number of values, not by one less. **Invariant:** the result is as exact as if one rank
+# had the whole batch, also where the mean is a million and the variance 1. About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Two ways. Gather everyone's mean, Σ(x − mean)² and count, and merge. Or all-reduce sums and counts first, and squares
-# around the common mean afterwards. The mean of no values is nan: divide the sum by at least 1. And `mean.view(-1, 1, 1)`
-# stands beside (B, C, H, W).
+# There are two ways. Either gather every rank's mean, Σ(x − mean)² and count, and merge them. Or all-reduce the sums
+# and counts first, and then the squares around the common mean. The mean of no values is nan, so divide the sum by at
+# least 1. `mean.view(-1, 1, 1)` can be subtracted from a tensor of shape (B, C, H, W).
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "sync_statistics", "solution": true}
 def sync_statistics(comm, x):
-    """Mean, variance and number of values of all ranks' images, for each channel."""
+    """Mean, variance and number of values of each channel, over the images of all ranks."""
     ### BEGIN SOLUTION
     values = x[:, 0].numel()
     mean = x.sum((0, 2, 3)) / max(1, values)
@@ -227,7 +235,8 @@ check.sync_statistics(sync_statistics)
 
 # %%
 data = torch.arange(1.0, 7.0, dtype=torch.float64).view(3, 1, 1, 2) + 1e6
-found = World(3).run(lambda comm: sync_statistics(comm, data.tensor_split([2, 2])[comm.rank]))
+with check.limit(10):
+    found = World(3).run(lambda comm: sync_statistics(comm, data.tensor_split([2, 2])[comm.rank]))
 study.bars(
     {f"rank {r}": float(var) for r, (_, var, _) in enumerate(found)},
     target=35 / 12,
@@ -238,25 +247,26 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "sync_backward_spec"}
 # ## 4 · Backward, with weight and bias (2 points)
 #
-# The layer's output is y = x̂·weight + bias, where x̂ = (x − mean)·scale with scale = 1/√(var + ε), and the layers above send
-# dy back. You know dx for a layer without weight and bias. Derive it for this one, and the gradients of weight and bias.
+# The layer's output is y = x̂·weight + bias, where x̂ = (x − mean)·scale with scale = 1/√(var + ε), and the layers
+# above send back dy. You know dx for a layer without weight and bias. Derive it for this layer, together with the
+# gradients of weight and bias.
 #
 # | | |
 # |---|---|
 # | call | `dx, dweight, dbias = sync_backward(comm, dy, xhat, scale, weight, count)` |
 # | `dy, xhat` | of this rank's images, (B, C, H, W), float64; B may be 0; **not changed** |
-# | `scale, weight` | (C,), the same on all ranks; **not changed** |
-# | `count` | the number of values of a channel, of all ranks together |
-# | returns | dx of this rank's images, (B, C, H, W), through the statistics of all; dweight and dbias (C,) of this rank's images alone |
-# | cost | one exchange of 2C numbers |
+# | `scale, weight` | (C,), float64, the same on all ranks; **not changed** |
+# | `count` | the number of values in a channel, on all ranks together |
+# | returns | dx of this rank's images, (B, C, H, W), with the gradient that flows through the statistics of all ranks; dweight and dbias, (C,), of this rank's images alone; all in float64 |
+# | cost | one exchange of 2C numbers: an all-reduce or an all-gather |
 #
-# dweight and dbias are this rank's own because data parallelism adds the ranks' up later, with those of all other
-# parameters. About 7 lines.
+# dweight and dbias are this rank's own because data parallelism will add up those of all ranks later, together with the
+# gradients of all other parameters. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
-# x̂ receives weight · dy. Both sums are known to each rank for its own images, over all dimensions but the channels'.
-# `torch.stack` makes a new tensor of them: all-reduce that, once.
+# The gradient that reaches x̂ is weight · dy. Each rank can compute both sums for its own images, over all dimensions
+# but the channels. `torch.stack` makes one new tensor of the two: all-reduce that, once.
 #
 # </details>
 
@@ -279,8 +289,8 @@ def sync_backward(comm, dy, xhat, scale, weight, count):
 check.sync_backward(sync_backward)
 
 # %% [markdown] nbgrader={"grade_id": "sync_backward_target"}
-# **Target:** no bar for yours. The upper bar: nobody exchanges anything, every rank takes its part for
-# the batch.
+# **Target:** no bar for yours. The upper bar shows what happens if nobody exchanges anything, and every rank takes its
+# part for the batch.
 
 # %%
 random = torch.Generator().manual_seed(6)
@@ -302,16 +312,13 @@ def norm_backward(comm, x, dy, alone):
 
 leaf = x.clone().requires_grad_()
 batch_norm(leaf, None, None, weight, training=True).backward(dy)
-off = {
-    word: float(
-        100
-        * (torch.cat(World(3).run(norm_backward, x, dy, alone)) - leaf.grad).norm()
-        / leaf.grad.norm()
-    )
-    for word, alone in {"not exchanged": True, "yours": False}.items()
-}
+off = {}
+with check.limit(10):
+    for word, alone in {"not exchanged": True, "yours": False}.items():
+        dx = torch.cat(World(3).run(norm_backward, x, dy, alone))
+        off[word] = round(float(100 * (dx - leaf.grad).norm() / leaf.grad.norm()), 4)
 study.bars(
-    {word: round(error, 4) for word, error in off.items()},
+    off,
     unit="%",
     title="How far is dx from PyTorch's?",
 )
@@ -319,26 +326,27 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "update_running_spec"}
 # ## 5 · Running averages of a step in micro-batches (2 points)
 #
-# The lesson adjusted the momentum, so that k updates forget as much as one. The last micro-batch still counts most, and the
-# variance *between* the micro-batches is lost. Do better: keep the statistics of each micro-batch, merge them at the end of
-# the step, and update once, exactly as if the whole batch had gone through the layer at once.
+# The lesson adjusted the momentum, so that k updates forget as much as one did. But the last micro-batch still counts
+# most, and the variance *between* the micro-batches is lost. Do better: keep the statistics of each micro-batch, merge
+# them at the end of the step, and update once, exactly as if the whole batch had gone through the layer at once.
 #
 # | | |
 # |---|---|
 # | call | `update_running(running_mean, running_var, parts, momentum)`, on one rank, without a Comm |
 # | `running_mean, running_var` | (C,), float64, changed **in place** |
-# | `parts` | a list of (mean, var, count), one for each micro-batch: (C,), (C,) and an integer; var is the biased one, divided by count; **not changed** |
-# | `momentum` | what the new statistics weigh: running ← running + momentum · (new − running) |
+# | `parts` | a list of (mean, var, count), one for each micro-batch: two tensors (C,), float64, and an integer; var is the biased variance, divided by count; **not changed** |
+# | `momentum` | the weight of the new statistics: running ← running + momentum · (new − running) |
 # | returns | nothing |
 #
-# As in PyTorch, what moves `running_var` is the **unbiased** variance, that of the whole batch: divided by the number of all
-# values less one. A micro-batch may have no values: its count is 0, and its mean and variance are nan. All together have
-# two values or more. **Invariant:** as exact as from all values at once, also where the mean is a million and the variance 4,
-# and for 40 micro-batches. About 7 lines.
+# As in PyTorch, `running_var` moves towards the **unbiased** variance of the whole batch, which divides by the number
+# of all values less one. A micro-batch may have no values: then its count is 0, and its mean and variance are nan. All
+# together have at least two values. **Invariant:** the result is as exact as if it were computed from all values at
+# once, also where the mean is a million and the variance 4, and for 40 micro-batches. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Σ(x − mean)² around a part's own mean is count · var. Around the common mean count · (distance of the means)² is added.
+# For each part, Σ(x − mean)² around its own mean is count · var. Around the common mean it is larger by count ·
+# (distance between the two means)².
 #
 # </details>
 
@@ -360,29 +368,30 @@ def update_running(running_mean, running_var, parts, momentum):
 check.update_running(update_running)
 
 # %% [markdown] nbgrader={"grade_id": "update_running_target"}
-# **Target:** your curve swings around the variance of the data, 4. The other, which moves twice a step by the micro-batches'
-# own variances, stays at 1.
+# **Target:** your curve swings around the variance of the data, 4. The other one, which moves twice in each step, by
+# the micro-batches' own variances, stays at 1.
 
 # %%
 random = torch.Generator().manual_seed(7)
 merged = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
 one_by_one = torch.ones(1, dtype=torch.float64)
 curves = {"merged, one update": [], "biased, one by one": []}
-for _ in range(60):
-    # two micro-batches of 8 values, from two files: with means 1.7 apart on either side
-    parts = []
-    for center in (-1.7, 1.7):
-        values = center + torch.randn(8, 1, generator=random, dtype=torch.float64)
-        parts.append((values.mean(0), values.var(0, correction=0), len(values)))
-        one_by_one += 0.1 * (parts[-1][1] - one_by_one)
-    update_running(*merged, parts, 0.2)
-    curves["merged, one update"].append(float(merged[1]))
-    curves["biased, one by one"].append(float(one_by_one))
+with check.limit(10):
+    for _ in range(60):
+        # two micro-batches of 8 values, from two files: one has the mean −1.7, the other 1.7
+        parts = []
+        for center in (-1.7, 1.7):
+            values = center + torch.randn(8, 1, generator=random, dtype=torch.float64)
+            parts.append((values.mean(0), values.var(0, correction=0), len(values)))
+            one_by_one += 0.1 * (parts[-1][1] - one_by_one)
+        update_running(*merged, parts, 0.2)
+        curves["merged, one update"].append(float(merged[1]))
+        curves["biased, one by one"].append(float(one_by_one))
 study.curves(
     {name: (range(1, 61), values) for name, values in curves.items()},
     xlabel="step",
     ylabel="running variance",
-    title="Two micro-batches a step, whose means differ",
+    title="Two micro-batches in each step, with different means",
 )
 
 # %% [markdown] nbgrader={"grade_id": "predict_whole_batch_spec"}
@@ -392,20 +401,21 @@ study.curves(
 # micro-batches. All collectives are rings.
 #
 # - `nbytes`: how many bytes does each rank send in a step for its gradients?
-# - `share`: four ranks have 3, 3, 2 and 2 samples, and take the plain mean of their gradients. Which fraction of the
+# - `share`: four ranks have 3, 3, 2 and 2 samples, and take the plain mean of their gradients. What fraction of the
 #   result comes from *one* sample of rank 3? (It should be 1/10.)
-# - `token`: in another run there is one rank, and three micro-batches with 500, 200 and 20 tokens that count. Each loss is
-#   the mean over its micro-batch, divided by 3. How many times as much as it should does a token of the last one count?
-# - `variance`: batch norm. Four ranks have 5 samples each, with means 1, 2, 3 and 4, and a (biased) variance of 2 on each
-#   rank. The biased variance of all samples?
-# - `unbiased`: and the unbiased one, which moves the running average?
-# - `statistics`: a batch norm has 256 channels. In its forward each of the 8 ranks all-gathers mean and Σ(x − mean)² of each
-#   channel and one count, in float32. How many bytes does each rank send?
-# - `left`: batch norm's momentum is 0.1, and nobody has adjusted it for the 4 micro-batches. Which fraction of the running
-#   averages of now is left in them after 10 steps?
-# - `momentum`: with which momentum would 4 updates forget as much as one did?
+# - `token`: another run has one rank, and three micro-batches in which 500, 200 and 20 tokens count. Each loss is the
+#   mean over its micro-batch, divided by 3. How many times as much as it should does a token of the last micro-batch
+#   count?
+# - `variance`: in a batch norm, four ranks have 5 samples each, with means of 1, 2, 3 and 4, and a (biased) variance of
+#   2 on each rank. What is the biased variance of all samples?
+# - `unbiased`: and what is the unbiased one, which moves the running average?
+# - `statistics`: a batch norm has 256 channels. In its forward each of the 8 ranks all-gathers the mean and Σ(x −
+#   mean)² of each channel, and one count, in float32. How many bytes does each rank send?
+# - `left`: the momentum of a batch norm is 0.1, and nobody has adjusted it for the 4 micro-batches. What fraction of
+#   today's running averages is still in them after 10 steps?
+# - `momentum`: with which momentum would 4 updates forget as much as one does with 0.1?
 #
-# Write numbers or formulas, right within 1 %.
+# Write numbers or formulas. They are right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_whole_batch", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
@@ -431,8 +441,8 @@ check.predict_whole_batch(
 )
 
 # %% [markdown] nbgrader={"grade_id": "predict_whole_batch_target"}
-# **Target:** your numbers beside those of a run. (Tensors on the device `"meta"` have no numbers, so the ten million cost
-# nothing.)
+# **Target:** your numbers beside those of a run. (Tensors on the device `"meta"` have a shape but no numbers, so the
+# ten million cost nothing.)
 
 
 # %%
@@ -465,18 +475,20 @@ study.table(rows, ["", "predicted", "run"])
 # %% [markdown] nbgrader={"grade_id": "enough_samples_spec"}
 # ## 7 · How many samples are enough? (2 points, graded by hand)
 #
-# Batch norm divides by the standard deviation of the batch, which is itself an estimate: of few samples it is a bad one. Take
-# a channel whose values are normally distributed, with variance 1. **From how many samples a rank on is the root mean square
-# error of a rank's own (biased) variance at most 10 %, and how large is it for a rank with 2 samples, and for 8 such ranks
-# that synchronize?**
+# Batch norm divides by the standard deviation of the batch, which is itself an estimate, and a bad one if there are few
+# samples. Take a channel whose values are normally distributed, with variance 1. **How many samples must a rank have,
+# so that the root mean square error of its own (biased) variance is at most 10 %? How large is this error for a rank
+# with 2 samples, and for 8 such ranks that synchronize?**
 #
-# Answer with a plot and about ten sentences. Draw some thousand batches of each size with `torch.randn`. Your teacher gives:
+# Answer with a plot and about ten sentences. For the plot, draw some thousand batches of each size with `torch.randn`.
+# Your teacher gives:
 #
-# - **1 point for the number, derived.** The biased variance of k normal values has the mean 1 − 1/k and the variance
-#   2(k − 1)/k². The mean square error as a formula, why both belong into it, and from it the three numbers asked for.
-# - **1 point for the plot and what it shows.** The error for at least eight sizes, from 2 to 500, as measured and by the
-#   formula, with names on both axes; how many times as many samples half the error takes; and when you would synchronize, and
-#   when not, where a sample is an image of 32 × 32 positions that all count.
+# - **1 point for the numbers, derived.** The biased variance of k normal values has the mean 1 − 1/k and the variance
+#   2(k − 1)/k². Give the mean square error as a formula, say why both belong in it, and derive the three numbers from
+#   it.
+# - **1 point for the plot and what it shows.** The plot has the error for at least eight sizes, from 2 to 500, as
+#   measured and by the formula, with names on both axes. Say how many times as many samples it takes to halve the
+#   error, and when you would synchronize and when not, if a sample is an image of 32 × 32 positions that all count.
 
 
 # %% nbgrader={"grade_id": "enough_samples_plot", "solution": true}
@@ -499,13 +511,16 @@ study.curves(
 ### END SOLUTION
 
 # %% [markdown] nbgrader={"grade_id": "enough_samples", "solution": true, "points": 2}
-# The error has two parts. The biased variance is 1/k too small on average, and it scatters around its mean. Their squares add
-# up: 2(k − 1)/k² + 1/k² = (2k − 1)/k², so the root mean square error is √(2k − 1)/k, which is nearly √(2/k). It is 10 % for
-# k = 200 samples (0.0999). Two samples have √3/2 = 87 %: such a batch norm hardly knows the scale at all. Eight ranks of two
-# that synchronize have 16 samples and √31/16 = 35 %, better by 2.5 times, and still not good.
+# The error has two parts. The biased variance is too small by 1/k on average, and it scatters around its mean. The
+# squares of the two add up: 2(k − 1)/k² + 1/k² = (2k − 1)/k², so the root mean square error is √(2k − 1)/k, which is
+# nearly √(2/k). It is 10 % for k = 200 samples (0.0999). With two samples it is √3/2 = 87 %: such a batch norm hardly
+# knows the scale at all. Eight ranks of two that synchronize have 16 samples and an error of √31/16 = 35 %, which is
+# 2.5 times better, and still not good.
 #
-# The measured points lie on the formula. The line falls by a factor of two where k grows by four: half the error takes four
-# times as many samples. So synchronizing helps most where a rank has a handful, and with 200 on a rank nobody would notice,
-# while the two exchanges a layer remain. An image of 32 × 32 positions gives 1,024 values of a channel, which would be more
-# than enough if they were independent. They are not, as neighbours in an image look alike, and all of an image share its
-# light. So the images count, more than their pixels, and with one or two images on a rank I would synchronize all the same.
+# The measured points lie on the formula. The line falls by a factor of two where k grows by a factor of four, so it
+# takes four times as many samples to halve the error. Synchronizing therefore helps most where a rank has a handful of
+# samples. With 200 on a rank nobody would notice the difference, while the two exchanges per layer still have to be
+# paid for. An image of 32 × 32 positions gives 1,024 values of a channel, which would be more than enough if they were
+# independent. They are not: neighbouring positions look alike, and all positions of an image share its light. So it is
+# the number of images that counts, more than the number of positions, and with one or two images on a rank I would
+# synchronize all the same.

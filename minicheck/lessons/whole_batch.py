@@ -71,12 +71,12 @@ SIZES = (
 
 
 class WeightedAverageGradients(ReplicaExam):
-    """`weighted_average_gradients(comm, module, samples)`: the same, each rank weighted by its number of samples."""
+    """`weighted_average_gradients(comm, module, samples)`: an average in which each rank has the weight of its samples."""
 
     name = "weighted_average_gradients"
     right = (
-        "n = 1…5, ranks with 0 to 1500 samples, 5 models, equal to the serial gradients; "
-        "then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks that have 0 to 1500 samples, with 5 models, then in 2 and 3 real processes: the gradients "
+        "are those of the serial program."
     )
     kinds = ("plain", "frozen", "routed", "tied", "plain")
     cases = tuple(
@@ -124,7 +124,7 @@ class WeightedAverageGradients(ReplicaExam):
         sizes = [len(x) for x, _ in parts]
         n, counted = len(own), sum(g * size for g, size in zip(own, sizes))
         return {
-            f"It is the plain mean: a sample counts more where there are few. The ranks have {sizes} samples.": sum(
+            f"It is the plain mean, in which a sample counts more on a rank with few. The ranks have {sizes} samples.": sum(
                 own
             )
             / n,
@@ -133,7 +133,7 @@ class WeightedAverageGradients(ReplicaExam):
             / n,
             f"It is the weighted sum, divided by the samples of rank {rank}: divide it by all ranks' samples.": counted
             / max(1, sizes[rank]),
-            f"It is rank {rank}'s own, weighted: that is its share of the average, and no other's.": own[
+            f"It is rank {rank}'s own, weighted: the other ranks' shares of the average are missing.": own[
                 rank
             ]
             * sizes[rank]
@@ -166,7 +166,7 @@ ROWS = (
 )
 LEFT_OUT = (
     "there is nan in p.grad. Rows that do not count have nan in `y`, and nan · 0 is nan: leave them out before the loss. "
-    "And what the step before has left in p.grad may be nan: clear it, do not multiply it."
+    "What the step before has left in p.grad may be nan, too: clear it, do not multiply it."
 )
 
 
@@ -180,8 +180,8 @@ class AccumulateCounted(ReplicaExam):
 
     name = "accumulate_counted"
     right = (
-        "n = 1…5, 0 to 4 micro-batches of different sizes on a rank, 6 models, equal to the serial gradient, the bytes "
-        "of one average; then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks that have 0 to 4 micro-batches of different sizes, with 6 models, then in 2 and 3 real "
+        "processes: the gradients are those of the serial program, and take the bytes of one average."
     )
     cases = tuple(
         Case(
@@ -273,7 +273,7 @@ class AccumulateCounted(ReplicaExam):
         parts, stale = [a[3] for a in args], [a[4] for a in args]
         x, y = counted_rows([micro for part in parts for micro in part], model.values_dtype)
         whole, other = gradient(model, x, y, loss_fn), gradient(model, x, y)
-        untouched(outcome, model.values, "The step is the optimizer's.")
+        untouched(outcome, model.values, "Taking a step is left to the optimizer.")
         for r, got in enumerate(outcome.results):
             unchanged(got["micro"], parts[r], f"rank {r}: `micro_batches`")
         found = [got["grads"] for got in outcome.results]
@@ -286,16 +286,18 @@ class AccumulateCounted(ReplicaExam):
             whole,
             lambda r, name, got: (
                 self._looks(model, name, r, parts, stale, outcome.nbytes(r))
-                | {"It is the gradient of another loss: `loss_fn` is given.": other[name]}
+                | {"It is the gradient of a different loss: call `loss_fn`.": other[name]}
             ),
-            f"{len(x)} rows count on all ranks together. Each should weigh 1/{len(x)}, and no other row anything.",
+            f"{len(x)} rows count on all ranks together. Each of them should have the weight 1/{len(x)}, and no other row "
+            "should have any.",
         )
         for r, got in enumerate(outcome.results):
             self._one_by_one(r, got["log"], parts[r])
             if got["left"]:
                 raise Costly(
                     f"the gradient is right, but when a forward begins on rank {r}, {got['left']} outputs of layers are "
-                    "still there from forwards before it. Backward frees them: is its graph retained, or are they kept?"
+                    "still in memory from earlier forwards. A backward frees them: is its graph retained, or does a list "
+                    "keep them?"
                 )
         self._once(outcome, case.n, max(map(len, parts)), model)
 
@@ -333,9 +335,9 @@ class AccumulateCounted(ReplicaExam):
             f"It is {n} times too small: the weights add up to 1 already, so sum over the ranks.": want
             / n,
             f"It is {n} times too large.": want * n,
-            "It is weighted with all rows: those that do not count are in the weights.": by_rows
+            "It is weighted with the numbers of all rows: those that do not count should not be among them.": by_rows
             / sum(map(sum, rows)),
-            "It is that of the last micro-batches alone: what was there before was cleared.": sum(
+            "It comes from the last micro-batches alone: what earlier ones had added up was cleared.": sum(
                 last
             )
             / total,
@@ -368,26 +370,26 @@ class AccumulateCounted(ReplicaExam):
         if any(isinstance(f, int) and f > most for f in forwards):
             raise Costly(
                 f"the gradient is right, but rank {rank} runs a forward with {max(forwards)} rows: its largest "
-                f"micro-batch has {most}, because more do not fit into memory."
+                f"micro-batch has {most}, because no more fit into memory."
             )
         if not len(sizes) - idle <= len(forwards) <= len(sizes):
             raise Wrong(
                 f"the gradient is right, but rank {rank} calls the module {len(forwards)} times, and has {len(sizes)} "
-                "micro-batches: one module(x) for each, or none where nothing counts."
+                "micro-batches: call it once for each, or not at all where nothing counts."
             )
         ahead = accumulate(-1 if entry == "backward" else 1 for entry in log)
         if max(ahead, default=0) > 1 + idle:
             raise Costly(
-                f"the gradient is right, but rank {rank} begins a forward before the backward of the last: the "
-                "activations of several micro-batches are in memory at once. Backward after each."
+                f"the gradient is right, but rank {rank} begins a forward before the backward of the one before: the "
+                "activations of several micro-batches are in memory at once. Run a backward after each forward."
             )
 
     def _once(self, outcome, n, k, model):
         try:
             cheap(outcome, n, trainable(model), frozen(model), self.extra * n)
-        except Wrong as wrong:
+        except Costly as costly:
             hint = " Is there an average after each micro-batch? One is enough, after the last."
-            raise Costly(f"{wrong}{hint if k > 1 else ''}") from None
+            raise Costly(f"{costly}{hint if k > 1 else ''}") from None
 
 
 def has_nan(gradients) -> bool:
@@ -465,8 +467,8 @@ class SyncStatistics(Exam):
     name = "sync_statistics"
     returns, given = ("mean", "var", "count"), ("x",)
     right = (
-        "1 to 5 ranks with 0 to 64 images, means up to a million: as of the whole batch, and few bytes; "
-        "then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks that have 0 to 64 images, with means up to a million, then in 2 and 3 real processes: the "
+        "statistics are those of the whole batch, and take few bytes."
     )
     forbidden = FORBIDDEN
     cases = tuple(
@@ -501,12 +503,13 @@ class SyncStatistics(Exam):
         if name == "count":
             images = sum(len(x) for (x,) in args)
             looks = {
-                "That is this rank's own.": len(parts[rank]),
-                "Those are the images: in each, a channel has H·W values.": images,
+                "That is the number of this rank's own values.": len(parts[rank]),
+                "That is the number of images: a channel has H·W values in each.": images,
             }
             if isinstance(got, Tensor) and got.numel() and (got == got.reshape(-1)[0]).all():
                 got = got.reshape(-1)[0]  # one for each channel
-            return close(got, want, what, looks, "It is all ranks' B·H·W together, one number.", 0)
+            rule = "It should be B·H·W, added up over all ranks: one number."
+            return close(got, want, what, looks, rule, 0)
         looks = lambda got: _looks(name, got, parts)
         close(got, want, what, looks, RULE[name], 1e-12 if name == "mean" else CLOSE)
 
@@ -515,22 +518,20 @@ class SyncStatistics(Exam):
         few(
             outcome,
             8 * (case.n - 1) * 6 * (channels + 1),
-            f"There are {channels} channels. Are images sent? Statistics of a part are as small as those of the whole.",
+            f"There are {channels} channels. Are images sent? The statistics of a part are enough, and small.",
         )
 
 
 RULE = {
     "mean": "The mean of a channel is Σ x over all ranks' images, rows and columns, divided by the number of values.",
-    "var": "Add up, over the ranks, (x − mean)² around each rank's own mean, and count · (distance of means)².",
+    "var": "Add up, over the ranks, (x − mean)² around each rank's own mean, and count · (distance of the two means)².",
 }
 
 
 def _looks(name, got, parts):
     """What a wrong mean or variance looks like."""
     if got.isnan().any():
-        return (
-            "The mean of no images is nan, and nan · 0 is nan: a rank without images sends zeros."
-        )
+        return "The mean of no images is nan, and nan · 0 is nan: a rank without images should send zeros."
     whole, there = torch.cat(parts), [x for x in parts if len(x)]
     right = whole.var(0, correction=0)
     means = torch.stack([x.mean(0) for x in there])
@@ -549,14 +550,14 @@ def _looks(name, got, parts):
     own = torch.stack([x.var(0, correction=0) for x in there])
     within = sum(len(x) * spread for x, spread in zip(there, own)) / len(whole)
     return {
-        "It is the plain mean of the ranks' variances: what lies between their means is missing.": own.mean(
+        "It is the plain mean of the ranks' variances: the spread of their means is missing.": own.mean(
             0
         ),
-        "What lies between the ranks' means is missing.": within,
-        "It is divided by the number of values less one: batch norm divides by all of them.": whole.var(
+        "The spread of the ranks' means is missing.": within,
+        "It is divided by the number of values less one: batch norm divides by their number.": whole.var(
             0
         ),
-        "Between the means, a rank counts as much as any other: weigh with the values.": within
+        "In the spread of the means all ranks count alike: weight each with its number of values.": within
         + means.var(0, correction=0),
     }
 
@@ -567,8 +568,8 @@ class SyncBackward(Exam):
     name = "sync_backward"
     returns, given = ("dx", "dweight", "dbias"), ("dy", "xhat", "scale", "weight")
     right = (
-        "1 to 5 ranks with 0 to 64 images: as autograd's through the whole batch, and one exchange of two "
-        "numbers a channel; then 2 and 3 real processes."
+        "Tried on 1 to 5 ranks that have 0 to 64 images, then in 2 and 3 real processes: the gradients are those of "
+        "autograd through the whole batch, and take one exchange of two numbers for each channel."
     )
     forbidden = FORBIDDEN
     cases = tuple(
@@ -616,7 +617,10 @@ class SyncBackward(Exam):
     def cost(self, case, args, outcome):
         n, channels = case.n, self.x.shape[1]
         most = (n - 1) * (2 * channels + 2) * 8
-        hint = f"Two sums of {channels} numbers, stacked, in one all-reduce. Are there two, or are images sent?"
+        hint = (
+            f"Two sums of {channels} numbers can be stacked and sent in one all-reduce. Are there two of them, or are "
+            "images sent?"
+        )
         few(outcome, most, hint, 2 * (n - 1))
 
     def _sums(self, args, rank, name):
@@ -625,12 +629,13 @@ class SyncBackward(Exam):
         of_bias = [dy.sum(DIMS) for dy, *_ in args]
         own, other = (of_weight, of_bias) if name == "dweight" else (of_bias, of_weight)
         return {
-            "It is the sum over all ranks: this rank's own is asked for, as data parallelism adds the ranks' up later. "
-            "Did the exchange write over it?": sum(own),
+            "It is the sum over all ranks: this rank's own is asked for, because data parallelism will add up those of all "
+            "ranks later. Did the exchange overwrite it?": sum(own),
             "It is the mean over all ranks: this rank's own is asked for.": sum(own) / len(args),
             "The order is (dx, dweight, dbias).": other[rank],
-            "It is divided by `count`: weight and bias get sums.": own[rank] / args[rank][-1],
-            "It is multiplied with weight.": own[rank] * self.weight,
+            "It is divided by `count`: the gradients of weight and bias are sums.": own[rank]
+            / args[rank][-1],
+            "It is multiplied by weight.": own[rank] * self.weight,
         }
 
     def _looks(self, args, rank):
@@ -644,16 +649,16 @@ class SyncBackward(Exam):
         first = torch.tensor([[1.0], [0.0]])
         return {
             "weight is missing: y = xhat·weight + bias.": wide(scale) * inner(sums),
-            "weight is multiplied twice.": wide(scale * weight**2) * inner(sums),
-            "weight is in dy, and not in the sums.": wide(scale)
+            "It is multiplied by weight twice.": wide(scale * weight**2) * inner(sums),
+            "dy is multiplied by weight, but the sums are not.": wide(scale)
             * (inner(sums) + dy * (wide(weight) - 1)),
             "scale is missing.": wide(weight) * inner(sums),
             "The sums are this rank's own: they run over all ranks' images.": dx(mine, size),
             "The sums are this rank's own, divided by the values of all ranks.": dx(mine),
-            "The sums are divided by this rank's values: `count` has those of all ranks.": dx(
+            "The sums are divided by the number of this rank's values: `count` is the number of all.": dx(
                 sums, size
             ),
-            "The means over the ranks are divided by count: add up, do not average.": dx(
+            "The sums are averaged over the ranks and then divided by count: they should be added up.": dx(
                 sums / len(args)
             ),
             "The sums are not divided by the number of values.": dx(sums, 1),
@@ -661,7 +666,7 @@ class SyncBackward(Exam):
             "The term with Σ dy is missing: the mean depends on x, too.": dx(sums - first * sums),
             "Σ dy is exchanged, Σ dy·xhat is not.": dx(first * sums + (1 - first) * mine),
             "Σ dy·xhat is exchanged, Σ dy is not.": dx(first * mine + (1 - first) * sums),
-            "A sign: both terms are taken off dy.": dx(-sums),
+            "A sign is wrong: both terms are subtracted from dy.": dx(-sums),
         }
 
 
@@ -669,7 +674,10 @@ class UpdateRunning(Report):
     """`update_running(running_mean, running_var, parts, momentum)`: one update a step, from micro-batches' statistics."""
 
     name = "update_running"
-    right = "1 to 40 micro-batches of 0 to 64 values, means up to a million: as of the whole batch, moved once."
+    right = (
+        "Tried with 1 to 40 micro-batches of 0 to 64 values, with means up to a million: the averages move once, by the "
+        "statistics of the whole batch."
+    )
     forbidden = FORBIDDEN
     cases = alone(
         {
@@ -722,7 +730,7 @@ class UpdateRunning(Report):
         for name, right in want.items():
             looks = partial(self._looks, name, before[name], parts, momentum)
             close(got[name], right, name, looks, RUNNING[name], CLOSE)
-        holds(got, {"silent": "it is done in place, and nothing is returned."})
+        holds(got, {"silent": "it works in place, and should return nothing."})
 
     def _looks(self, name, before, parts, momentum, got):
         """What a wrong running average may be."""
@@ -745,33 +753,33 @@ class UpdateRunning(Report):
                 "Add up count · (var + (distance of means)²)."
             )
         looks = {
-            "It is as it was: is the tensor itself filled, or a new one made (`+=` does it in place)?": before,
+            "It is as it was: is the tensor itself changed, or was a new one made (`+=` works in place)?": before,
             f"It has moved {k} times, once for each micro-batch: the step is one batch.": self._each(
                 before, new, momentum
             ),
-            f"It has moved {k} times, with an adjusted momentum: that forgets as much as it should, and the last part "
+            f"It has moved {k} times, with an adjusted momentum: that forgets as much as it should, but the last part "
             "counts most. Merge the statistics first, and move once.": self._each(
                 before, new, adjusted
             ),
-            "It is the batch's, without what was there before: it moves by the momentum.": at_once,
-            "The momentum is what the new one weighs, not the old one.": moved(
+            "It is the batch's own: the running average should only move towards that, by the momentum.": at_once,
+            "The momentum is the weight of the new statistics, not of the old ones.": moved(
                 at_once, 1 - momentum
             ),
             "The momentum is not used.": before + at_once,
-            "Parts count alike: weigh them with their numbers of values.": moved(sum(new) / k),
+            "All parts count alike: weight each with its number of values.": moved(sum(new) / k),
         }
         if name == "running_var":
             within = sum(count * spread for _, spread, count in counted) / len(whole)
             looks |= {
                 "It is the biased variance: divide by the number of values less one.": moved(var),
-                "What lies between the parts' means is missing.": moved(within),
-                "What lies between the parts' means is missing, and it is divided by one less.": moved(
+                "The spread of the parts' means is missing.": moved(within),
+                "The spread of the parts' means is missing, though it is right to divide by one less.": moved(
                     within * len(whole) / (len(whole) - 1)
                 ),
-                "Between the means, a part counts as much as any other: weigh with the values.": moved(
+                "In the spread of the means all parts count alike: weight each with its number of values.": moved(
                     within + means.var(0, correction=0)
                 ),
-                "Each part was made unbiased: the whole batch is, once.": moved(
+                "Each part's variance was made unbiased: do that once, for the whole batch.": moved(
                     sum(count * spread for (*_, count), spread in zip(counted, unbiased))
                     / len(whole)
                     + sum(c * (mean - whole.mean(0)).square() for mean, _, c in counted)
@@ -790,9 +798,9 @@ class UpdateRunning(Report):
 
 
 RUNNING = {
-    "running_mean": "It is running + momentum · (mean − running), where mean is that of all parts' values.",
-    "running_var": "It is running + momentum · (var − running), where var is that of all parts' values: "
-    "Σ count · (var + (distance of means)²), divided by all values less one.",
+    "running_mean": "It should be running + momentum · (mean − running), where mean is the mean of all values.",
+    "running_var": "It should be running + momentum · (var − running), where var is the variance of all values: "
+    "Σ count · (var + (distance of the two means)²), divided by the number of all values less one.",
 }
 
 
@@ -832,23 +840,25 @@ def predict_whole_batch(n=8, parameters=10_000_000, k=4, channels=256):
         },
         "share": {
             1 / 10: "That is what it should have. The plain mean gives each rank 1/4.",
-            1 / 4: "That is what the rank has: it has two samples.",
-            1 / 12: "That is a sample of rank 0, which has three.",
+            1 / 4: "That is the share of the whole rank, which has two samples.",
+            1 / 12: "That is the share of a sample of rank 0, which has three.",
         },
         "token": {
-            1 / 60: "That is what it counts. How many times what it should, which is 1/720?",
-            25.0: "That is beside a token of the longest micro-batch: beside its right share is asked for.",
-            36.0: "The loss is divided by 3.",
+            1 / 60: "That is its weight. How many times its right weight is it, which is 1/720?",
+            25.0: "That compares it with a token of the longest micro-batch. Compare it with its own right weight.",
+            36.0: "Each loss is divided by 3, too.",
             1 / 12: "It counts too much, not too little.",
         },
         "variance": {
-            2.0: "That is within the ranks: their means differ.",
+            2.0: "That is the variance within the ranks, but their means differ.",
             2 + 5 / 3: "Divide by the number of means, not by one less.",
-            1.25: "That is between the ranks: what lies within them is missing.",
+            1.25: "That is the variance between the ranks: the variance within them is missing.",
         },
         "unbiased": {
             3.25: "That is the biased one.",
-            3.25 * 5 / 4: "The whole batch is made unbiased, not the part of one rank.",
+            3.25
+            * 5
+            / 4: "The variance of the whole batch is made unbiased, not that of one rank's part.",
             3.25 * 4 / 3: "There are 20 samples: divide by 19.",
             3.25 * 19 / 20: "It is the other way around: the unbiased variance is larger.",
         },
@@ -866,7 +876,7 @@ def predict_whole_batch(n=8, parameters=10_000_000, k=4, channels=256):
             0.1 ** (10 * k): "An update keeps 1 − 0.1 of the old one.",
         },
         "momentum": {
-            0.1 / k: "Nearly, and not within 1 %: (1 − m)^k should be 0.9.",
+            0.1 / k: "Nearly, but not within 1 %: (1 − m)^k should be 0.9.",
             0.9 ** (1 / k): "That is what an update keeps.",
             1 - 0.9**k: "That is what k updates forget with the old momentum.",
             0.1 ** (1 / k): "It is what is kept that multiplies: (1 − m)^k = 0.9.",
@@ -877,7 +887,7 @@ def predict_whole_batch(n=8, parameters=10_000_000, k=4, channels=256):
 
 PREDICTED = Prediction(
     predict_whole_batch,
-    "Bytes, shares, variances and momenta, within 1 %.",
+    "Your bytes, shares, variances and momenta are right within 1 %.",
     {
         "n": ("{} ranks", (5, 10, 16)),
         "parameters": ("{:,} parameters", (6_000_000, 15_000_000, 20_000_000)),

@@ -28,7 +28,14 @@ from minicheck.lessons.whole_batch import (
 from minidist.collectives import all_gather, all_reduce_
 from minidist.parallel.accumulate import momentum_for
 from tests.bank.bank import solved
-from tests.minicheck.examined import accepted, assert_odd_answers_are_told, refused, rng, said
+from tests.minicheck.examined import (
+    accepted,
+    assert_odd_answers_are_told,
+    assert_wrong,
+    refused,
+    rng,
+    said,
+)
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -219,6 +226,12 @@ def test_backward_is_that_of_autograd():
     results[2]["given"] = (dy, xhat + 1, *rest)
     with pytest.raises(Wrong, match="rank 2: xhat was changed"):
         exam.judge(case, args, Outcome(results, []))
+
+
+def test_an_error_where_there_are_no_ranks_names_none():
+    assert_wrong(
+        "^update_running: [^:]*: your code raised", check.update_running, [lambda *args: 1 // 0]
+    )
 
 
 def test_an_adjusted_momentum_is_told():
