@@ -61,7 +61,7 @@ class Gradient:
         t = len(self.seen)
         if t == len(self.seconds):
             raise ValueError(
-                f"gradient(w) is called for the {t + 1}th time: this worker has {t} steps"
+                f"gradient(w) is called {t + 1} times, and this worker takes {t} step{'s' * (t > 1)}"
             )
         self.seen.append(w.clone() if isinstance(w, Tensor) else w)
         x = torch.empty(max(1, round(self.seconds[t] * FLOPS / 2)), dtype=torch.float64)
@@ -122,12 +122,12 @@ def replayed(args: list[tuple], results: list[dict], steps: list[int], rule: Rul
     """Raise Wrong unless all that the ranks report follows from the order of the updates."""
     log = _log(results[0]["log"], steps)
     if results[0]["seen"]:
-        raise Wrong("rank 0 is the server, and calls gradient(w): workers do.")
+        raise Wrong("rank 0 is the server, but it calls gradient(w). Only workers do that.")
     for k, most in enumerate(steps):
         if len(results[k + 1]["seen"]) != most:
             called = len(results[k + 1]["seen"])
             raise Wrong(
-                f"rank {k + 1}: gradient(w) is called {called} times, and should be once in each of its {most} "
+                f"rank {k + 1}: gradient(w) is called {called} times, and should be called once in each of its {most} "
                 "steps."
             )
     works = [Gradient(*some[1]) for some in args[1:]]
@@ -139,40 +139,41 @@ def replayed(args: list[tuple], results: list[dict], steps: list[int], rule: Rul
         pushed = max((j + 1 for j, (r, _) in enumerate(log[:i]) if r == rank), default=0)
         if states[v].isfinite().all() and not states[pushed].isfinite().all():
             raise Wrong(
-                f"rank {rank}: in its step {t} gradient(w) is called with weights without nan, and its push before had "
-                f"nan in it. {HIDDEN}"
+                f"rank {rank}: there was nan in what it pushed before its step {t}, but in that step gradient(w) is "
+                f"called with weights without nan. {HIDDEN}"
             )
         _allowed(k, t, v, clocks, log, steps, rule)
         if stale != i - v:
             hint = (
-                "The worker's own push does not count, those of others do."
+                "This push itself does not count, only those that came before it."
                 if stale == i - v + 1
-                else "It counts the updates between the weights that the gradient is of and those that it is added to."
+                else "Staleness counts the updates between the weights that a gradient was computed with and those that "
+                "it is applied to."
             )
             raise Wrong(
-                f"update {i}, by rank {rank}: its staleness is said to be {stale}, and is {i - v}: its "
-                f"gradient is of version {v}, and is added to version {i}. {hint}"
+                f"update {i}, by rank {rank}, is reported with a staleness of {stale}, which should be {i - v}: its "
+                f"gradient was computed with version {v} of the weights, and is applied to version {i}. {hint}"
             )
         states.append(states[-1] - rule.step(i - v) * works[k].of(states[v], t))
         clock[k] += 1
         clocks.append(clock)
     got = results[0]["w"]
-    alike(got, states[-1], "rank 0: w in the end")
+    alike(got, states[-1], "rank 0: the final w")
     if not near(got, states[-1]):
         hint = (
             HIDDEN
             if got.isfinite().all() and not states[-1].isfinite().all()
             else "The last update is missing."
             if near(got, states[-2])
-            else "Is it `w` itself, in place, that is stepped?"
+            else "It is as it was at first. Is `w` itself stepped, in place?"
             if near(got, states[0])
-            else f"{_formula(rule)}, for each push."
+            else f"Each push should be one update, {_formula(rule)}."
         )
-        raise Wrong(f"rank 0: w is wrong in the end. {hint}")
+        raise Wrong(f"rank 0: the final w is wrong. {hint}")
 
 
 def _formula(rule):
-    return "w −= rate/(1 + d)·g, with d its staleness" if rule.damped else "w −= rate·g"
+    return "w ← w − rate/(1 + d)·g with its staleness d" if rule.damped else "w ← w − rate·g"
 
 
 def _log(log, steps):
@@ -180,15 +181,15 @@ def _log(log, steps):
     log = shaped(log, [(int, int)], "rank 0: the result", should)
     if len(log) != sum(steps):
         raise Wrong(
-            f"{len(log)} updates are reported, and the workers have {sum(steps)} steps: every push is an "
+            f"{len(log)} updates are reported, but the workers take {sum(steps)} steps: every push is an "
             "update of its own."
         )
     for k, most in enumerate(steps):
         count = sum(rank == k + 1 for rank, _ in log)
         if count != most:
             raise Wrong(
-                f"{count} updates are said to be rank {k + 1}'s, which has {most} steps. Workers are ranks 1 "
-                f"to {len(steps)}: push.source says whose it was."
+                f"{count} updates are reported as rank {k + 1}'s, which takes {most} steps. Workers are ranks 1 "
+                f"to {len(steps)}, and push.source says who has sent a push."
             )
     return log
 
@@ -199,12 +200,12 @@ def _version(k, t, seen, states, args, rule):
     found = next((v for v in reversed(range(len(states))) if near(seen, states[v])), None)
     if found is None:
         own = (
-            "They are this rank's own: a step begins with a pull."
+            "They are those that this rank began with: a step begins with a pull."
             if near(seen, args[k + 1][0])
             else HIDDEN
             if seen.isfinite().all() and not states[-1].isfinite().all()
-            else f"Each push is a step of its own, {_formula(rule)}, no mean. And weights that are being sent must not be "
-            "stepped."
+            else f"Each push should be one update, {_formula(rule)}, and not part of a mean. And weights must not be "
+            "stepped while they are being sent."
         )
         raise Wrong(
             f"rank {k + 1}: in its step {t} gradient(w) is called with weights that the server never had. "
@@ -223,7 +224,7 @@ def _allowed(k, t, v, clocks, log, steps, rule):
         return clocks[version][k] - running[min(rule.spare, len(running) - 1)]
 
     bound = rule.bound
-    whom = f"the slowest, {rule.spare} not counted" if rule.spare else "the slowest"
+    whom = "the slowest worker that counts" if rule.spare else "the slowest worker"
 
     if v < begin:
         raise Wrong(
@@ -235,18 +236,18 @@ def _allowed(k, t, v, clocks, log, steps, rule):
     )
     if right is None or v < right:
         raise Wrong(
-            f"rank {k + 1} begins its step {t} when it is {ahead(v)} ahead of {whom}, and the bound is "
-            f"{bound}: clocks {clocks[v]}."
+            f"rank {k + 1} begins its step {t} when it is {ahead(v)} ahead of {whom}, but the bound is "
+            f"{bound}. The workers' clocks are {clocks[v]} then."
         )
     if v > right:
         why = (
-            "every push is answered at once"
+            "every push is to be answered at once"
             if bound == math.inf
-            else f"it is {ahead(right)} ahead of {whom}, of those that still work, the bound is {bound}"
+            else f"among those that still work it is {ahead(right)} ahead of {whom}, and the bound is {bound}"
         )
         raise Wrong(
-            f"rank {k + 1} may begin its step {t} with version {right}, clocks {clocks[right]}: {why}. It gets "
-            f"version {v}: it waits without need."
+            f"rank {k + 1} could begin its step {t} with version {right} of the weights, when the workers' clocks are "
+            f"{clocks[right]}: {why}. It gets version {v}, so it waits without need."
         )
 
 
@@ -258,7 +259,10 @@ class Pieces(Solo):
     """`pieces(sizes, s)`: for each server a list of (param, first, end)."""
 
     name = "pieces"
-    right = "Up to 30 parameters on 1 to 9 servers: every number once, in order, shares equal to one number."
+    right = (
+        "Tried with up to 30 parameters on 1 to 9 servers: every number is held once and in order, in shares that are "
+        "equal or differ by one number."
+    )
     forbidden = FORBIDDEN
     # how many parameters, the largest, servers
     cases = alone(
@@ -301,12 +305,12 @@ def _checked(pieces, s, params):
     should = "a list of pieces for each server, each (param, first, end), three integers"
     pieces = shaped(pieces, [[(int, int, int)]], "the result", should)
     if len(pieces) != s:
-        raise Wrong(f"the result has {len(pieces)} lists, and there are {s} servers.")
+        raise Wrong(f"the result has {len(pieces)} lists, but there are {s} servers.")
     for server, some in enumerate(pieces):
         for param, *_ in some:
             if not 0 <= param < params:
                 raise Wrong(
-                    f"server {server}: there are parameters 0 to {params - 1}, and no {param}."
+                    f"server {server}: there is no parameter {param}. They are numbered from 0 to {params - 1}."
                 )
     return [[tuple(piece) for piece in some] for some in pieces]
 
@@ -317,8 +321,8 @@ def _ranges(found, sizes, shown):
         for param, first, end in some:
             if not 0 <= first <= end <= sizes[param]:
                 raise Wrong(
-                    f"{shown}server {server} has elements {first} to {end} of parameter {param}, which has "
-                    f"{sizes[param]}: first and end count within the parameter."
+                    f"{shown}server {server} has elements {first} to {end} of parameter {param}, which has only "
+                    f"{sizes[param]}: first and end are counted within the parameter."
                 )
             if first == end:
                 raise Wrong(
@@ -331,16 +335,17 @@ def _ranges(found, sizes, shown):
     want = [(param, i) for param, size in enumerate(sizes) for i in range(size)]
     if sorted(flat) != want:
         lost = [
-            f"element {i} of parameter {param} is not" for param, i in sorted(set(want) - set(flat))
+            f"element {i} of parameter {param} is held by none"
+            for param, i in sorted(set(want) - set(flat))
         ]
         what = lost[0] if lost else "some are held twice"
         raise Wrong(
-            f"{shown}every number is held by one server, once: {what}. Is `end` one behind the last?"
+            f"{shown}every number should be held by one server, but {what}. Is `end` one beyond the last element?"
         )
     if flat != want:
         raise Wrong(
-            f"{shown}every number is held once, but not in order: the parameters one after the other, server 0 "
-            "holds the first ones."
+            f"{shown}every number is held once, but not in order: the parameters follow one another, and server 0 "
+            "holds the first numbers."
         )
 
 
@@ -349,10 +354,12 @@ def _shares(found, sizes, s, shown):
     held = [sum(end - first for _, first, end in some) for some in found]
     if max(held) - min(held) > 1 or held != sorted(held, reverse=True):
         raise Wrong(
-            f"{shown}the servers hold {held} numbers: shares should be equal, to one number, and the first total % s of "
-            "them hold one more, as everywhere in minidist. Cut through a parameter where a share ends."
+            f"{shown}the servers hold {held} numbers. The shares should be equal; where s does not divide the total, the "
+            "first total % s servers hold one number more. Cut through a parameter where a share ends."
         )
-    raise Wrong(f"{shown}a server's numbers of one parameter are one piece: yours are cut further.")
+    raise Wrong(
+        f"{shown}what a server holds of one parameter should be one piece, and yours is cut further."
+    )
 
 
 # ------------------------------------------------------------
@@ -366,8 +373,8 @@ ROUNDS_SLACK = (
     1.25  # one way after the other takes 4 / 3 at least; messages posted one by one, at most this
 )
 BATCH = (
-    "Put all sends and receives of a server's step into one comm.batch, and those to and from all servers on a "
-    "worker, too: a wire carries both ways at once."
+    "Put all sends and receives of a server's step into one comm.batch, and do the same with a worker's pulls and with "
+    "its pushes: a wire carries both directions at once."
 )
 
 
@@ -389,11 +396,12 @@ def trajectory(args: list[tuple], slip: str = "") -> list[Tensor]:
 
 
 SLIPS = {
-    "sum": "It is the sum of the gradients: divide by the number of samples, of all workers together.",
-    "workers": "It is divided by the number of workers: the mean is over samples, and workers have different numbers of them.",
-    "ranks": "It is divided by the number of ranks: the mean is over the samples of all workers.",
-    "means": "It is the mean of the workers' means: a worker with more samples counts more.",
-    "sign": "It goes uphill: w − rate·g.",
+    "sum": "The step is taken with the sum of the gradients: divide it by the number of samples of all workers.",
+    "workers": "The sum is divided by the number of workers. The mean is over samples, and workers have different numbers of "
+    "them.",
+    "ranks": "The sum is divided by the number of ranks. The mean is over the samples of all workers.",
+    "means": "The workers' means are averaged plainly, but a worker with more samples should count more.",
+    "sign": "The step goes uphill: it should be w − rate·g.",
     "rate": "The rate is missing.",
 }
 
@@ -403,8 +411,9 @@ class Synchronous(Exam):
 
     name = "synchronous"
     right = (
-        "1 to 4 workers with uneven batches, some empty, 1 to 4 servers: the serial program's weights in every step, bytes "
-        "shared out, as fast as the wires allow; then real processes."
+        "Tried with 1 to 4 workers, whose batches are uneven and sometimes empty, and 1 to 4 servers: the weights are the "
+        "serial program's in every step, and each server's wire carries its share, as fast as it can. Then tried in real "
+        "processes."
     )
     promises = PROMISES
     forbidden = FORBIDDEN
@@ -468,16 +477,18 @@ class Synchronous(Exam):
             self._called(r, outcome.results[r]["seen"], states, args, steps)
         for r in range(s):
             if outcome.results[r]["seen"]:
-                raise Wrong(f"rank {r} is a server, and calls gradient(w): workers do.")
+                raise Wrong(
+                    f"rank {r} is a server, but it calls gradient(w). Only workers do that."
+                )
             want = [w.tensor_split(s)[r] for w in states]
             got = outcome.results[r]["part"]
             if isinstance(got, Tensor) and got.shape == states[0].shape and s > 1:
                 raise Wrong(
-                    f"server {r} returns {len(got)} numbers: its part of the weights has {len(want[0])}."
+                    f"server {r} returns {len(got)} numbers, but its part of the weights has {len(want[0])}."
                 )
             rule = (
-                "Does every gradient meet its own part, is it added up anew in every step, and does a worker with more "
-                "samples count more?"
+                "Is every gradient applied to the part that it belongs to, does the sum begin anew in every step, and does "
+                "a worker with more samples count more?"
             )
             looks = partial(self._looks, args=args, server=r, want=want)
             close(got, want[-1], f"rank {r}: the server's part", looks, rule)
@@ -486,26 +497,30 @@ class Synchronous(Exam):
         part = lambda slip: trajectory(args, slip)[-1].tensor_split(args[0][0])[server]
         return {
             "It is one step behind: the last pushes are missing.": want[-2],
-            "It is as before: is it the server's own tensor that is stepped?": want[0],
+            "It is as it was at first: is the server's own tensor stepped?": want[0],
         } | {text: part(slip) for slip, text in SLIPS.items()}
 
     def _called(self, rank, seen, states, args, steps):
         if len(seen) != steps:
             raise Wrong(
-                f"rank {rank}: gradient(w) is called {len(seen)} times, and should be once in each of {steps} "
+                f"rank {rank}: gradient(w) is called {len(seen)} times, and should be called once in each of {steps} "
                 "steps."
             )
         for t, (got, want) in enumerate(zip(seen, states, strict=False)):
             what = f"rank {rank}: the w that gradient is called with in step {t}"
-            looks = {"They are this rank's own: a step begins with a pull.": args[rank][1]}
+            own = "These are the weights that this rank began with: a step begins with a pull."
+            looks = {own: args[rank][1]}
             if t:
-                text = "They are those of the step before: a server answers after its step."
+                text = (
+                    "These are the weights of the step before: a server answers after its own step."
+                )
                 looks[text] = states[t - 1]
             looks |= {text: trajectory(args, slip)[t] for slip, text in SLIPS.items()}
             if t and not bool(sum(a[3][t - 1] for a in args[args[0][0] :])):
                 looks["Nobody had a sample in the step before: the weights stay as they are."] = got
             rule = (
-                "Is every server's part pulled, into its own place, as it is after the last step?"
+                "Is each server's part pulled into its own place in w, and is it the part as it is after the server's "
+                "last step?"
             )
             close(got, want, what, looks, rule)
 
@@ -517,15 +532,16 @@ class Synchronous(Exam):
             for way, count in (("sends", outcome.nbytes(r)), ("receives", into)):
                 if count < n * steps * part:
                     raise Wrong(
-                        f"the weights are right, but server {r} {way} {count} bytes, and {n} workers and "
-                        f"{steps} steps are {n * steps * part}: it answers and hears every worker itself."
+                        f"the weights are right, but server {r} {way} {count} bytes, and with {n} workers and "
+                        f"{steps} steps its own part takes {n * steps * part}: a server hears and answers every worker "
+                        "itself."
                     )
                 # a Comm of one's own costs some
                 if count > n * (steps + 1) * part + 64 * n * (steps + 1):
                     raise Costly(
-                        f"the weights are right, but server {r} {way} {count} bytes: {steps} steps of its part "
-                        f"with {n} workers are {n * steps * part}. What else is there: what others own, or a message that "
-                        "is none of weights and gradients?"
+                        f"the weights are right, but server {r} {way} {count} bytes, and {steps} steps of its part "
+                        f"with {n} workers take {n * steps * part}. What else travels: parts that other servers own, or "
+                        "messages that are neither weights nor gradients?"
                     )
 
     def speed(self, case, args, outcome):
@@ -564,8 +580,8 @@ class Asynchronous(Exam):
     name = "asynchronous"
     damped = True
     right = (
-        "1 to 5 workers, even, slow and uneven: every push a step of its own, the smaller the staler, answered at once, "
-        "staleness as it is, nobody waits; then real processes."
+        "Tried with 1 to 5 workers, which are equally fast, slow, or held up by chance: every push is an update of its own "
+        "and is answered at once, a stale one makes a smaller step, and nobody waits. Then tried in real processes."
     )
     promises = PROMISES
     forbidden = FORBIDDEN
@@ -623,8 +639,8 @@ class Asynchronous(Exam):
             for what, count, upto in (("pushes", pushed, most), ("pulls", pulled, most + 1)):
                 if count < most * nbytes or count > upto * nbytes + 32 * (most + 1):
                     raise (Wrong if count < most * nbytes else Costly)(
-                        f"the weights are right, but rank {k + 1} {what} {count} bytes: {most} steps of "
-                        f"{SIZE} numbers are {most * nbytes}."
+                        f"the weights are right, but rank {k + 1} {what} {count} bytes, and {most} steps of "
+                        f"{SIZE} numbers take {most * nbytes}."
                     )
 
     def speed(self, case, args, outcome):
@@ -635,8 +651,11 @@ class Asynchronous(Exam):
             comm, w, gradient, list(steps), args[0][3], *limits, damped=self.damped
         )
         best = self.seconds(args, known)
-        hint = "Does the server wait for one worker, while another has pushed? irecv(g, ANY) takes whoever is first."
-        why = "one worker alone computes as long. Call gradient(w) for every gradient."
+        hint = (
+            "Does the server wait for one worker while another has already pushed? comm.irecv(g, ANY) takes whichever "
+            "push comes first."
+        )
+        why = "one worker alone computes for that long. Call gradient(w) for every gradient."
         on_time(outcome, least, ARRIVALS_SLACK * best, best, "the weights are", hint, why)
 
 
@@ -645,8 +664,8 @@ class Bounded(Asynchronous):
 
     name = "bounded"
     right = (
-        "1 to 5 workers, bounds 0 to 4, 0 to 2 spare: nobody begins a step more than `bound` ahead of those that count, "
-        "nobody waits without need; then real processes."
+        "Tried with 1 to 5 workers, bounds from 0 to 4, and 0 to 2 spare workers: nobody begins a step more than `bound` "
+        "ahead of those that count, and nobody waits without need. Then tried in real processes."
     )
     damped = False
     cases = tuple(
@@ -681,8 +700,8 @@ class Leavers(Asynchronous):
 
     name = "leavers"
     right = (
-        "workers with 1 to 9 steps, bounds 0 to 4: who has done all its steps holds nobody up, everybody else "
-        "counts; then real processes."
+        "Tried with workers that take 1 to 9 steps, and bounds from 0 to 4: a worker that has taken all its steps holds "
+        "nobody up, and everybody else counts. Then tried in real processes."
     )
     damped = False
     cases = tuple(
@@ -714,7 +733,7 @@ class Leavers(Asynchronous):
 # Figures: a server's wire, several servers, staleness and what it costs.
 
 
-MILLI = "In seconds."
+MILLI = "Seconds are asked for, not milliseconds."
 
 
 def predict_server(
@@ -751,65 +770,69 @@ def predict_server(
             compute
             + 2 * alpha
             + (n + 1)
-            * wire: "That is with gradients in fp32, too: half a push is left at the end.",
+            * wire: "That is the time with gradients in fp32: in fp16 the last push takes half as long.",
             compute
             + 2 * alpha
             + (n + 1)
             * wire
-            / 2: "Only the gradients are halved: the weights that go out fill the wire.",
+            / 2: "Only the gradients are halved: the weights, which go out, fill the wire as before.",
             compute
             + (1.5 * n)
-            * wire: "That is one way after the other: gradients come in while weights go out.",
-            (n + 1 / 2) * wire: "And the computing?",
+            * wire: "That is one direction after the other: gradients come in while weights go out.",
+            (n + 1 / 2) * wire: "The computing is missing.",
             compute
             + (n / 2 + 1)
-            * wire: "Gradients come in faster than weights go out: the last worker's weights are awaited.",
+            * wire: "Gradients come in faster than weights go out: the last worker has to wait for its weights.",
             1e3 * half: MILLI,
         },
         "ring": {
             1e3 * ring: MILLI,
-            compute + n * wire: "A ring moves 2(n−1)/n of the bytes, whatever n is.",
-            ring - compute: "And the computing?",
+            compute
+            + n
+            * wire: "In a ring each rank sends 2(n−1)/n of the bytes, which is never more than twice.",
+            ring - compute: "The computing is missing.",
             compute + (n - 1) * (alpha + wire / n): HALF,
         },
         "servers": {
-            n: "That would make it 2Nβ. How many make it (n/s + 1)Nβ = 100 ms?",
-            n / (wanted / wire): "And the + 1?",
+            n: "That many would bring it down to 2Nβ. How many make (n/s + 1)Nβ = 100 ms?",
+            n / (wanted / wire): "The + 1 is missing.",
             n - 1: "Solve (n/s + 1)Nβ = 100 ms for s.",
         },
         "into": {
-            nbytes / servers: "That is one worker's.",
-            n * nbytes: "That is one server's wire if it owns all.",
-            2 * into: "In and out: only what comes in is asked for.",
-            into / 1e9: "In bytes: 1 GB is 10⁹.",
+            nbytes / servers: "That is what comes from one worker.",
+            n * nbytes: "That is what comes into a server that owns everything.",
+            2 * into: "That is what comes in and goes out: only what comes in is asked for.",
+            into / 1e9: "Bytes are asked for: 1 GB is 10⁹ bytes.",
         },
         "gradients": {
-            n: "That is the synchronous run's.",
-            slower * n: "One of them is the slow one.",
-            (n - 1) * slower: "The slow one has one, too.",
+            n: "That is one gradient of each worker, as in a synchronous run.",
+            slower * n: "One of the workers is the slow one.",
+            (n - 1) * slower: "The slow worker computes one, too.",
         },
         "bound": {
             missed
             / (
                 n - 1
-            ): "That many updates of each other worker: from `bound` behind to `bound` ahead.",
+            ): "So many updates of each other worker may be missed. How large is the bound, if a worker can go from `bound` "
+            "behind to `bound` ahead?",
             missed
             // (
                 n - 1
-            ): "That many updates of each other worker: from `bound` behind to `bound` ahead.",
+            ): "So many updates of each other worker may be missed. How large is the bound, if a worker can go from `bound` "
+            "behind to `bound` ahead?",
             missed // (n - 1)
-            - 1: "It was up to `bound` behind at the pull, too: 2·bound + 1 updates.",
+            - 1: "At the pull the others may be up to `bound` behind, too, so each makes up to 2·bound + 1 updates.",
             (missed / (n - 1) - 1) / 2: "A bound is a whole number.",
-            bound + 1: "With that one a gradient can miss more.",
+            bound + 1: "With that bound a gradient can miss more.",
         },
         "workers": {
             int((math.pi / math.asin(rate / 2) - 2) / 4)
-            + 1: "The loss has curvature 4: the step is w − 4ηw′.",
+            + 1: "The loss has a curvature of 4: the limit is divided by it.",
             (math.pi / math.asin(curvature * rate / 2) - 2)
-            / 4: "That is a staleness, and not whole. Of how many workers?",
+            / 4: "That is a staleness, and no whole number. How many workers may there be?",
             workers
-            - 1: "That is the staleness, and a worker's own push does not count in it: there is one worker more.",
-            workers + 1: "With one more the rate is beyond the limit.",
+            - 1: "That is the staleness, in which a worker's own push does not count: there is one worker more.",
+            workers + 1: "With so many the rate is beyond the limit.",
         },
     }
     return values, slips
@@ -817,7 +840,7 @@ def predict_server(
 
 PREDICTED = Prediction(
     predict_server,
-    "Seconds, servers, bytes, gradients, a bound and workers, within 1 %.",
+    "Your seconds, servers, bytes, gradients, bound and workers are right within 1 %.",
     {
         "n": ("{} workers", (8, 12, 16)),
         "slower": ("one worker that becomes {} times slower", (2, 4, 5)),

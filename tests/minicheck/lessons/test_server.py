@@ -31,7 +31,13 @@ from minidist.comm.base import ANY, Recv, Send
 from minidist.parallel.server import Partition
 from minidist.study.predict import most_stale_bounded, sync_server_seconds
 from tests.bank.bank import solved
-from tests.minicheck.examined import accepted, assert_odd_answers_are_told, refused, rng
+from tests.minicheck.examined import (
+    accepted,
+    assert_odd_answers_are_told,
+    assert_wrong,
+    refused,
+    rng,
+)
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -48,16 +54,16 @@ def test_the_oracle_cuts_as_the_library(seed):
     ("pieces", "says"),
     [
         ([[(0, 0, 3)], [(1, 0, 3)]], None),
-        ([[(0, 0, 2)], [(0, 2, 3), (1, 0, 3)]], "equal, to one number"),
+        ([[(0, 0, 2)], [(0, 2, 3), (1, 0, 3)]], "should be equal"),
         ([[(0, 0, 2), (0, 2, 3)], [(1, 0, 3)]], "cut further"),
         ([[(1, 0, 3)], [(0, 0, 3)]], "not in order"),
         ([[(0, 0, 3)], [(1, 0, 2)]], "element 2 of parameter 1"),
         ([[(0, 0, 3)], [(0, 0, 3), (1, 0, 3)]], "held twice"),
-        ([[(0, 0, 4)], [(1, 0, 3)]], "count within"),
+        ([[(0, 0, 4)], [(1, 0, 3)]], "counted within"),
         ([[(0, 0, 3), (1, 0, 0)], [(1, 0, 3)]], "empty"),
         ([[(0, 0, 3)]], "1 lists"),
         ([[(0, 3)], [(1, 0, 3)]], "three integers"),
-        ([[(2, 0, 3)], []], "no 2"),
+        ([[(2, 0, 3)], []], "no parameter 2"),
         (None, "None"),
         (3, "type int"),
         ([3, []], "a list of pieces"),
@@ -69,6 +75,14 @@ def test_what_makes_pieces_right(pieces, says):
         return exam.judge(Case(1, ""), [([3, 3], 2)], outcome)
     with pytest.raises(Wrong, match=says):
         exam.judge(Case(1, ""), [([3, 3], 2)], outcome)
+
+
+def test_an_error_where_there_are_no_ranks_names_none():
+    assert_wrong(
+        r"^pieces: 4 parameters on 2 servers: your code raised",
+        check.pieces,
+        [lambda *args: 1 // 0],
+    )
 
 
 def test_the_references_agree_with_the_serial_program():
@@ -234,8 +248,8 @@ def test_nothing_reported_is_believed():
     for bad, says in (
         ({"log": good[:-1]}, "every push is an"),
         ({"log": [(r, 0) for r, _ in good]}, "staleness"),
-        ({"log": [(1, s) for _, s in good]}, "rank 1's"),
-        ({"w": first["w"] + 1e-3}, "wrong in the end"),
+        ({"log": [(1, s) for _, s in good]}, "reported as rank 1's"),
+        ({"w": first["w"] + 1e-3}, "final w is wrong"),
         ({"log": [(r, float(s)) for r, s in good]}, "two integers"),
         ({"log": None}, "return"),
         ({"log": swapped}, "staleness|never had|version"),
@@ -269,7 +283,7 @@ def test_time_and_bytes_of_steps():
         assert wrong.value.share == share
     for sent, says, share in (
         ([], "sends 0 bytes", 0.0),
-        (outcome.sent * 2, "what others own", 0.75),
+        (outcome.sent * 2, "other servers own", 0.75),
     ):
         with pytest.raises(Wrong, match=says) as wrong:
             judged(exam, case, args, Outcome(outcome.results, sent, outcome.time))
@@ -283,7 +297,7 @@ def test_a_gradient_counts_its_calls():
         gradient(torch.ones(3, dtype=torch.float64)).tolist() == [0.5] * 3
         and len(gradient.seen) == 1
     )
-    with pytest.raises(ValueError, match="for the 2th time: this worker has 1 steps"):
+    with pytest.raises(ValueError, match="called 2 times, and this worker takes 1 step"):
         gradient(torch.ones(3, dtype=torch.float64))
 
 
