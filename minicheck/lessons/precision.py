@@ -101,7 +101,10 @@ class RoundTo(Report):
     """`round_to(x, exponent, fraction)`: x as the nearest number of that format, a float."""
 
     name = "round_to"
-    right = "fp16, bf16, TF32 and 7 other formats: normal and subnormal numbers, ties, 0, and what is too large."
+    right = (
+        "Tried with fp16, bf16, TF32 and 7 other formats: normal and subnormal numbers, ties, 0, inf, and numbers that are "
+        "too large."
+    )
     forbidden = FORBIDDEN
     formats = ((5, 10), (8, 7), (8, 10), (4, 3), (3, 4), (6, 9), (9, 12), None, None, None)
     cases = alone((KNOWN.get(f) or _named(f), f) for f in formats)
@@ -145,13 +148,16 @@ def _region(x, exponent, fraction):
     bias = 2 ** (exponent - 1) - 1
     smallest, most = 2.0 ** (1 - bias), (2 - 2.0**-fraction) * 2.0**bias
     if x == 0 or math.isinf(x):
-        return "0 and inf are what they are."
+        return "0 and inf stay what they are."
     if abs(x) < smallest:
         return f"It is below the smallest normal number, 2^{1 - bias}: there the step is 2^{1 - bias - fraction}."
     if abs(x) > most:
-        return f"The largest number is {most!r}; half a step beyond it begins inf."
+        return f"The largest number is {most!r}; inf begins half a step beyond it."
     power = math.frexp(x)[1] - 1
-    return f"It lies between 2^{power} and 2^{power + 1}, where the step is 2^{power - fraction}; ties go to even."
+    return (
+        f"It lies between 2^{power} and 2^{power + 1}, where the step is 2^{power - fraction}; a tie goes to the even "
+        "multiple."
+    )
 
 
 # ------------------------------------------------------------
@@ -180,51 +186,56 @@ def predict_precision(
             1
             + updates
             * 0.75
-            * 2.0**-10: "That is fp32: in fp16 the step at 1 is 2⁻¹⁰, and every sum is rounded.",
-            1.0: "¾ of a step is more than half of one: it is rounded up.",
+            * 2.0
+            ** -10: "That is where it ends in fp32: in fp16 the step at 1 is 2⁻¹⁰, and every sum is rounded.",
+            1.0: "¾ of a step is more than half a step: it is rounded up.",
         },
         "stops": {
             1.0: "At ½ the step of bf16 is 2⁻⁸: 2⁻⁹ is half of it, and the tie goes to ½, which is even.",
-            0.25: "At ¼ the step of bf16 is 2⁻⁹: an update is a whole one.",
+            0.25: "At ¼ the step of bf16 is 2⁻⁹: an update is a whole step.",
             2.0: "At ½ the step of bf16 is 2⁻⁸ already: the fraction has 7 bits.",
-            4.0: "That is fp16, whose fraction has 10 bits: bf16 has 7.",
+            4.0: "That is where it stops in fp16, whose fraction has 10 bits: bf16 has 7.",
         },
         "stuck": {
-            2048.0: "At 2048 the step is 2, and an addition of 2 is a whole one.",
+            2048.0: "At 2048 the step is 2: adding 2 is a whole step.",
             8192.0: "At 4096 the step is 4: 2 is half of it, and the tie goes to 4096, which is even.",
         },
         "states": {
             16 * billions: "Gradients in fp16 would take that: these are in fp32.",
             20 * billions: "The gradients are in fp32 instead of fp16, not in both.",
-            14 * billions: "Are the masters counted, 4, and the fp16 weights, 2?",
-            18 * billions * 1e9 / 2**30: "Those are GiB.",
+            14
+            * billions: "Did you count both the masters (4 bytes each) and the fp16 weights (2 bytes each)?",
+            18 * billions * 1e9 / 2**30: "Those are GiB: GB are asked for.",
         },
         "momentum": {
-            16 * billions: "That is Adam: SGD with momentum has one state, not two.",
-            8 * billions: "Are the masters counted, 4, and the momentum, 4?",
-            10 * billions: "The momentum is in the dtype of what is stepped: fp32 masters.",
+            16 * billions: "That is what Adam takes: SGD with momentum has one state, not two.",
+            8
+            * billions: "Did you count both the masters (4 bytes each) and the momentum (4 bytes each)?",
+            10
+            * billions: "The momentum has the dtype of the weights that are stepped: these are the fp32 masters.",
             6
-            * billions: "That is O3: at O2 masters are stepped, and the momentum is as wide as they.",
-            12 * billions * 1e9 / 2**30: "Those are GiB.",
+            * billions: "That is O3: at O2 the masters are stepped, and the momentum is as wide as they are.",
+            12 * billions * 1e9 / 2**30: "Those are GiB: GB are asked for.",
         },
         "faster": {
             tensor
-            / single: "That is for the products alone: the rest gains by half the bytes only.",
+            / single: "That holds for the products alone: the rest only gains from moving half the bytes.",
             part * tensor / single
             + (1 - part)
-            * 2: "Add up the times that are left, not how many times as fast each part is.",
+            * 2: "Add up the times that the parts take, not how many times as fast they are.",
             1
             / (
                 part * single / tensor + 1 - part
-            ): "What is bound by memory moves half the bytes, and takes half the time.",
-            2.0: "Large products are bound by FLOPs, and gain much more than by half the bytes.",
-            1 / faster: "Upside down.",
+            ): "The part that is bound by memory moves half the bytes, so it takes half the time.",
+            2.0: "Large products are bound by FLOPs, and gain much more than a factor of 2.",
+            1 / faster: "That is the reciprocal: the fraction of the time that is left.",
         },
         "recovered": {
-            3.0 * interval: "Each overflow divides by 4: that takes two doublings to make good.",
-            float(interval): "It was divided by 4 three times: one doubling is not enough.",
+            3.0
+            * interval: "Each overflow divides by 4: it takes two doublings to make up for that.",
+            float(interval): "The scale was divided by 4 three times: one doubling is not enough.",
             2.0 * interval: "There were three overflows, not one.",
-            6.0: "It doubles that many times: each takes the interval.",
+            6.0: "That is how many times it has to double: each time takes a whole interval.",
         },
     }
     return values, slips
@@ -232,7 +243,7 @@ def predict_precision(
 
 PREDICTED = Prediction(
     predict_precision,
-    "Rounding, memory, time and steps, within 1 %.",
+    "Your numbers, GB, times and steps are right within 1 %.",
     {
         "updates": ("{} updates", (50, 200, 300, 400)),
         "billions": ("{:g} billion parameters", (1.3, 2.7, 6.7)),
@@ -251,8 +262,8 @@ class Scaler(Exam):
 
     name = "scaler"
     right = (
-        "growth and back-off, patience, the least scale, overflows in a row and at the end of an interval, a loss in "
-        "fp16, saved and loaded."
+        "Tried with growth and back-off, patience, a least scale, overflows in a row and at the end of an interval, and a "
+        "loss in fp16; saved and loaded, then loaded in another process."
     )
     forbidden = FORBIDDEN
     # what, (init, growth, backoff, interval, patience, least), overflows; None: drawn
@@ -344,7 +355,7 @@ class Scaler(Exam):
         want, seen = [how[0], *scales(how, found)], [scale_of(s) for s in got["seen"]]
         if seen[0] != want[0]:
             raise Wrong(
-                f"before any update, scale is {shown(got['seen'][0])}, and should be {how[0]:g}."
+                f"before any update the scale is {shown(got['seen'][0])}, and should be {how[0]:g}."
             )
         if seen != want:
             i = next(i for i, (a, b) in enumerate(zip(seen[1:], want[1:])) if a != b)
@@ -360,17 +371,20 @@ class Scaler(Exam):
         unchanged(got["given"], losses, "losses")
         if any(g is None for g in got["grads"]) or not got["grads"][0].equal(torch.tensor(how[0])):
             raise Wrong(
-                "scaled(loss) gives the right number, but backward from it does not reach the loss, with a "
-                "gradient of the scale: multiply the tensor itself."
+                "scaled(loss) gives the right number, but a backward that begins there does not give the loss a "
+                "gradient that equals the scale: multiply the tensor itself."
             )
         self._resumed(how, found, at, got)
-        kept = "what was saved changes with the updates of a scaler that has loaded it: load the numbers, not the dict."
+        kept = (
+            "what state() returned changes later, with the updates of a scaler that saved or loaded it: save and load "
+            "numbers, not the dict or list that a scaler works with."
+        )
         holds(got, {"kept": kept})
 
     def _hint(self, bad):
         if bad:
-            return "From overflow number `patience` on each multiplies it by `backoff`, down to `least`."
-        return "It grows, times the growth that is given, after `interval` good steps in a row."
+            return "From number `patience` on, every overflow multiplies the scale by `backoff`, down to `least`."
+        return "The scale is multiplied by `growth` after `interval` good steps in a row."
 
     def _scaled(self, scale, scaled, losses):
         for x, given in zip(scaled, losses, strict=True):
@@ -384,7 +398,7 @@ class Scaler(Exam):
                 }
                 hint = recognized(x.float(), looks, "")
                 if given.dtype == torch.float16:
-                    hint = "A loss in fp16 would overflow when it is multiplied: convert it to fp32 first."
+                    hint = "A loss in fp16 may overflow when it is multiplied: convert it to fp32 first."
                 raise Wrong(
                     f"scaled(loss) of a loss of {given.item():g} in {name}, scale {scale:g}, is "
                     f"{x.double().mean():g} in {str(x.dtype)[6:]}, and should be {want.item():g} in float32. "
@@ -405,12 +419,12 @@ class Scaler(Exam):
                 forgotten = {
                     text: scales(how, found, slip, at)[at:] for slip, text in LOADING.items()
                 }
-                rule = "After load both counts are those of the state, and nothing is left of what was before."
+                rule = "After load() both counts are those of the state, and nothing is left of what was before."
                 hint = recognized(seen[1:], forgotten, rule, eq)
             marks = "".join("x" if bad else "." for bad in found)
             raise Wrong(
-                f"steps {marks}, saved after {at} and loaded into another scaler: its scale goes "
-                f"{got['resumed']}, and should go {want}. {hint}"
+                f"steps {marks} (x: overflow), saved after {at} of them and loaded into another scaler: its scales are "
+                f"{got['resumed']}, and should be {want}. {hint}"
             )
 
 
@@ -485,7 +499,10 @@ class Autocast(Report):
     """`Autocast(dtype, white, black, gray)`: a TorchFunctionMode that casts by the names of functions."""
 
     name = "autocast"
-    right = "fp16 and bf16, three lists, arguments by name, in lists and tuples, float64 and integers, gradients."
+    right = (
+        "Tried with fp16 and bf16, all three lists, arguments by position, by name, in lists and in tuples, float64, "
+        "integers, and the gradients of a network."
+    )
     forbidden = (*FORBIDDEN, "torch.amp.autocast_mode")
     # how they are given, and what comes with them: names, and numbers
     ways = {
@@ -559,7 +576,7 @@ class Autocast(Report):
             return self._judge_network(given, got)
         if len(got["seen"]) != 17:
             raise Wrong(
-                f"17 calls were made, and {len(got['seen'])} have reached their function: call func once each."
+                f"17 calls were made, and {len(got['seen'])} have reached their function: call func once for each."
             )
         dtype = case.given[0]
         for call, (kind, way) in enumerate(product(KINDS, self.ways)):
@@ -581,13 +598,13 @@ class Autocast(Report):
         found, names, numbers = seen
         if (names, numbers) != others:
             raise Wrong(
-                "an argument that is no tensor, or one by name, was lost on the way: hand all on to func."
+                "an argument that is not a tensor, or one given by name, was lost on the way: hand everything on to func."
             )
         self._received(kind, dtype, given, found)
         if returned != str(found[0].dtype)[6:]:
             raise Wrong(
-                f"the function's result is {str(found[0].dtype)[6:]}, and {returned} comes back: return what "
-                "func returns, as it is."
+                f"the function returns {str(found[0].dtype)[6:]}, and {returned} comes back: return what func returns, "
+                "as it is."
             )
 
     def _received(self, kind, dtype, given, found):
@@ -611,12 +628,12 @@ class Autocast(Report):
                 extra = "" if x.dtype in CAST else f" {str(x.dtype)[6:]} is left alone."
                 both = ", ".join(str(g.dtype)[6:] for g in given)
                 raise Wrong(
-                    f"given {both}, a tensor of {str(x.dtype)[6:]} reaches it as {str(got.dtype)[6:]}, and "
-                    f"should as {str(want.dtype)[6:]}. The function is {rule}.{extra}"
+                    f"of two tensors, {both}, one of {str(x.dtype)[6:]} reaches it as {str(got.dtype)[6:]}, and should "
+                    f"reach it as {str(want.dtype)[6:]}. The function is {rule}.{extra}"
                 )
             if encode(got) != encode(want):
                 raise Wrong(
-                    f"the numbers that reach it are not those that were given, but for the cast. It is {rule}. "
+                    f"apart from the cast, the numbers that reach it are not those that were given. It is {rule}. "
                     "Is a tensor changed in place, by .data or copy_? Others use it, too."
                 )
 
@@ -633,7 +650,7 @@ class Autocast(Report):
             "was the graph cut, by detach, .data or no_grad? `x.to(dtype)` is recorded by autograd."
         )
         holds(got, {"layers": layers, "kept": cast, "graph": f"a weight has no gradient: {cut}"})
-        rule = "linear is white, cross_entropy is black, and rounding makes 3 % at most."
+        rule = "linear is white and cross_entropy is black; rounding makes a difference of 3 % at most."
         wants = (loss.detach(), *(p.grad for p in params))
         for what, x, want in zip(("the loss", *["a weight's gradient"] * 2), got["found"], wants):
             close(x, want, what, None, rule, 0.03)
@@ -648,10 +665,10 @@ class Autocast(Report):
 CALLS = {  # a call: what it is given and returns, in words, and what to say where it is judged wrongly
     "fine": ("gets and returns finite numbers", ""),
     "overflow": ("gets finite numbers and returns an inf", ""),
-    "nan": ("gets finite numbers and returns a nan", "A nan counts as well as an inf."),
+    "nan": ("gets finite numbers and returns a nan", "A nan counts as well as an inf does."),
     "passed on": (
         "gets an inf and returns one",
-        "It is not to blame: it got what another had made.",
+        "It is not to blame: it got what another function had made.",
     ),
     "by name": ("gets an inf by name and returns one", "Look at what is given by name, too."),
     "in a list": (
@@ -692,7 +709,10 @@ class Overflowed(Report):
     """`overflowed(function, *given)`: the names of the operators that made an inf or nan of finite numbers."""
 
     name = "overflowed"
-    right = "inf and nan, by position, by name, in lists and tuples, in place, given on purpose; a network in fp16."
+    right = (
+        "Tried with inf and nan that are given by position, by name, in lists and tuples, and on purpose, with functions "
+        "that work in place, and with a network in fp16."
+    )
     forbidden = FORBIDDEN
     cases = alone({"each kind of call": 0, "another order": 1, "nothing overflows": 2})
     networks = {
@@ -796,33 +816,34 @@ class Overflowed(Report):
         for name in found:
             if name not in want:
                 what, hint = words.get(
-                    name, ("is none that was called", "`func.__name__` is its name.")
+                    name,
+                    ("is no function that was called", "A function's name is `func.__name__`."),
                 )
                 raise Wrong(f"{shown(name)} is in the list, but it {what}. {hint}".rstrip())
         for name in want:
             if name not in found:
                 what, hint = words[name]
-                raise Wrong(f"{name!r} is not in the list, and it {what}. {hint}".rstrip())
+                raise Wrong(f"{name!r} is not in the list, but it {what}. {hint}".rstrip())
         if found != want:
             raise Wrong(
-                f"the list is {found}, and should be {want}: once each, in the order of the calls."
+                f"the list is {found}, and should be {want}: each name once, in the order of the calls."
             )
 
     def _disturbed(self, came, rows):
         if len(came) != len(rows):
             return (
-                f"`function` was to make {len(rows)} calls, and made {len(came)}: call it once, with what is given, "
-                "and let it finish."
+                f"`function` makes {len(rows)} calls if it is called once, and {len(came)} were made: call it once, as "
+                "function(*given), and let it finish."
             )
         number, as_given, _ = next(row for row in came if row != [True, True, True])
         if not number:
             return "`function` did not get what was given: call it as function(*given)."
         if not as_given:
             return (
-                "an operator was not called once with its own arguments, by position and by name: you are to look, "
-                "and to change nothing."
+                "a function of PyTorch was not called exactly once with its own arguments, by position and by name: only "
+                "look, and change nothing."
             )
-        return "what an operator returns did not come back from it: return it as it is."
+        return "what a function of PyTorch returned did not come back to its caller: return it as it is."
 
 
 def replayed(name: str, made: list, output, in_place: bool):
@@ -866,7 +887,10 @@ class MasterStep(Report):
     """`master_step(weights, masters, momenta, grads, scale, lr, mu)`: whether it stepped; all in place."""
 
     name = "master_step"
-    right = "fp16 and bf16, tiny gradients and large ones, no gradient, shared weights, inf and nan, several steps in a row."
+    right = (
+        "Tried with fp16 and bf16, tiny and large gradients, missing ones, shared weights, inf and nan, and several steps in "
+        "a row."
+    )
     forbidden = FORBIDDEN
     # what, dtype, scale, size of a gradient times the scale, steps, {step: (place, what is planted)}, the place without a
     # gradient; and of which weight each place is, where one is shared
@@ -954,28 +978,33 @@ class MasterStep(Report):
         told = bool(told) if isinstance(told, Tensor) and told.numel() == 1 else told
         typed(told, bool, f"{where}the result", "True or False: whether it stepped")
         if told and not stepped:
-            raise Wrong(f"{where}it says that it stepped, but a gradient is inf or nan.")
+            raise Wrong(
+                f"{where}it returns True, that it stepped, but a gradient has an inf or nan."
+            )
         if stepped and not told:
             raise Wrong(
-                f"{where}it says that it skipped, but every gradient is finite. Is it their sum that overflows "
-                "in fp16? Or does None count? Ask each element: isfinite()."
+                f"{where}it returns False, that it skipped, but every gradient is finite. Did you look at their sum, which "
+                "overflows in fp16? Or does None count as an overflow? Look at each number: isfinite()."
             )
 
     def _same(self, where, name, got, right, wrongs, stepped):
         for i, (x, want) in enumerate(zip(got[name], getattr(right, name), strict=True)):
             looks = {text: getattr(w, name)[i] for text, w in wrongs.items()}
-            rule = "v ← mu·v + g, then master ← master − lr·v, with g in fp32 and divided by the scale, once a weight."
-            rule = rule if stepped else "The step is to be skipped: nothing may change."
+            rule = (
+                "It should be v ← mu·v + g, then master ← master − lr·v, with g in fp32 and divided by the scale, once for "
+                "each weight."
+            )
+            rule = rule if stepped else "This step is to be skipped: nothing may change."
             close(x, want, f"{where}{name}[{i}]", looks, rule, FP32)
 
     def _copies(self, where, got, right):
         for i, (w, m) in enumerate(zip(got["weights"], got["masters"], strict=True)):
             if w.dtype != right.weights[i].dtype or w.shape != m.shape:
-                raise Wrong(f"{where}weights[{i}] has another dtype or shape than before.")
+                raise Wrong(f"{where}weights[{i}] has a different dtype or shape than before.")
             if not w.equal(right.weights[i]) and not w.equal(m.to(w.dtype)):
                 raise Wrong(
-                    f"{where}weights[{i}] is not its master, rounded. The model computes with this very tensor: "
-                    "copy into it, in place, after every step."
+                    f"{where}weights[{i}] is not its rounded master. The model computes with this very tensor: copy into "
+                    "it, in place, after every step."
                 )
 
 
@@ -990,7 +1019,10 @@ class ShardedStep(Exam):
     """`sharded_step(comm, weights, grads, scale, lr)`: all ranks step or none; returns the next scale."""
 
     name = "sharded_step"
-    right = "n = 1…4, an overflow on any rank, on all, on none, a rank without parameters; then real processes."
+    right = (
+        "Tried on 1 to 4 ranks, then in 3 real processes, with an overflow on any rank, on all and on none, and with a rank "
+        "that has no parameters."
+    )
     forbidden = FORBIDDEN
     step = 2.0
     # n, ranks that overflow (-1: the last), ranks without parameters
@@ -1057,14 +1089,14 @@ class ShardedStep(Exam):
         moved = [r for r, s in zip(holders, stepped) if s]
         if bad and moved:
             raise Wrong(
-                f"{ranks(moved)} stepped, though {ranks(bad)} found an overflow: all step, or none. The model "
-                "is now of two different steps."
+                f"{ranks(moved)} stepped, though {ranks(bad)} had an overflow: all should step, or none. Now parts of the "
+                "model have made a different number of steps."
             )
         still = [r for r in holders if r not in moved]
         if not bad and still:
             raise Wrong(
-                f"{ranks(still)} skipped, and no gradient of any rank is inf or nan. (Or were new tensors "
-                "made? `w -= …` changes the weight itself.)"
+                f"{ranks(still)} skipped, though no gradient of any rank has an inf or nan. (Or were new tensors made? "
+                "`w -= …` changes the weight itself.)"
             )
         for r, got in enumerate(outcome.results):
             self._scale(r, got["scale"], args[r][2] / 2 if bad else args[r][2], bad)
@@ -1081,12 +1113,13 @@ class ShardedStep(Exam):
                 "The gradient was not divided by the scale.": before - lr * g,
                 "It goes up the gradient: subtract.": before + lr * g / scale,
             }
-            rule = "It is neither as before nor stepped. Step: w ← w − lr·g/scale. Skip: nothing."
+            rule = "It is neither as before nor stepped: a step is w ← w − lr·g/scale, and a skip does nothing."
             if moved[-1]:
                 close(now, want, f"rank {rank}: weights[{i}]", looks, rule, 1e-5)
         if len(set(moved)) > 1:
             raise Wrong(
-                f"rank {rank}: one of its tensors stepped, and another did not: look at all before any steps."
+                f"rank {rank}: one of its tensors stepped, and another did not: look at all gradients before the first "
+                "step."
             )
         return bool(moved and moved[0])
 
@@ -1096,11 +1129,11 @@ class ShardedStep(Exam):
             hint = (
                 "The scales of the ranks would differ from now on."
                 if bad and rank not in bad
-                else "Half of it after an overflow on any rank, else as it was."
+                else "It is halved after an overflow on any rank, and otherwise stays as it was."
             )
             raise Wrong(f"rank {rank}: the next scale is {got:g}, and should be {want:g}. {hint}")
 
     def _traffic(self, case, outcome):
         most = 2 * (case.n - 1)
-        hint = "One flag is enough. Is one sent for each tensor, or are gradients sent?"
+        hint = "One flag is enough. Is there a flag for each tensor, or are gradients sent?"
         few(outcome, most * FLAG, hint, most)

@@ -53,10 +53,10 @@ ROUNDING = {
     "A tie goes to the even one of its neighbours, not away from zero.": dict(
         to=lambda q: math.floor(q + 0.5)
     ),
-    "Below the smallest normal number the step stays what it is there: subnormal numbers are not 0.": dict(
+    "Below the smallest normal number the step is the same as just above it: subnormal numbers are not 0.": dict(
         flush=True
     ),
-    "Below the smallest normal number the step stays what it is there: it does not get finer.": dict(
+    "Below the smallest normal number the step is the same as just above it: it gets no finer.": dict(
         endless=True
     ),
     "What is too large becomes inf, not the largest number.": dict(saturate=True),
@@ -172,17 +172,17 @@ SLIPS = {
     "in half": "The gradients were divided in half precision, where they become 0 or lose bits: convert first.",
     "scaled": "The gradients were not divided by the scale.",
     "no mu": "The momentum was not multiplied by mu before the gradient was added.",
-    "from weights": "The update was added to the rounded weight, and what rounding had lost was lost again: the master "
-    "is what is stepped.",
+    "from weights": "The update was added to the rounded weight, so that what rounding had lost stays lost: step the "
+    "master.",
     "coasts": "A weight without a gradient was moved by its momentum: leave it alone.",
-    "momenta": "The step was skipped, but not for the momenta: nothing may change.",
+    "momenta": "The step was skipped, but the momenta were changed: nothing may change.",
     "first part": "Of a shared weight's gradient only the first part was used: add up all that are there.",
     "last part": "Of a shared weight's gradient only the last part was used: add up all that are there.",
     "nothing": "It is as it was before the first step: change the tensors that were given, in place.",
     "each part": "A shared weight was stepped once for each part of its gradient: add up the parts, then step once.",
     "adds in half": "The parts of a shared weight's gradient were added in half precision, where they overflow or lose "
     "bits: convert first.",
-    "mean": "The parts of a shared weight's gradient were averaged: they are added.",
+    "mean": "The parts of a shared weight's gradient were averaged: they should be added.",
     "steps": "It stepped with a gradient that is inf or nan.",
 }
 
@@ -224,7 +224,7 @@ def scales(how: How, found: list[bool], slip: str = "", at: int = -1) -> list[fl
 
 COUNTING = {
     "keeps counting": "An overflow begins the count of good steps again.",
-    "tolerates": "Every overflow begins the count of good steps again, also one that leaves the scale as it is.",
+    "tolerates": "Every overflow begins the count of good steps again, even one that leaves the scale as it is.",
     "one late": "It grows one step late: the step that completes the interval counts.",
     "one early": "It grows one step early.",
     "never resets": "After it has grown, the count begins again.",

@@ -279,9 +279,24 @@ def test_other_scales_lists_and_ranks(capsys):
     assert capsys.readouterr().out.count("right.") == 2
 
 
-def test_an_error_on_one_rank_names_no_rank():
-    words = "^round_to: fp16: your code raised ZeroDivisionError: float division by zero"
-    assert_wrong(words, check.round_to, [lambda x, exponent, fraction: x / 0])
+@pytest.mark.parametrize("name", ["round_to", "master_step", "scaler", "autocast", "overflowed"])
+def test_an_error_where_there_are_no_ranks_names_none(name):
+    assert_wrong(f"^{name}: [^:]*: your code raised", getattr(check, name), [lambda *args: 1 // 0])
+
+
+def test_nor_does_an_error_in_another_process():
+    class Tuples(solved("09_precision")["Scaler"]):
+        def load(self, state):
+            if not isinstance(state["counts"], tuple):
+                raise TypeError("counts")
+            self.scale = state["scale"]
+            self.good, self.bad = state["counts"]
+
+        def state(self):
+            return {"scale": self.scale, "counts": (self.good, self.bad)}
+
+    words = "^scaler: saved in one process, loaded in another: your code raised TypeError: counts"
+    assert_wrong(words, check.scaler, [Tuples])
 
 
 # ---------------------------------------------------------------------------------------------------- right only here
