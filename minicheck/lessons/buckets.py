@@ -820,8 +820,14 @@ def slips_of(
             f"That is the time without a limit: with {most} in flight backward stands still at times, and what follows "
             "is later.",
         ),
-        (queued(costs, most + 1), f"At most {most} may be in flight, including the one that starts."),
-        (queued(costs, max(1, most - 1)), f"As many as {most} may be in flight, including the one that starts."),
+        (
+            queued(costs, most + 1),
+            f"At most {most} may be in flight, including the one that starts.",
+        ),
+        (
+            queued(costs, max(1, most - 1)),
+            f"As many as {most} may be in flight, including the one that starts.",
+        ),
         (
             ready[-1] + sum(costs),
             "That is the time without overlap: buckets may travel while backward goes on.",
