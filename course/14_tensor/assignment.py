@@ -1,18 +1,23 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 14 Tensor parallel: exercises
 #
-# You write f and g, the two operators that all tensor parallelism is made of. Then a linear layer, an MLP with one
-# all-reduce, the share of an attention's heads, the sequence-parallel pair; and you find a bug in a layer norm.
+# You write *f* and *g*, the two operators that all tensor parallelism is made of, and build on them: a linear layer split by its inputs, an MLP with one all-reduce each way, a rank's heads of a GPT-2 checkpoint, and the pair of operators for a split sequence, which the lesson described and did not write. You predict what a layer costs, find a bug in a layer norm, and decide how many GPUs a layer of LLaMA should have.
 #
-# Eight exercises, 17 points. After each, run the check: it holds your function against the serial one, outputs and
-# every gradient, on 1 to 4 ranks; it counts the bytes, forward alone and both ways; then it runs real processes.
-# It says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, run the
-# function in a `World` of your own.
+# Nine exercises, 17 points. After each of the first eight, run the check. It compares your function with the serial one, the outputs and every gradient, on 1 to 4 ranks (6 in exercise 5) in a World, and then in real processes; it counts messages and bytes, of forward alone and of both ways; and it says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, run the function in a `World` of your own. The ninth is an open question, which your teacher reads.
 #
-# You may call `minidist.collectives`: you built them in lesson 02. What is refused here is the library's own
-# (`minidist.parallel`), and PyTorch's.
+# You may call `minidist.collectives`, which you built in [Messages](lesson:messages). What is refused is the library's tensor parallelism (`minidist.parallel`), and PyTorch's distributed package.
+#
+# These rules hold for every function here, and are checked:
+#
+# - Results and gradients have the dtype of what was handed in, float32 or float64. A `nan` that comes in goes out.
+# - What is handed in is not changed, and neither is a gradient that comes into backward. That gradient may lie in memory as a transposed tensor does.
+# - `x` may have other readers, as in `x + f(x)`. What they say of it is not yours.
+# - Several calls may be under way at once, on different Comms: each keeps its own.
+# - Wait for all that you post before you return.
 
 # %% nbgrader={"grade_id": "setup"}
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch.autograd import Function
@@ -24,27 +29,23 @@ from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.comm import World
 
 # %% [markdown] nbgrader={"grade_id": "copy_to_spec"}
-# ## 1 · f: whole data enter a split layer (2 points)
+# ## 1 · f: whole data enter a split layer (1 point)
 #
-# All ranks hold the same x. Each puts it through its own part of a layer. Forward there is nothing to do. Backward each
-# rank gets the gradient that *its part* says: the gradient of x is the sum of all.
+# All ranks hold the same *x*, and each puts it through its own part of a layer. In forward there is nothing to do. In backward, each rank receives the gradient that *its part* of the layer says; the gradient of *x* is the sum of all of them. This is the lesson's operator, and you will need it in most of what follows. Try to write it from the rule alone.
 #
 # | | |
 # |---|---|
 # | call | `copy_to(x, comm)` |
-# | `x` | a tensor of any shape, the same on every rank; **not changed** |
-# | returns | a tensor equal to x, which autograd knows |
-# | backward | gives x the sum over the ranks of the gradients that come in, which are **not changed** |
-# | cost | nothing forward; one all-reduce backward |
+# | `x` | a tensor of 0 to 4 dimensions, the same on every rank |
+# | returns | a tensor equal to `x`, which autograd knows |
+# | backward | gives `x` the sum over the ranks of the gradients that come in |
+# | cost | nothing in forward; one all-reduce of x's size in backward |
 #
-# **Invariant:** ⟨f(x), y⟩ summed over the ranks = ⟨x, the gradient that f makes of y⟩: backward is the transpose.
-# About 8 lines: a class with `forward` and `backward`, and a function that applies it.
+# **Invariant:** ⟨f(x), y⟩ summed over the ranks equals ⟨x, the gradient that f makes of y⟩: backward is the transpose. About 8 lines: a class with `forward` and `backward`, and a function that applies it.
 #
 # <details><summary>Hint</summary>
 #
-# `class Copy(Function)` has two static methods. `forward(ctx, x, comm)` keeps `ctx.comm = comm`, and returns x.
-# `backward(ctx, grad)` returns a gradient for each argument of forward: one for x, and None for comm.
-# `all_reduce_` works in place, and somebody else may read `grad`: `grad.clone()` first. Then `Copy.apply(x, comm)`.
+# `class Copy(Function)` has two static methods. `forward(ctx, x, comm)` keeps `ctx.comm = comm`, and returns `x`. `backward(ctx, grad)` returns a gradient for each argument of forward: one for `x`, and None for `comm`. `all_reduce_` works in place, and somebody else may read `grad`, so clone it first. Then call `Copy.apply(x, comm)`.
 #
 # </details>
 
@@ -69,11 +70,11 @@ class Copy(Function):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "copy_to_test", "points": 2}
+# %% nbgrader={"grade_id": "copy_to_test", "points": 1}
 check.copy_to(copy_to)
 
 # %% [markdown] nbgrader={"grade_id": "copy_to_target"}
-# **Target:** three rows with the sum of all: 1 + 2 + 3 = 6, and ten and a hundred times that.
+# **Target:** three rows with the sum of all: 1 + 2 + 3 = 6, and ten and a hundred times as much.
 
 
 # %%
@@ -84,7 +85,8 @@ def what_each_says(comm):
     return said, x.grad.int()
 
 
-results = World(3).run(what_each_says)
+with check.limit(10):
+    results = World(3).run(what_each_says)
 study.holdings(
     {
         "each rank's gradient": [said for said, _ in results],
@@ -97,23 +99,21 @@ study.holdings(
 # %% [markdown] nbgrader={"grade_id": "reduce_from_spec"}
 # ## 2 · g: partial results become whole (1 point)
 #
-# The conjugate of f. Each rank has a part of a sum. Forward adds up. Backward: what does the gradient of the sum say
-# of one summand?
+# The conjugate of *f*. Each rank has a summand. Forward adds them up. What does the gradient of the sum say of one summand?
 #
 # | | |
 # |---|---|
 # | call | `reduce_from(x, comm)` |
-# | `x` | a tensor, another one on each rank; **not changed** |
-# | returns | the sum of all ranks' x, the same on every rank |
-# | backward | the gradient that comes in is that of the sum, and the same on every rank |
-# | cost | one all-reduce forward; nothing backward |
+# | `x` | a tensor of 0 to 4 dimensions, a different one on each rank |
+# | returns | the sum of all ranks' `x`, the same on every rank |
+# | backward | the gradient that comes in is the gradient of the sum, the same on every rank |
+# | cost | one all-reduce in forward; nothing in backward |
 #
 # About 8 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Everything downstream is whole: every rank computes the same loss, and the same gradient of the sum.
-# If y = x₀ + x₁ and x₁ grows by 1, so does y.
+# Everything downstream is whole: every rank computes the same loss, and the same gradient of the sum. If y = x₀ + x₁ and x₁ grows by 1, so does y.
 #
 # </details>
 
@@ -141,7 +141,7 @@ class Reduce(Function):
 check.reduce_from(reduce_from)
 
 # %% [markdown] nbgrader={"grade_id": "reduce_from_target"}
-# **Target:** each operator sends 6,000 bytes to the right, 2 · 3/4 of its 4,000: f backward, g forward.
+# **Target:** each operator sends 6,000 bytes to the right, 2 · 3/4 of its 4,000: *f* in backward, *g* in forward.
 
 
 # %%
@@ -158,10 +158,11 @@ def sent(operator, backward):
     return world.trace.bytes_sent(0)
 
 
-rows = [
-    (name, sent(operator, False), sent(operator, True) - sent(operator, False))
-    for name, operator in {"f, copy_to": copy_to, "g, reduce_from": reduce_from}.items()
-]
+rows = []
+with check.limit(10):
+    for name, operator in {"f, copy_to": copy_to, "g, reduce_from": reduce_from}.items():
+        forward = sent(operator, False)
+        rows.append((name, forward, sent(operator, True) - forward))
 study.table(
     rows,
     ["", "bytes forward", "bytes backward"],
@@ -171,19 +172,18 @@ study.table(
 # %% [markdown] nbgrader={"grade_id": "row_linear_spec"}
 # ## 3 · A linear layer, split by its inputs (2 points)
 #
-# $Y = XA^T + b$, and rank r has some of the inputs: columns of X, the same columns of A. b is whole on every rank.
+# The layer computes $Y = XA^T + b$, and rank *r* has some of the inputs: columns of *X*, and the same columns of *A*. The bias *b* is whole on every rank. A rank may have more inputs than another.
 #
 # | | |
 # |---|---|
 # | call | `row_linear(x, weight, bias, comm)` |
-# | `x` | (…, inputs of this rank) |
+# | `x` | (…, inputs of this rank), of 1 to 4 dimensions |
 # | `weight` | (outputs, inputs of this rank) |
 # | `bias` | (outputs,), the same on every rank, and to stay so |
-# | returns | Y, (…, outputs), whole on every rank |
-# | cost | one all-reduce of Y forward, nothing backward |
+# | returns | *Y*, (…, outputs), whole on every rank |
+# | cost | one all-reduce of *Y* in forward, nothing in backward |
 #
-# **Invariant:** Y, and after backward the gradients of `x`, `weight` and `bias`, are the serial layer's (of x and
-# weight this rank's part). So every rank's copy of the bias takes the same step. About 2 lines.
+# **Invariant:** *Y*, and after backward the gradients of `x`, `weight` and `bias`, are the serial layer's (of `x` and `weight`, this rank's part). So every rank's copy of the bias takes the same step. About 2 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -204,7 +204,7 @@ def row_linear(x, weight, bias, comm):
 check.row_linear(row_linear)
 
 # %% [markdown] nbgrader={"grade_id": "row_linear_target"}
-# **Target:** 21 + 100, whatever n is. With the bias on every rank it would grow with n.
+# **Target:** 21 + 100, whatever *n* is. With the bias added on every rank, it would grow with *n*.
 
 
 # %%
@@ -214,17 +214,19 @@ def one_output(comm):
     return row_linear(mine, torch.ones(1, len(mine)), torch.tensor([100.0]), comm).item()
 
 
+with check.limit(10):
+    found = {f"{n} rank{'s' * (n > 1)}": World(n).run(one_output)[0] for n in (1, 2, 3, 6)}
 study.bars(
-    {f"{n} rank{'s' * (n > 1)}": World(n).run(one_output)[0] for n in (1, 2, 3, 6)},
+    found,
     target=121,
     note="serial",
     title="1 + 2 + … + 6, and a bias of 100",
 )
 
 # %% [markdown] nbgrader={"grade_id": "mlp_spec"}
-# ## 4 · An MLP with one all-reduce (3 points)
+# ## 4 · An MLP with one all-reduce each way (3 points)
 #
-# Two linear layers, the tanh form of GELU between them. The first is split by its outputs, the second by its inputs.
+# Two linear layers with the tanh form of GELU between them. The first is split by its outputs, the second by its inputs. Now all four parameters are there, and ranks may have different numbers of features.
 #
 # | | |
 # |---|---|
@@ -232,17 +234,15 @@ study.bars(
 # | `x` | (B, T, H), the same on every rank |
 # | `fc`, `fc_bias` | this rank's features: (F, H) and (F,), together 4H features; F may differ from rank to rank |
 # | `proj` | (H, F), this rank's columns |
-# | `proj_bias` | (H,), the same on every rank |
+# | `proj_bias` | (H,), the same on every rank, and to stay so |
 # | returns | (B, T, H), whole on every rank |
-# | cost | **one all-reduce of (B, T, H) forward, one backward** |
+# | cost | **one all-reduce of (B, T, H) in forward, one in backward** |
 #
-# **Invariant:** output and all five gradients are the serial MLP's (of `fc`, `fc_bias`, `proj` this rank's part).
-# GELU: `F.gelu(h, approximate="tanh")`. About 3 lines, with your f and g.
+# **Invariant:** the output and all five gradients are the serial MLP's (of `fc`, `fc_bias` and `proj`, this rank's part). GELU is `F.gelu(h, approximate="tanh")`. About 3 lines, with your *f* and *g*.
 #
 # <details><summary>Hint</summary>
 #
-# Where is data whole, and read by parts? There stands f. Where are results partial? There stands g. Nowhere else is
-# there anything to say: GELU works on each feature alone.
+# Where are data whole, and read by parts? There stands *f*. Where are results partial? There stands *g*. Nowhere else is anything to be said, since GELU works on each feature alone.
 #
 # </details>
 
@@ -260,7 +260,7 @@ def mlp(x, fc, fc_bias, proj, proj_bias, comm):
 check.mlp(mlp)
 
 # %% [markdown] nbgrader={"grade_id": "mlp_target"}
-# **Target:** four steps. Two are the all-reduce forward (a reduce-scatter, an all-gather), two the one backward.
+# **Target:** four steps. Two are the all-reduce of forward (a reduce-scatter and an all-gather), two are the one of backward.
 
 
 # %%
@@ -274,7 +274,8 @@ def both_ways(comm):
 
 
 world = World(2)
-world.run(both_ways)
+with check.limit(10):
+    world.run(both_ways)
 study.messages(
     world.trace,
     clock="steps",
@@ -285,20 +286,18 @@ study.messages(
 # %% [markdown] nbgrader={"grade_id": "my_heads_spec"}
 # ## 5 · A rank's heads (2 points)
 #
-# GPT-2 keeps queries, keys and values in one matrix of 3H rows: first all of Q, then all of K, then all of V. In each
-# third head 0 comes first, then head 1, and so on. You load such a weight, and give each rank its heads.
+# GPT-2 keeps queries, keys and values in one matrix of 3H rows: first all of Q, then all of K, then all of V. In each third head 0 comes first, then head 1, and so on. You load such a weight and give each rank its heads.
 #
 # | | |
 # |---|---|
 # | call | `my_heads(weight, heads, comm)` |
-# | `weight` | (3H, …): the matrix (3H, H), or the bias (3H,); the same on every rank; **not changed** |
-# | `heads` | how many, a divisor of H |
+# | `weight` | (3H, …): the matrix (3H, H), or the bias (3H,); the same on every rank |
+# | `heads` | how many there are, a divisor of H |
 # | returns | (3H/n, …): of Q the rows of this rank's heads, then those of K, then those of V; a copy |
 # | raises | `ValueError` if n does not divide `heads`; its text has both numbers |
 # | cost | no message |
 #
-# Rank r has heads r·(heads/n) up to the next rank's first. **A copy:** a view would keep all 3H rows in memory.
-# About 5 lines.
+# Rank *r* has the heads from r·(heads/n) up to the next rank's first. **A copy**, on a single rank too: a view would keep all 3H rows in memory. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -325,10 +324,9 @@ check.my_heads(my_heads)
 
 # %%
 names = [f"{letter}{head}" for letter in "qkv" for head in range(6)]
-mine = [
-    part.tolist()
-    for part in World(3).run(lambda comm, rows: my_heads(rows, 6, comm), torch.arange(18))
-]
+with check.limit(10):
+    parts = World(3).run(lambda comm, rows: my_heads(rows, 6, comm), torch.arange(18))
+mine = [part.tolist() for part in parts]
 study.holdings(
     {"your parts": [[names[row] for row in part] for part in mine]},
     owner=lambda word: int(word[1]) // 2,
@@ -338,8 +336,7 @@ study.holdings(
 # %% [markdown] nbgrader={"grade_id": "sequence_pair_spec"}
 # ## 6 · The sequence-parallel pair (3 points)
 #
-# An all-reduce is a reduce-scatter and an all-gather. Between two split layers, stop half-way: every rank keeps its
-# part of the *sequence*, and norms and dropout work on that.
+# An all-reduce is a reduce-scatter followed by an all-gather. Between two split layers one can stop half-way: every rank keeps its part of the *sequence*, and norms and dropout work on that. The lesson gave the rule for the backward of such operators, and you write them.
 #
 # | | |
 # |---|---|
@@ -347,15 +344,13 @@ study.holdings(
 # | the first | (B, T/n, H), a part on each rank → (B, T, H), all parts in rank order |
 # | the second | (B, T, H), a summand on each rank → (B, T/n, H), this rank's part of the sum |
 # | backward | of each is the other's forward |
-# | cost | half an all-reduce each, forward, and half backward |
+# | cost | each is half an all-reduce in forward and half in backward, n−1 messages each way |
 #
-# Dimension 1 is the sequence; n divides T. x is **not changed**. About 18 lines.
+# Dimension 1 is the sequence, and n divides T; B may be anything. About 18 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `all_gather(comm, x)` and `reduce_scatter(comm, x)` work along dimension 0, and give new tensors:
-# `x.transpose(0, 1).contiguous()` before, `.transpose(0, 1)` after. Two functions for the messages, two classes that
-# swap them.
+# `all_gather(comm, x)` and `reduce_scatter(comm, x)` work along dimension 0, and return new tensors: take `x.transpose(0, 1).contiguous()` before, and `.transpose(0, 1)` after. Write two functions for the messages, and two classes that exchange them.
 #
 # </details>
 
@@ -410,7 +405,7 @@ class Scatter(Function):
 check.sequence_pair(gather_sequence, reduce_scatter_sequence)
 
 # %% [markdown] nbgrader={"grade_id": "sequence_pair_target"}
-# **Target:** the same bytes in both rows.
+# **Target:** the same bytes in both rows, and a quarter of what is held.
 
 
 # %%
@@ -429,7 +424,8 @@ def one_block(comm, split):
 rows = []
 for name, split in {"f, g": False, "gather, reduce-scatter": True}.items():
     world = World(4)
-    kept = world.run(one_block, split)[0]
+    with check.limit(10):
+        kept = world.run(one_block, split)[0]
     rows.append((name, world.trace.bytes_sent(0), kept))
 study.table(
     rows,
@@ -440,19 +436,17 @@ study.table(
 # %% [markdown] nbgrader={"grade_id": "predict_tensor_spec"}
 # ## 7 · Predict (2 points)
 #
-# A transformer layer with H = 8,192 on 4 ranks of a node, one sequence of T = 4,096 tokens, bf16 (2 bytes).
-# α = 5 µs, β = 1/(300 GB/s). Forward and backward of the one layer, ring all-reduces, f and g.
+# A transformer layer with H = 8,192 on 4 ranks of a node, one sequence of T = 4,096 tokens, in bf16 (2 bytes). All links have α = 5 µs and β = 1/(300 GB/s). The layer runs forward and backward, with *f* and *g* and ring all-reduces.
 #
 # - `messages`: how many does each rank send?
 # - `nbytes`: how many bytes does each rank send?
 # - `seconds`: how long do the all-reduces take?
-# - `row_first`: an MLP block with *both* layers split by inputs: how many bytes does each rank send *forward*, of that
-#   block alone?
-# - `heads`: the layer gets twice as many heads, each half as wide. `nbytes` becomes?
-# - `sequence`: with sequence parallel, `nbytes` becomes? (Leave out gradients of biases and norms.)
+# - `row_first`: take an MLP block with *both* layers split by inputs. How many bytes does each rank send in *forward*, for that block alone?
+# - `heads`: the layer gets twice as many heads, each half as wide. What does `nbytes` become?
+# - `sequence`: with sequence parallelism, what does `nbytes` become? (Leave out the gradients of biases and norms.)
 # - `weights`: how many bytes of matrices does each rank hold?
 #
-# Write numbers or formulas, right within 1 %.
+# Write numbers or formulas that are right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_tensor", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
@@ -475,7 +469,7 @@ weights = 12 * H**2 * 2 / n
 check.predict_tensor(messages, nbytes, seconds, row_first, heads, sequence, weights, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_tensor_target"}
-# **Target:** your numbers beside those of a World, on tensors without data.
+# **Target:** your numbers beside those of a World, on tensors without numbers.
 
 
 # %%
@@ -488,7 +482,8 @@ def layer(comm):
 
 
 world = World(4, alpha=5e-6, beta=1 / 300e9, device="meta")
-world.run(layer)
+with check.limit(10):
+    world.run(layer)
 rows = [
     ["messages", messages, world.trace.messages(0)],
     ["MB", nbytes / 1e6, world.trace.bytes_sent(0) / 1e6],
@@ -499,8 +494,7 @@ study.table(rows, ["one layer, rank 0", "predicted", "run"])
 # %% [markdown] nbgrader={"grade_id": "sequence_norm_spec"}
 # ## 8 · Find the bug (2 points)
 #
-# A layer norm on a part of the sequence: every rank normalizes its own tokens. The next cell was found in somebody's
-# code. Its outputs are right.
+# A layer norm on a part of the sequence: every rank normalizes its own tokens. The next cell was found in somebody's code. Its outputs are right.
 
 
 # %% nbgrader={"grade_id": "sequence_norm_broken"}
@@ -536,21 +530,21 @@ study.curves(
 )
 
 # %% [markdown] nbgrader={"grade_id": "sequence_norm_task"}
-# Copy the function, and repair it. One of your operators does it.
+# Copy the function, and repair it with one of your operators.
 #
 # | | |
 # |---|---|
 # | call | `sequence_norm(x, weight, bias, comm)` |
 # | `x` | (B, T/n, H), this rank's tokens |
 # | `weight`, `bias` | (H,), the same on every rank, and to stay so |
-# | returns | (B, T/n, H) |
-# | cost | nothing forward; backward 2 all-reduces of H numbers |
+# | returns | (B, T/n, H), with the epsilon of `F.layer_norm` |
+# | cost | nothing in forward; in backward 2 all-reduces of H numbers |
 #
-# **Invariant:** the gradients of `weight` and `bias` are those of *all* tokens, on every rank.
+# **Invariant:** the gradients of `weight` and `bias` are those of *all* tokens, on every rank; the gradient of `x` is that of this rank's tokens.
 #
 # <details><summary>Hint</summary>
 #
-# `weight` is whole on every rank. It is used on a part of the data. Who needs the sum of what all ranks say of it?
+# `weight` is whole on every rank, and it is used on a part of the data. Who needs the sum of what all ranks say of it?
 #
 # </details>
 
@@ -567,11 +561,73 @@ def sequence_norm(x, weight, bias, comm):
 check.sequence_norm(sequence_norm)
 
 # %% [markdown] nbgrader={"grade_id": "sequence_norm_target"}
-# **Target:** no difference, bit for bit. In exercise 3 the bias needed no f: there, what each rank adds it to is whole.
+# **Target:** no difference, bit for bit. In exercise 3 the bias needed no *f*. What is different there?
 
 # %%
-repaired = World(3).run(training, sequence_norm)
+with check.limit(10):
+    repaired = World(3).run(training, sequence_norm)
 study.bars(
     {"broken": max(map(max, broken)), "repaired": max(map(max, repaired))},
     title="Largest difference between copies in 10 steps",
 )
+
+# %% [markdown] nbgrader={"grade_id": "how_many_gpus_spec"}
+# ## 9 · How many GPUs should a layer have? (2 points, graded by hand)
+#
+# A layer of LLaMA-2 70 B is 8,192 wide, one of the 7 B model is 4,096 wide. Forward and backward of a layer take 72·T·H² FLOPs (we count its matrices as 12H² weights, and leave out attention's own products). Take T = 4,096 tokens, bf16, and modelled GPUs that reach 600 TFLOP/s; a node has 8 of them, with α = 3 µs and 400 GB/s between them, and between nodes it is 15 µs and 50 GB/s. Each of the four all-reduces of a layer is a ring, which is as slow as its slowest link, and nothing overlaps.
+#
+# **Up to how many GPUs, of 1, 2, 4, 8, 16, does doubling them still make a layer at least 1.6 times as fast?** Answer for both models.
+#
+# First draw the time of a layer against n, for both models, with the parts of which it consists. Then write five to ten sentences.
+#
+# | points | for |
+# |---|---|
+# | 1 | a plot with axes, units and a legend, from which both numbers can be read; and both numbers |
+# | ½ | why the narrower layer gains less from the same number of GPUs, by the ratio of talking to computing; and whether longer sequences would help |
+# | ½ | one reason to use more GPUs for a layer than your number says, or fewer, which a plot of times does not show |
+
+# %% nbgrader={"grade_id": "how_many_gpus_plot", "solution": true}
+### BEGIN SOLUTION
+ns = [1, 2, 4, 8, 16]
+TOKENS = 4096
+
+
+def computing_ms(n, hidden):
+    return 1e3 * 72 * TOKENS * hidden**2 / (n * 600e12)
+
+
+def talking_ms(n, hidden):
+    alpha, bandwidth = (3e-6, 400e9) if n <= 8 else (15e-6, 50e9)
+    nbytes = TOKENS * hidden * 2
+    return 1e3 * 4 * 2 * (n - 1) * (alpha + nbytes / n / bandwidth)
+
+
+lines = {}
+for name, hidden in {"70 B": 8192, "7 B": 4096}.items():
+    computing = [computing_ms(n, hidden) for n in ns]
+    talking = [talking_ms(n, hidden) for n in ns]
+    total = [c + t for c, t in zip(computing, talking)]
+    lines[f"{name}, a layer"] = ns, total
+    lines[f"{name}, computing"] = ns, computing
+    lines[f"{name}, all-reduces"] = ns[1:], talking[1:]
+    gains = [f"{before / after:.2f}" for before, after in pairwise(total)]
+    print(f"{name}: with each doubling a layer is", ", ".join(gains), "times as fast")
+study.curves(
+    lines,
+    logx=True,
+    logy=True,
+    yunit="ms",
+    xlabel="GPUs, 8 in a node",
+    ylabel="forward and backward",
+    title="A layer of two models",
+)
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "how_many_gpus", "solution": true, "points": 2}
+# Eight GPUs for a layer of the 70 B model, and four for one of the 7 B model.
+#
+# Computing falls as 1/n. The all-reduces grow, from 0.7 ms on two GPUs to 1.3 ms on eight for the wide layer, and hardly any more after that, as long as the links stay the same. For the wide layer the third doubling still makes a layer 1.7 times as fast, for the narrow one only 1.5 times. The fourth crosses into a second node, where a ring waits for its slowest link, and makes either layer several times as slow.
+#
+# The ratio of talking to computing is (n−1)·b·β·F/(9H), apart from latencies. It is inversely proportional to H: half the width computes a quarter and sends a half. On eight GPUs it is a third for the wide layer, and nearly three quarters for the narrow one (with latencies). Longer sequences lengthen both times alike and would not help, except against the latencies, which are a small part here.
+#
+# Memory is a reason for more GPUs: a model whose weights, gradients and optimizer states do not fit on n cards needs more than n, however little time is saved. A reason for fewer is that GPUs which are not needed for a layer can take other samples: data parallelism talks once a step, and can hide it behind the backward.

@@ -1211,4 +1211,36 @@ batches = x.view(comm.size, -1, *x.shape[1:])
 return all_gather(comm, batches.flatten(0, 1).transpose(0, 1).contiguous()).transpose(0, 1).contiguous()
 """,
     ),
+    Bug(
+        "row_linear",
+        "as in the lesson, which cuts a whole weight: here it is a part already",
+        old="return reduce_from(F.linear(x, weight), comm) + bias",
+        new="""
+own_x = x.chunk(comm.size, -1)[comm.rank]
+own = weight.chunk(comm.size, 1)[comm.rank]
+return reduce_from(F.linear(own_x, own), comm) + bias
+""",
+    ),
+    Bug(
+        "mlp",
+        "as in the lesson, which cuts whole weights, and has no biases",
+        cell="""
+def mlp(x, fc, fc_bias, proj, proj_bias, comm):
+    hidden = F.gelu(F.linear(copy_to(x, comm), fc.chunk(comm.size, 0)[comm.rank]))
+    own_proj = proj.chunk(comm.size, 1)[comm.rank]
+    return reduce_from(F.linear(hidden, own_proj), comm)
+""",
+    ),
+    Bug(
+        "sequence_pair",
+        "f and g of the lesson: each rank has all tokens, or its own summand's",
+        cell="""
+def gather_sequence(x, comm):
+    return copy_to(x, comm)
+
+
+def reduce_scatter_sequence(x, comm):
+    return reduce_from(x, comm)
+""",
+    ),
 ]

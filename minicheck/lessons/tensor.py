@@ -305,11 +305,27 @@ class RowLinear(Through):
 
     def looks(self, case, args, rank, name, got):
         (x, weight, bias), want = args[rank][0], self.wants(case, args)[rank]
-        return sum_looks(case.n, want.y, F.linear(x, weight), bias) if name == "y" else {}
+        if name != "y":
+            return {}
+        parts = [given[:2] for given, _ in args]
+        products = [
+            F.linear(*cut_again(case.n, r, (a, -1), (b, 1))) for r, (a, b) in enumerate(parts)
+        ]
+        return sum_looks(case.n, want.y, F.linear(x, weight), bias) | {
+            CUT_AGAIN: sum(products) + bias
+        }
 
     def budget(self, case, args):
         y = self.wants(case, args)[0].y
         return *[ring_bytes([y], case.n)] * 2, "one all-reduce of Y forward, and none backward"
+
+
+CUT_AGAIN = "It is cut once more: the weight that comes in is this rank's part already."
+
+
+def cut_again(n: int, rank: int, *parts: tuple[Tensor, int]) -> list[Tensor]:
+    """Of each rank's part, along a dimension, the part that it would have if this were the whole."""
+    return [x.tensor_split(n, dim)[rank] for x, dim in parts]
 
 
 def sum_looks(n: int, right, own, bias) -> dict:
@@ -370,7 +386,14 @@ class Mlp(Through):
             own = oracle.mlp(*inputs[:4], torch.zeros_like(inputs[4]))
             exact = sum(F.linear(F.gelu(F.linear(*given[:3])), given[3]) for given, _ in args)
             gelu = "It has the exact GELU: approximate='tanh' is asked for."
-            return sum_looks(n, want.y, own, inputs[4]) | {gelu: exact + inputs[4]}
+            again = []
+            for r, ((x, fc, _, proj, _), _) in enumerate(args):
+                fc, proj = cut_again(n, r, (fc, 0), (proj, 1))
+                again.append(F.linear(F.gelu(F.linear(x, fc)), proj))
+            return sum_looks(n, want.y, own, inputs[4]) | {
+                gelu: exact + inputs[4],
+                f"{CUT_AGAIN} And the biases are missing.": sum(again),
+            }
         if name != "dx":
             return {}
         return {
