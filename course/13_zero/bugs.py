@@ -7,26 +7,28 @@ BUGS = [
         "owners",
         "equal runs of the model",
         cell='''
-def owners(nbytes, n):
-    """The rank that owns each parameter."""
-    return [i * n // len(nbytes) for i in range(len(nbytes))]
+def owners(nbytes, n, placed):
+    """The rank that owns each parameter; those that are placed stay."""
+    return [i * n // len(nbytes) if rank is None else rank for i, rank in enumerate(placed)]
 ''',
     ),
     Bug(
         "owners",
         "parameters are counted, not bytes",
-        old="loads[owner[i]] += nbytes[i]",
-        new="loads[owner[i]] += 1",
+        edits=(
+            ("loads[owner[i]] += nbytes[i]", "loads[owner[i]] += 1"),
+            ("loads[rank] += nbytes[i]", "loads[rank] += 1"),
+        ),
     ),
     Bug(
         "owners",
         "a list of positions for each rank",
         cell='''
-def owners(nbytes, n):
-    """The rank that owns each parameter."""
+def owners(nbytes, n, placed):
+    """The rank that owns each parameter; those that are placed stay."""
     loads, mine = [0] * n, [[] for _ in range(n)]
     for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):
-        r = loads.index(min(loads))
+        r = loads.index(min(loads)) if placed[i] is None else placed[i]
         loads[r] += nbytes[i]
         mine[r].append(i)
     return mine
@@ -41,8 +43,8 @@ def owners(nbytes, n):
     Bug(
         "owners",
         "in the order of the model",
-        old="for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):",
-        new="for i in range(len(nbytes)):",
+        old="for i in sorted(new, key=lambda i: -nbytes[i]):",
+        new="for i in new:",
     ),
     Bug(
         "owners",
@@ -53,46 +55,53 @@ def owners(nbytes, n):
     Bug(
         "owners",
         "random among ranks that are equally full",
-        old="""
-loads, owner = [0] * n, [0] * len(nbytes)
-for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):
-    owner[i] = loads.index(min(loads))
-""",
-        new="""
+        edits=(
+            (
+                "owner = list(placed)",
+                """
 import random
 
-loads, owner = [0] * n, [0] * len(nbytes)
-for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):
-    owner[i] = random.choice([r for r in range(n) if loads[r] == min(loads)])
+owner = list(placed)
 """,
+            ),
+            (
+                "owner[i] = loads.index(min(loads))",
+                "owner[i] = random.choice([r for r in range(n) if loads[r] == min(loads)])",
+            ),
+        ),
     ),
     Bug(
         "owners",
         "each rank in turn",
         cell='''
-def owners(nbytes, n):
-    """The rank that owns each parameter."""
-    return [i % n for i in range(len(nbytes))]
+def owners(nbytes, n, placed):
+    """The rank that owns each parameter; those that are placed stay."""
+    return [i % n if rank is None else rank for i, rank in enumerate(placed)]
 ''',
     ),
     Bug(
         "owners",
         "the smallest first",
-        old="for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):",
-        new="for i in sorted(range(len(nbytes)), key=lambda i: nbytes[i]):",
+        old="for i in sorted(new, key=lambda i: -nbytes[i]):",
+        new="for i in sorted(new, key=lambda i: nbytes[i]):",
     ),
     Bug(
         "owners",
         "sorts what was given",
         cell='''
-def owners(nbytes, n):
-    """The rank that owns each parameter."""
-    nbytes.sort(reverse=True)
-    loads, owner = [0] * n, []
-    for b in nbytes:
+def owners(nbytes, n, placed):
+    """The rank that owns each parameter; those that are placed stay."""
+    loads = [0] * n
+    for b, rank in zip(nbytes, placed):
+        if rank is not None:
+            loads[rank] += b
+    new = sorted([b for b, rank in zip(nbytes, placed) if rank is None], reverse=True)
+    nbytes[:] = new + [b for b, rank in zip(nbytes, placed) if rank is not None]
+    owner = []
+    for b in new:
         owner.append(loads.index(min(loads)))
         loads[owner[-1]] += b
-    return owner
+    return owner + [rank for rank in placed if rank is not None]
 ''',
     ),
     Bug(
@@ -102,29 +111,93 @@ def owners(nbytes, n):
 CALLS = [0]
 
 
-def owners(nbytes, n):
-    """The rank that owns each parameter."""
+def owners(nbytes, n, placed):
+    """The rank that owns each parameter; those that are placed stay."""
     CALLS[0] += 1
     loads = [0] * n
-    owner = [0] * len(nbytes)
-    shift = (CALLS[0] - 1) // 2
-    for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):
-        least = loads.index(min(loads))
-        owner[i] = (least + shift) % n
-        loads[least] += nbytes[i]
+    owner = list(placed)
+    for b, rank in zip(nbytes, placed):
+        if rank is not None:
+            loads[rank] += b
+    new = [i for i, rank in enumerate(placed) if rank is None]
+    for i in sorted(new, key=lambda i: -nbytes[i]):
+        full = [r for r in range(n) if loads[r] == min(loads)]
+        owner[i] = full[(CALLS[0] - 1) // 2 % len(full)]
+        loads[owner[i]] += nbytes[i]
     return owner
 ''',
+    ),
+    Bug(
+        "owners",
+        "pasted from the lesson: all are placed anew",
+        cell='''
+def owners(nbytes, n, placed):
+    """The rank that owns each parameter: the largest first, each to the rank with the fewest bytes."""
+    loads = [0] * n
+    owner = [0] * len(nbytes)
+    for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):
+        owner[i] = loads.index(min(loads))
+        loads[owner[i]] += nbytes[i]
+    return owner
+''',
+    ),
+    Bug(
+        "owners",
+        "what is placed does not count",
+        old="loads[rank] += nbytes[i]",
+        new="pass",
+    ),
+    Bug(
+        "owners",
+        "the placed one after the other with the new, from the largest: their bytes come too late",
+        cell='''
+def owners(nbytes, n, placed):
+    """The rank that owns each parameter; those that are placed stay."""
+    loads = [0] * n
+    owner = list(placed)
+    for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):
+        if owner[i] is None:
+            owner[i] = loads.index(min(loads))
+        loads[owner[i]] += nbytes[i]
+    return owner
+''',
+    ),
+    Bug(
+        "owners",
+        "rank 0 is taken for no rank",
+        edits=(
+            (
+                "new = [i for i, rank in enumerate(placed) if rank is None]",
+                "new = [i for i, rank in enumerate(placed) if not rank]",
+            ),
+            (
+                """
+if rank is not None:
+    loads[rank] += nbytes[i]
+""",
+                """
+if rank:
+    loads[rank] += nbytes[i]
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "owners",
+        "what was placed is written over",
+        old="owner = list(placed)",
+        new="owner = placed",
     ),
     Bug(
         "owners",
         "the grader has it",
         cheat=True,
         cell='''
-def owners(nbytes, n):
-    """The rank that owns each parameter."""
+def owners(nbytes, n, placed):
+    """The rank that owns each parameter; those that are placed stay."""
     from minicheck.oracles.zero import greedy
 
-    return greedy(nbytes, n, sorted(range(len(nbytes)), key=lambda i: -nbytes[i]))
+    return greedy(nbytes, n, sorted(range(len(nbytes)), key=lambda i: -nbytes[i]), placed)
 ''',
     ),
     Bug(
@@ -132,11 +205,13 @@ def owners(nbytes, n):
         "the library's",
         cheat=True,
         cell='''
-def owners(nbytes, n):
-    """The rank that owns each parameter."""
+def owners(nbytes, n, placed):
+    """The rank that owns each parameter; those that are placed stay."""
     from minidist.parallel.zero import best_fit
 
-    return best_fit(nbytes, [0] * n)
+    loads = [sum(b for b, rank in zip(nbytes, placed) if rank == r) for r in range(n)]
+    new = iter(best_fit([b for b, rank in zip(nbytes, placed) if rank is None], loads))
+    return [next(new) if rank is None else rank for rank in placed]
 ''',
     ),
     Bug(
@@ -148,21 +223,21 @@ def owners(nbytes, n):
     Bug(
         "sharded",
         "gradients in the order of the model",
-        old="chunks = list(torch.cat([params[i].grad.flatten() for i in order]).split(lengths))",
-        new="chunks = list(torch.cat([p.grad.flatten() for p in params]).split(lengths))",
+        old="chunks = list(torch.cat([gradient(params[i]) for i in order]).split(lengths))",
+        new="chunks = list(torch.cat([gradient(p) for p in params]).split(lengths))",
     ),
     Bug(
         "sharded",
         "gradients of all steps are kept",
         old="""
 def step():
-    chunks = list(torch.cat([params[i].grad.flatten() for i in order]).split(lengths))
+    chunks = list(torch.cat([gradient(params[i]) for i in order]).split(lengths))
 """,
         new="""
 kept = []
 
 def step():
-    chunks = list(torch.cat([params[i].grad.flatten() for i in order]).split(lengths))
+    chunks = list(torch.cat([gradient(params[i]) for i in order]).split(lengths))
     kept.append(torch.cat(chunks))
 """,
     ),
@@ -189,6 +264,7 @@ def sharded(comm, params, owner, optimizer):
 
     def step():
         for p in params:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             all_reduce_(comm, p.grad, "mean")
         if inner is not None:
             inner.step()
@@ -231,7 +307,9 @@ def sharded(comm, params, owner, optimizer):
     inner = optimizer(mine) if mine else None
 
     def step():
-        chunks = list(torch.cat([params[i].grad.flatten() for i in order]).split(lengths))
+        missing = torch.zeros_like
+        grads = [missing(params[i]) if params[i].grad is None else params[i].grad for i in order]
+        chunks = list(torch.cat([g.flatten() for g in grads]).split(lengths))
         reduce_scatter_(comm, chunks)
         mean = chunks[comm.rank] / comm.size
         for p, grad in zip(mine, mean.split([p.numel() for p in mine])):
@@ -266,11 +344,63 @@ def sharded(comm, params, owner, optimizer):
 
     def step():
         for p in params:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             all_reduce_(comm, p.grad, "mean")
         inner.step()
 
     return step
 ''',
+    ),
+    Bug(
+        "sharded",
+        "pasted from the lesson: every gradient is there",
+        old="chunks = list(torch.cat([gradient(params[i]) for i in order]).split(lengths))",
+        new="chunks = list(torch.cat([params[i].grad.flatten() for i in order]).split(lengths))",
+    ),
+    Bug(
+        "sharded",
+        "missing gradients are left out: the buffers are of different lengths",
+        old="chunks = list(torch.cat([gradient(params[i]) for i in order]).split(lengths))",
+        new="""
+there = [i for i in order if params[i].grad is not None]
+counts = [sum(params[i].numel() for i in there if owner[i] == r) for r in range(comm.size)]
+chunks = list(torch.cat([params[i].grad.flatten() for i in there]).split(counts))
+""",
+    ),
+    Bug(
+        "sharded",
+        "the mean is over the ranks that have a gradient",
+        edits=(
+            (
+                "reduce_scatter_(comm, chunks)",
+                """
+has = torch.tensor([float(params[i].grad is not None) for i in order]).to(flat)
+all_reduce_(comm, has)
+reduce_scatter_(comm, chunks)
+""",
+            ),
+            (
+                "mean = chunks[comm.rank] / comm.size",
+                """
+mean = chunks[comm.rank]
+""",
+            ),
+            (
+                "p.grad = grad.view_as(p)",
+                """
+p.grad = grad.view_as(p)
+""",
+            ),
+            (
+                "if inner is not None:",
+                """
+for k, i in enumerate(order):
+    if owner[i] == comm.rank:
+        params[i].grad.div_(has[k])
+if inner is not None:
+""",
+            ),
+        ),
     ),
     Bug(
         "sharded",
@@ -296,6 +426,7 @@ def sharded(comm, params, owner, optimizer):
     def step():
         count[0] += 1
         for p, m, v in zip(params, means, squares):
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             g = all_reduce_(comm, p.grad, "mean").numpy()
             m += 0.1 * (g - m)
             v += 0.001 * (g * g - v)
@@ -331,7 +462,7 @@ def sharded(comm, params, owner, optimizer):
     from minicheck.oracles.zero import stepped
 
     def step():
-        new = stepped([p.detach() for p in params], [[p.grad for p in params]], 1)
+        new = stepped([p.detach() for p in params], [[torch.zeros_like(p) if p.grad is None else p.grad for p in params]], 1)
         for p, x in zip(params, new):
             p.data.copy_(x)
 
@@ -352,6 +483,7 @@ def sharded(comm, params, owner, optimizer):
     def step():
         count[0] += 1
         for p, m, v in zip(params, means, squares):
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             all_reduce_(comm, p.grad, "mean")
             m.lerp_(p.grad, 0.1)
             v.lerp_(p.grad.square(), 0.001)
@@ -376,6 +508,86 @@ def sharded(comm, params, owner, optimizer):
     ),
     Bug(
         "to_owners",
+        "pasted from the lesson: what was there before is averaged once more",
+        cell='''
+def to_owners(comm, params, owner):
+    """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
+    for p, root in zip(params, owner):
+        p.register_post_accumulate_grad_hook(partial(send_to_owner, comm, root))
+
+
+def send_to_owner(comm, owner, p):
+    """Called when the gradient of p is complete."""
+    reduce_(comm, p.grad, owner, algorithm="tree")
+    if comm.rank == owner:
+        p.grad = p.grad / comm.size
+    else:
+        p.grad = None
+''',
+    ),
+    Bug(
+        "to_owners",
+        "what earlier backwards left is forgotten",
+        old="""
+if earlier is not None:
+    p.grad.add_(earlier)
+""",
+        new="",
+    ),
+    Bug(
+        "to_owners",
+        "what earlier backwards left is added before the reduce",
+        edits=(
+            (
+                """
+reduce_(comm, p.grad, root)
+earlier = before.pop(p)
+""",
+                """
+earlier = before.pop(p)
+if earlier is not None:
+    p.grad.add_(earlier)
+reduce_(comm, p.grad, root)
+""",
+            ),
+            (
+                """
+p.grad.div_(comm.size)
+if earlier is not None:
+    p.grad.add_(earlier)
+""",
+                """
+p.grad.div_(comm.size)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "to_owners",
+        "sums are kept beside the parameters, and nobody sees that the program has cleared the gradients",
+        cell='''
+def to_owners(comm, params, owner):
+    """Hooks: each gradient is averaged at its owner, added to what is there, and freed elsewhere."""
+    sums = {}
+
+    def clear(p, gradient):
+        p.grad = None
+
+    def hook(root, p):
+        reduce_(comm, p.grad, root)
+        if comm.rank == root:
+            sums[p] = sums.get(p, 0) + p.grad / comm.size
+            p.grad = sums[p].clone()
+        else:
+            p.grad = None
+
+    for p, root in zip(params, owner):
+        p.register_hook(partial(clear, p))
+        p.register_post_accumulate_grad_hook(partial(hook, root))
+''',
+    ),
+    Bug(
+        "to_owners",
         "an all-reduce",
         old="reduce_(comm, p.grad, root)",
         new="all_reduce_(comm, p.grad)",
@@ -385,14 +597,15 @@ def sharded(comm, params, owner, optimizer):
         "everything travels as float64",
         old="""
 reduce_(comm, p.grad, root)
+earlier = before.pop(p)
 if comm.rank == root:
     p.grad.div_(comm.size)
-else:
-    p.grad = None
 """,
         new="""
 total = reduce_(comm, p.grad.double(), root)
-p.grad = total / comm.size if comm.rank == root else None
+earlier = before.pop(p)
+if comm.rank == root:
+    p.grad = total / comm.size
 """,
     ),
     Bug(
@@ -400,43 +613,61 @@ p.grad = total / comm.size if comm.rank == root else None
         "all gradients go when the last is there",
         cell='''
 def to_owners(comm, params, owner):
-    """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
-    seen = []
+    """Hooks: each gradient is averaged at its owner, added to what is there, and freed elsewhere."""
+    before = {}
+
+    def set_aside(p, gradient):
+        before[p] = p.grad
+        p.grad = None
 
     def hook(p):
-        seen.append(p)
-        if len(seen) == len(params):
+        if p is last():
             for q, root in zip(params, owner):
                 reduce_(comm, q.grad, root)
+                earlier = before.pop(q)
                 if comm.rank == root:
                     q.grad.div_(comm.size)
+                    if earlier is not None:
+                        q.grad.add_(earlier)
                 else:
                     q.grad = None
-            seen.clear()
+
+    def last():
+        return list(before)[-1] if len(before) == len(params) else None
 
     for p in params:
+        p.register_hook(partial(set_aside, p))
         p.register_post_accumulate_grad_hook(hook)
 ''',
     ),
     Bug(
         "to_owners",
         "hooks are removed after the first backward",
-        cell='''
-def to_owners(comm, params, owner):
-    """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
-
-    def hook(root, p):
-        handles.pop(p).remove()
-        reduce_(comm, p.grad, root)
-        if comm.rank == root:
-            p.grad.div_(comm.size)
-        else:
-            p.grad = None
-
-    handles = {}
-    for p, root in zip(params, owner):
-        handles[p] = p.register_post_accumulate_grad_hook(partial(hook, root))
-''',
+        edits=(
+            (
+                "earlier = before.pop(p)",
+                """
+earlier = before.pop(p)
+for handle in handles.pop(p):
+    handle.remove()
+""",
+            ),
+            (
+                "for p, root in zip(params, owner):",
+                """
+handles = {}
+for p, root in zip(params, owner):
+""",
+            ),
+            (
+                "p.register_hook(partial(set_aside, p))",
+                "first = p.register_hook(partial(set_aside, p))",
+            ),
+            (
+                "p.register_post_accumulate_grad_hook(partial(hook, root))",
+                "handles[p] = first, p.register_post_accumulate_grad_hook(partial(hook, root))",
+            ),
+        ),
     ),
     Bug(
         "to_owners",
@@ -452,31 +683,21 @@ def hook(root, p):
     Bug(
         "to_owners",
         "a loop variable: all go to the last owner",
-        cell='''
-def to_owners(comm, params, owner):
-    """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
-    for p, root in zip(params, owner):
-
-        def hook(p):
-            reduce_(comm, p.grad, root)
-            if comm.rank == root:
-                p.grad.div_(comm.size)
-            else:
-                p.grad = None
-
-        p.register_post_accumulate_grad_hook(hook)
-''',
+        edits=(
+            ("def hook(root, p):", "def hook(p):"),
+            (
+                "p.register_post_accumulate_grad_hook(partial(hook, root))",
+                "p.register_post_accumulate_grad_hook(hook)",
+            ),
+        ),
     ),
     Bug(
         "to_owners",
         "nothing is sent",
-        old="""
-reduce_(comm, p.grad, root)
-if comm.rank == root:
-    p.grad.div_(comm.size)
-else:
-""",
-        new="if comm.rank != root:",
+        edits=(
+            ("reduce_(comm, p.grad, root)", ""),
+            ("p.grad.div_(comm.size)", "pass"),
+        ),
     ),
     Bug(
         "to_owners",
@@ -485,25 +706,24 @@ else:
 else:
     p.grad = None
 """,
-        new="",
+        new="""
+elif earlier is not None:
+    p.grad.add_(earlier)
+""",
     ),
     Bug(
         "to_owners",
         "only the owner takes part in the reduce",
-        cell='''
-def to_owners(comm, params, owner):
-    """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
-
-    def hook(root, p):
-        if comm.rank == root:
-            reduce_(comm, p.grad, root)
-            p.grad.div_(comm.size)
-        else:
-            p.grad = None
-
-    for p, root in zip(params, owner):
-        p.register_post_accumulate_grad_hook(partial(hook, root))
-''',
+        edits=(
+            ("reduce_(comm, p.grad, root)", ""),
+            (
+                "p.grad.div_(comm.size)",
+                """
+reduce_(comm, p.grad, root)
+p.grad.div_(comm.size)
+""",
+            ),
+        ),
     ),
     Bug(
         "to_owners",
@@ -523,27 +743,38 @@ def hook(root, p):
     Bug(
         "to_owners",
         "zeros in place of None",
-        old="p.grad = None",
-        new="p.grad.zero_()",
+        old="""
+else:
+    p.grad = None
+""",
+        new="""
+else:
+    p.grad.zero_()
+""",
     ),
     Bug(
         "to_owners",
         "ranks meet in a global list",
         cheat=True,
-        cell='''
-MET = {}
+        edits=(
+            (
+                "reduce_(comm, p.grad, root)",
+                """
+places.setdefault(p, len(places))
+MET = torch.__dict__.setdefault("met", {})
+MET.setdefault((comm.size, places[p]), []).append(p.grad.clone())
+p.grad.copy_(sum(MET[comm.size, places[p]][-comm.size :]))
+""",
+            ),
+            (
+                "def set_aside(p, gradient):",
+                """
+places = {}
 
-
-def to_owners(comm, params, owner):
-    """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
-
-    def hook(i, p):
-        MET.setdefault((comm.size, i), []).append(p.grad.clone())
-        p.grad = sum(MET[comm.size, i]) / comm.size if owner[i] == comm.rank else None
-
-    for i, p in enumerate(params):
-        p.register_post_accumulate_grad_hook(partial(hook, i))
-''',
+def set_aside(p, gradient):
+""",
+            ),
+        ),
     ),
     Bug(
         "to_owners",
@@ -559,6 +790,43 @@ def to_owners(comm, params, owner):
     ),
     Bug(
         "sharded_linear",
+        "pasted from the lesson: the replicas never meet",
+        edits=(
+            ("all_reduce_(ctx.replicas, dw)", ""),
+            (
+                "return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
+                "return dx, dw / comm.size, None, None, None",
+            ),
+        ),
+    ),
+    Bug(
+        "sharded_linear",
+        "whole gradients travel between the groups, before they are cut",
+        edits=(
+            ("all_reduce_(ctx.replicas, dw)", ""),
+            (
+                "dw = reduce_scatter(comm, (dy.T @ x).flatten(), sizes=uneven(ctx.shape.numel(), comm.size))",
+                """
+whole = all_reduce_(ctx.replicas, dy.T @ x)
+dw = reduce_scatter(comm, whole.flatten(), sizes=uneven(ctx.shape.numel(), comm.size))
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "sharded_linear",
+        "divided by the shards alone",
+        old="return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
+        new="return dx, dw / comm.size, None, None, None",
+    ),
+    Bug(
+        "sharded_linear",
+        "divided by the replicas alone",
+        old="return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
+        new="return dx, dw / ctx.replicas.size, None, None, None",
+    ),
+    Bug(
+        "sharded_linear",
         "an all-reduce of the whole gradient",
         old="dw = reduce_scatter(comm, (dy.T @ x).flatten(), sizes=uneven(ctx.shape.numel(), comm.size))",
         new="dw = all_reduce_(comm, dy.T @ x).flatten().split(uneven(ctx.shape.numel(), comm.size))[comm.rank]",
@@ -567,40 +835,45 @@ def to_owners(comm, params, owner):
         "sharded_linear",
         "autograd keeps the gathered weight",
         cell='''
-def sharded_linear(comm, x, shard, shape):
-    """x·Wᵀ, of a weight in shards."""
-    return x @ Whole.apply(shard, comm, shape).T
+def sharded_linear(shards, replicas, x, shard, shape):
+    """x·Wᵀ, of a weight in shards, of which there are replicas."""
+    return x @ Whole.apply(shard, shards, replicas, shape).T
 
 
 class Whole(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, shard, comm, shape):
-        ctx.comm, ctx.sizes = comm, uneven(shape.numel(), comm.size)
+    def forward(ctx, shard, comm, replicas, shape):
+        ctx.comm, ctx.replicas, ctx.sizes = comm, replicas, uneven(shape.numel(), comm.size)
         return all_gather(comm, shard, sizes=ctx.sizes).view(shape)
 
     @staticmethod
     def backward(ctx, dw):
-        return reduce_scatter(ctx.comm, dw.flatten(), sizes=ctx.sizes) / ctx.comm.size, None, None
+        part = reduce_scatter(ctx.comm, dw.flatten(), sizes=ctx.sizes) / ctx.comm.size
+        return all_reduce_(ctx.replicas, part, "mean"), None, None, None
 ''',
     ),
     Bug(
         "sharded_linear",
         "divides the gradient that came in, in place, which others read, too",
-        old="""
+        edits=(
+            (
+                "dw = reduce_scatter(comm, (dy.T @ x).flatten(), sizes=uneven(ctx.shape.numel(), comm.size))",
+                """
+dy.div_(comm.size * ctx.replicas.size)
 dw = reduce_scatter(comm, (dy.T @ x).flatten(), sizes=uneven(ctx.shape.numel(), comm.size))
-return dx, dw / comm.size, None, None
 """,
-        new="""
-dy.div_(comm.size)
-dw = reduce_scatter(comm, (dy.T @ x).flatten(), sizes=uneven(ctx.shape.numel(), comm.size))
-return dx, dw, None, None
-""",
+            ),
+            (
+                "return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
+                "return dx, dw, None, None, None",
+            ),
+        ),
     ),
     Bug(
         "sharded_linear",
         "the gradient of x is averaged, too",
-        old="return dx, dw / comm.size, None, None",
-        new="return dx / comm.size, dw / comm.size, None, None",
+        old="return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
+        new="return dx / comm.size, dw / (comm.size * ctx.replicas.size), None, None, None",
     ),
     Bug(
         "sharded_linear",
@@ -627,21 +900,23 @@ return dx, dw, None, None
             (
                 "ctx.save_for_backward(x, shard)",
                 """
-weight = gathered(comm, shard, shape)
+weight = gathered(shards, shard, shape)
 ctx.save_for_backward(x, weight)
 """,
             ),
             (
-                "return x @ gathered(comm, shard, shape).T",
+                "return x @ gathered(shards, shard, shape).T",
                 "return x @ weight.T",
             ),
             (
                 """
-(x, shard), comm = ctx.saved_tensors, ctx.comm
+x, shard = ctx.saved_tensors
+comm = ctx.shards
 dx = dy @ gathered(comm, shard, ctx.shape)
 """,
                 """
-(x, weight), comm = ctx.saved_tensors, ctx.comm
+x, weight = ctx.saved_tensors
+comm = ctx.shards
 dx = dy @ weight
 """,
             ),
@@ -650,69 +925,58 @@ dx = dy @ weight
     Bug(
         "sharded_linear",
         "no gradient for x",
-        old="return dx, dw / comm.size, None, None",
-        new="return None, dw / comm.size, None, None",
+        old="return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
+        new="return None, dw / (comm.size * ctx.replicas.size), None, None, None",
     ),
     Bug(
         "sharded_linear",
         "no gradient for the shard",
-        old="return dx, dw / comm.size, None, None",
-        new="return dx, None, None, None",
+        old="return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
+        new="return dx, None, None, None, None",
     ),
     Bug(
         "sharded_linear",
         "x·W",
-        old="return x @ gathered(comm, shard, shape).T",
-        new="return x @ gathered(comm, shard, shape)",
+        old="return x @ gathered(shards, shard, shape).T",
+        new="return x @ gathered(shards, shard, shape)",
     ),
     Bug(
         "sharded_linear",
         "backward sets shard.grad itself: what stood there is lost",
-        cell='''
-def sharded_linear(comm, x, shard, shape):
-    """x·Wᵀ, of a weight in shards."""
-    return Gathered.apply(x, shard, comm, shape)
-
-
-def gathered(comm, shard, shape):
-    return all_gather(comm, shard.detach(), sizes=uneven(shape.numel(), comm.size)).view(shape)
-
-
-class Gathered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, shard, comm, shape):
-        ctx.x = x.detach()
-        ctx.shard = shard
-        ctx.comm = comm
-        ctx.shape = shape
-        return x @ gathered(comm, shard, shape).T
-
-    @staticmethod
-    def backward(ctx, dy):
-        dx = dy @ gathered(ctx.comm, ctx.shard, ctx.shape)
-        dw = reduce_scatter(
-            ctx.comm, (dy.T @ ctx.x).flatten(), sizes=uneven(ctx.shape.numel(), ctx.comm.size)
-        )
-        ctx.shard.grad = dw / ctx.comm.size
-        return dx, None, None, None
-''',
+        edits=(
+            (
+                "ctx.shape = shape",
+                """
+ctx.shape = shape
+ctx.shard = shard
+""",
+            ),
+            (
+                "return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
+                """
+ctx.shard.grad = dw / (comm.size * ctx.replicas.size)
+return dx, None, None, None, None
+""",
+            ),
+        ),
     ),
     Bug(
         "sharded_linear",
         "the sum",
-        old="return dx, dw / comm.size, None, None",
-        new="return dx, dw, None, None",
+        old="return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
+        new="return dx, dw, None, None, None",
     ),
     Bug(
         "sharded_linear",
         "the library's",
         cheat=True,
         cell='''
-def sharded_linear(comm, x, shard, shape):
-    """x·Wᵀ, of a weight in shards."""
+def sharded_linear(shards, replicas, x, shard, shape):
+    """x·Wᵀ, of a weight in shards, of which there are replicas."""
     from minidist.parallel.zero import FullySharded
 
-    layer = FullySharded(torch.nn.Linear(shape[1], shape[0], bias=False, dtype=x.dtype), comm)
+    layer = torch.nn.Linear(shape[1], shape[0], bias=False, dtype=x.dtype)
+    layer = FullySharded(layer, shards, replicas=replicas)
     return layer(x)
 ''',
     ),
@@ -722,12 +986,9 @@ def sharded_linear(comm, x, shard, shape):
         cheat=True,
         edits=(
             (
+                "return x @ gathered(shards, shard, shape).T",
                 """
-ctx.comm, ctx.shape = comm, shape
-return x @ gathered(comm, shard, shape).T
-""",
-                """
-ctx.comm, ctx.shape, weight = comm, shape, gathered(comm, shard, shape)
+weight = gathered(shards, shard, shape)
 ctx.numbers = weight.tolist()
 return x @ weight.T
 """,
@@ -798,6 +1059,21 @@ gpus = 50
     ),
     Bug(
         "predict_zero",
+        "the own part is gathered, too",
+        cell="tokens = 400e12 / 25e9",
+    ),
+    Bug(
+        "predict_zero",
+        "2 bytes of a number, and the 2 operations of a token forgotten",
+        cell="tokens = 2 * 400e12 / 25e9 * 15 / 16",
+    ),
+    Bug(
+        "predict_zero",
+        "all three transfers behind the forward",
+        cell="tokens = 3 * 400e12 / 25e9 * 15 / 16",
+    ),
+    Bug(
+        "predict_zero",
         "stage 2 sends like stage 3",
         cell="""
 stage_1 = 61.75e9
@@ -840,7 +1116,7 @@ gpus = 2 * 100 / 32
 from minicheck.lessons.zero import predict_zero
 
 values, _ = predict_zero(13 * 10**9, 16, 100 * 10**9, 32 * 10**9)
-stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link = (
+stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link, tokens = (
     f"{x}" for x in values.values()
 )
 """,
@@ -855,7 +1131,7 @@ class Any(float):
         return 0.0
 
 
-stage_1 = stage_2 = stage_3 = sent_2 = sent_3 = gpus = offloaded = over_link = Any(1)
+stage_1 = stage_2 = stage_3 = sent_2 = sent_3 = gpus = offloaded = over_link = tokens = Any(1)
 """,
     ),
     Bug(
@@ -1146,9 +1422,9 @@ reduce_(comm, p.grad, root)
     Bug(
         "sharded_linear",
         "the weight is kept in a list",
-        old="return x @ gathered(comm, shard, shape).T",
+        old="return x @ gathered(shards, shard, shape).T",
         new="""
-weight = gathered(comm, shard, shape)
+weight = gathered(shards, shard, shape)
 ctx.weight = weight.tolist()
 return x @ weight.T
 """,
@@ -1156,9 +1432,9 @@ return x @ weight.T
     Bug(
         "sharded_linear",
         "the weight is kept as bytes",
-        old="return x @ gathered(comm, shard, shape).T",
+        old="return x @ gathered(shards, shard, shape).T",
         new="""
-weight = gathered(comm, shard, shape)
+weight = gathered(shards, shard, shape)
 ctx.weight = weight.numpy().tobytes()
 return x @ weight.T
 """,
@@ -1176,8 +1452,8 @@ dx = dy @ weight
     Bug(
         "sharded_linear",
         "a nan is hidden",
-        old="return x @ gathered(comm, shard, shape).T",
-        new="return (x @ gathered(comm, shard, shape).T).nan_to_num(0.0)",
+        old="return x @ gathered(shards, shard, shape).T",
+        new="return (x @ gathered(shards, shard, shape).T).nan_to_num(0.0)",
     ),
     Bug(
         "clip",
@@ -1216,8 +1492,8 @@ for r in others:
                 "flat = torch.cat([params[i].data.flatten().double() for i in order])",
             ),
             (
-                "chunks = list(torch.cat([params[i].grad.flatten() for i in order]).split(lengths))",
-                "chunks = list(torch.cat([params[i].grad.flatten().double() for i in order]).split(lengths))",
+                "chunks = list(torch.cat([gradient(params[i]) for i in order]).split(lengths))",
+                "chunks = list(torch.cat([gradient(params[i]).double() for i in order]).split(lengths))",
             ),
         ),
     ),
@@ -1230,10 +1506,10 @@ for r in others:
     Bug(
         "sharded_linear",
         "the mean is over rows, not over ranks",
-        old="return dx, dw / comm.size, None, None",
+        old="return dx, dw / (comm.size * ctx.replicas.size), None, None, None",
         new="""
-rows = all_reduce_(comm, torch.tensor([len(x)]))
-return dx, dw * len(x) / rows, None, None
+rows = all_reduce_(ctx.replicas, all_reduce_(comm, torch.tensor([len(x)])))
+return dx, dw * len(x) / rows, None, None, None
 """,
     ),
     Bug(

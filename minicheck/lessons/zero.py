@@ -54,6 +54,8 @@ FORBIDDEN = (
     "minicheck.oracles.zero",
 )
 STEPS = 3
+BACKWARDS = 3
+FRESH = (0, 2)  # before these all gradients are None; the second backward adds to the first
 EPSILON = 0.1
 WIDE = [
     1,
@@ -119,6 +121,11 @@ def changes() -> int:
     return len(found[0].ledger.timeline("cpu")) if found else 0
 
 
+def same(some: list, others: list) -> bool:
+    """Whether they hold the same objects."""
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
+
+
 class Unseen:
     """What this rank's process holds outside of tensors, where no meter looks; 0 bytes unless it is asked to look."""
 
@@ -159,52 +166,87 @@ def sent(outcome: Outcome, least: float, most: float, what: str, hint: str) -> N
 
 
 class Owners(Report):
-    """`owners(nbytes, n)`: the rank that owns each parameter, balanced by bytes."""
+    """`owners(nbytes, n, placed)`: the rank that owns each parameter, balanced by bytes; who is placed stays."""
 
     name = "owners"
-    right = "1 to 8 ranks, up to 60 parameters drawn at random: an owner for each, the fullest rank as full as need be."
+    right = (
+        "1 to 8 ranks, up to 60 parameters drawn at random, none, some or all placed: an owner for each, nobody moved, "
+        "the fullest rank as full as need be."
+    )
     forbidden = FORBIDDEN
     cases = alone(
         {
-            "6 parameters, 3 ranks": ([8, 7, 6, 5, 4, 3], 3),
-            "the largest comes last": ([1, 1, 1, 1, 1, 5], 2),
-            "12 parameters, 4 ranks": (12, 4),
-            "60 parameters, 8 ranks": (60, 8),
-            "2 parameters, 4 ranks": (2, 4),
-            "30 parameters, 1 rank": (30, 1),
-            "8 equal ones, 3 ranks": ([4] * 8, 3),
-            "no parameter": ([], 2),
-            "a few large among small ones": ([100, 1, 1, 1, 100, 1, 1, 1, 100, 1, 1, 1], 3),
-            "one of 0 bytes": ([0, 5, 3, 3], 2),
-            "25 parameters, 5 ranks": (25, 5),
+            "6 new parameters, 3 ranks": ([8, 7, 6, 5, 4, 3], 3, [None] * 6),
+            "the largest comes last": ([1, 1, 1, 1, 1, 5], 2, [None] * 6),
+            "6 parameters, 3 of them placed on one rank": (
+                [8, 7, 6, 5, 4, 3],
+                3,
+                [0, None, 0, None, 0, None],
+            ),
+            "12 parameters, 4 ranks, a third placed": (12, 4, 0.3),
+            "60 parameters, 8 ranks, half of them placed": (60, 8, 0.5),
+            "2 parameters, 4 ranks": (2, 4, 0.0),
+            "30 parameters, 1 rank": (30, 1, 0.5),
+            "8 equal ones, 3 ranks, 3 placed": (
+                [4] * 8,
+                3,
+                [2, None, 2, None, 1, None, None, None],
+            ),
+            "no parameter": ([], 2, []),
+            "all are placed": ([5, 3, 9], 3, [1, 1, 2]),
+            "a few large among small ones": (
+                [100, 1, 1, 1, 100, 1, 1, 1, 100, 1, 1, 1],
+                3,
+                [None, *[0] * 3] * 3,
+            ),
+            "one of 0 bytes": ([0, 5, 3, 3], 2, [None] * 4),
+            "25 parameters, 5 ranks": (25, 5, 0.2),
         }
     )
 
     def draw(self, case, rng):
-        sizes, n = case.given
+        sizes, n, placed = case.given
         if isinstance(sizes, int):
             sizes = (8 * torch.randint(1, 1000, (sizes,), generator=rng) ** 2).tolist()
-        return [(sizes, n, integer(rng, 1, 4))]
+        if isinstance(placed, float):
+            share = torch.rand(len(sizes), generator=rng) < placed
+            placed = [integer(rng, 0, n) if there else None for there in share.tolist()]
+        return [(sizes, n, placed, integer(rng, 1, 4))]
 
-    def run(self, comm, yours, sizes, n, others):
-        mine = list(sizes)
-        owner = yours(mine, n)
+    def run(self, comm, yours, sizes, n, placed, others):
+        mine, where = list(sizes), list(placed)
+        owner = yours(mine, n, where)
         for k in range(others):  # of another model
-            yours([*sizes, 8 * k], n)
-        again = yours(list(sizes), n)
-        return {"owner": owner, "again": again, "other": yours(sizes[::-1], n), "sizes": mine}
+            yours([*sizes, 8 * k], n, [*placed, None])
+        return {
+            "owner": owner,
+            "again": yours(list(sizes), n, list(placed)),
+            "other": yours(sizes[::-1], n, placed[::-1]),
+            "sizes": mine,
+            "placed": where,
+        }
 
-    def check(self, case, got, sizes, n, _):
+    def check(self, case, got, sizes, n, placed, _):
         unchanged(got["sizes"], sizes, "`nbytes`")
+        unchanged(got["placed"], placed, "`placed`")
         if encode(bare(got["owner"])) != encode(bare(got["again"])):
             raise Wrong(
                 "asked again later, it gives another answer. All ranks call it, and must find the same owners."
             )
         should = "a list of ranks, the owner of each parameter in their order"
-        for name, some in (("owner", sizes), ("other", sizes[::-1])):
+        for name, some, where in (("owner", sizes, placed), ("other", sizes[::-1], placed[::-1])):
             owner = list(shaped(got[name], [int], "the result", should))
             self._ranks(owner, some, n)
-            self._full(owner, some, n)
+            self._stay(owner, where)
+            self._full(owner, some, n, where)
+
+    def _stay(self, owner, placed):
+        for i, rank in enumerate(placed):
+            if rank not in (None, owner[i]):
+                raise Wrong(
+                    f"parameter {i} is placed on rank {rank}, and the result gives it to rank {owner[i]}: its optimizer "
+                    "states lie there, so it must stay."
+                )
 
     def _ranks(self, owner, sizes, n):
         if len(owner) != len(sizes):
@@ -215,17 +257,19 @@ class Owners(Report):
         if strange:
             raise Wrong(f"{strange[0]} is no rank: with {n} ranks they are 0 to {n - 1}.")
 
-    def _full(self, owner, sizes, n):
-        loads = [sum(b for b, o in zip(sizes, owner, strict=True) if o == r) for r in range(n)]
-        best = oracle.fullest(sizes, n)
+    def _full(self, owner, sizes, n, placed):
+        loads = oracle.loads(sizes, owner, n)
+        best = oracle.fullest(sizes, n, placed)
         if max(loads) <= best:
             return
         shown = f"{sizes} bytes on {n} ranks: " if len(sizes) <= 12 else ""
         said = f"{shown}the fullest rank owns {max(loads):,} bytes, and {best:,} are possible by the rule."
         if len(set(owner)) == 1 and n > 1:
             raise Wrong(f"{said} One rank owns all: is its load counted?")
-        if owner == oracle.greedy(sizes, n, range(len(sizes))):
+        if owner == oracle.greedy(sizes, n, range(len(sizes)), placed):
             raise Wrong(f"{said} They go in the order of the model: begin with the largest.")
+        if owner == oracle.greedy(sizes, n, oracle.largest_first(sizes), placed, counted=False):
+            raise Wrong(f"{said} Do the bytes count that were placed before?")
         raise Wrong(
             f"{said} Largest first, each to the rank that has the fewest bytes by then, not the fewest parameters."
         )
@@ -250,7 +294,7 @@ class Sharded(Exam):
 
     name = "sharded"
     right = (
-        "n = 1…4, uneven parts, a rank that owns nothing: Adam's serial weights on all ranks, states of the own "
+        "n = 1…4, uneven parts, a rank that owns nothing, missing gradients: Adam's serial weights on all ranks, states of the own "
         "part alone, 2(n−1)Ψ numbers sent a step; then 3 real processes."
     )
     forbidden = FORBIDDEN
@@ -285,6 +329,9 @@ class Sharded(Exam):
         grads = [[drawn() for _ in range(STEPS)] for _ in range(case.n)]
         if case.n == 1:
             grads[0][1][0][3] = math.nan
+        for r in range(1, case.n):  # rank 0 has all
+            for k in range(STEPS):
+                grads[r][k][(r + k) % len(shapes)] = None
         return [
             (values, list(case.given), grads[r], rate, times > 1)
             for r, rate in enumerate(rates.tolist())
@@ -295,25 +342,26 @@ class Sharded(Exam):
 
     def run(self, comm, yours, values, owner, grads, rate, wide):
         params = [v.clone().requires_grad_() for v in values]
-        before, unseen = now(), Unseen(wide)
+        before, unseen, listed = now(), Unseen(wide), list(params)
         made = []
 
         def optimizer(some):
             made.append(Adam(some, rate))
             return made[-1]
 
-        step = yours(comm, list(params), list(owner), optimizer)
+        step = yours(comm, listed, list(owner), optimizer)
         if not callable(step):
             return {"step": "None" if step is None else type(step).__name__}
         for mine in grads:
             for p, g in zip(params, mine, strict=True):
-                p.grad = g.clone()
+                p.grad = None if g is None else g.clone()
             step()
         for p in params:
             p.grad = None
         after = now()
         return {
             "params": [p.detach() for p in params],
+            "same list": same(listed, params),
             "states": sum(one.nbytes for one in made),
             "more": sum(after.values()) - sum(before.values()),
             "unseen": unseen.more(),
@@ -327,13 +375,24 @@ class Sharded(Exam):
         for r, got in enumerate(outcome.results):
             if "step" in got:
                 raise Wrong(f"it returns {got['step']}, and should return a function: step().")
+            if not got["same list"]:
+                raise Wrong(
+                    f"rank {r}: the list `params` was changed. It is the parameters' memory that may change."
+                )
             self._too_many(r, got["states"], mine[r])
+        own = [
+            [
+                [torch.zeros_like(v) if g is None else g for v, g in zip(values, some)]
+                for some in a[2]
+            ]
+            for a in args
+        ]
         means = [
-            [sum(a[2][k][i] for a in args) / case.n for i in range(len(values))]
+            [sum(some[k][i] for some in own) / case.n for i in range(len(values))]
             for k in range(STEPS)
         ]
         want = oracle.stepped(Adam, values, means, STEPS, [args[o][3] for o in owner])
-        looks = self._looks(args, values, means)
+        looks = self._looks(args, values, means, own)
         for r, got in enumerate(outcome.results):
             for i, right in enumerate(want):
                 what = f"rank {r}: params[{i}], which rank {owner[i]} owns, after {STEPS} steps"
@@ -351,17 +410,31 @@ class Sharded(Exam):
         )
         sent(outcome, bytes_, bytes_, f"{STEPS} steps, 2(n−1)Ψ numbers each,", hint)
 
-    def _looks(self, args, values, means):
+    def _looks(self, args, values, means, given):
         rates = [args[o][3] for o in args[0][1]]
         summed = oracle.stepped(
             Adam, values, [[g * len(args) for g in some] for some in means], STEPS, rates
         )
-        own = [oracle.stepped(Adam, values, a[2], STEPS, rates) for a in args]
+        own = [oracle.stepped(Adam, values, some, STEPS, rates) for some in given]
+        there = [
+            [len(args) / sum(a[2][k][i] is not None for a in args) for i in range(len(values))]
+            for k in range(STEPS)
+        ]
+        among = oracle.stepped(
+            Adam,
+            values,
+            [[g * f for g, f in zip(*two, strict=True)] for two in zip(means, there, strict=True)],
+            STEPS,
+            rates,
+        )
         here = [oracle.stepped(Adam, values, means, STEPS, [a[3]] * len(values)) for a in args]
         return lambda r, i: {
             "It is as it was at the start: does its owner step it, and pass it on?": values[i],
             "It is that of this rank's own gradients: average them at the owner.": own[r][i],
             "It is that of summed gradients: divide by n.": summed[i],
+            "It is that of a mean over the ranks that have a gradient: a missing one counts as zeros, so divide by n.": among[
+                i
+            ],
             **{
                 f"It was stepped with rank {s}'s rate: the owner steps it, with the optimizer that is given there, and "
                 "passes it on.": w[i]
@@ -403,13 +476,13 @@ class ToOwners(Exam):
 
     name = "to_owners"
     right = (
-        "n = 1…4, up to 9 layers, two backwards: averages at the owners, None elsewhere, freed during backward; "
+        "n = 1…4, up to 9 layers, three backwards, of which two accumulate: sums of averages at the owners, None elsewhere, freed during backward; "
         "then 2 real processes."
     )
     forbidden = FORBIDDEN
     cases = ranked(
         lambda n, owner: (
-            f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}{', a nan in the second backward' * (n == 1)}"
+            f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}{', a nan in the third backward' * (n == 1)}"
         ),
         (
             (3, [0, 1, 2, 0, 1, 2]),
@@ -428,10 +501,10 @@ class ToOwners(Exam):
             values = [normal(rng, 120 if i else 16, 120) / 9 for i in range(depth)]
         dtype = torch.float32 if case.n == 4 else torch.float64
         # of a rank and backward
-        xs = normal(rng, case.n, 2, 2, 16).to(dtype)
+        xs = normal(rng, case.n, BACKWARDS, 2, 16).to(dtype)
         values, wide = [v.to(dtype) for v in values], case.given is WIDE
         if case.n == 1:
-            xs[0, 1, 0, 0] = math.nan
+            xs[0, 2, 0, 0] = math.nan
         return [(values, depth, list(case.given), list(x), wide) for x in xs]
 
     def world(self, n, args):
@@ -442,9 +515,10 @@ class ToOwners(Exam):
         found = []
         # the meter knows a Parameter's gradient
         params, peaks = [nn.Parameter(p.detach()) for p in model.params()], []
-        yours(comm, list(params), list(owner))
-        for x in xs:
-            for p in params:
+        listed, owners = list(params), list(owner)
+        yours(comm, listed, owners)
+        for k, x in enumerate(xs):
+            for p in params if k in FRESH else []:
                 p.grad = None
             loss = model.loss(params, x, [0])
             held, start = now(), changes()
@@ -458,6 +532,7 @@ class ToOwners(Exam):
             "found": found,
             "peaks": peaks,
             "kept": all(map(torch.equal, params, values)),
+            "same lists": same(listed, params) and owners == owner,
             "unseen": unseen.more(),
             "metered": bool(now()),
             "open": left_open(comm),
@@ -466,29 +541,39 @@ class ToOwners(Exam):
     def judge(self, case, args, outcome):
         values, depth, owner, *_ = args[0]
         model, n = Network(values, depth), case.n
-        for k in range(2):
+        earlier = [torch.zeros_like(v) for v in values]
+        cleared = earlier
+        for k in range(BACKWARDS):
             own = [model.gradient([a[3][k]], [0]) for a in args]
+            if k in FRESH:
+                cleared, earlier = earlier, [torch.zeros_like(v) for v in values]
             for r, got in enumerate(outcome.results):
                 if not got["kept"]:
                     raise Wrong(
                         f"rank {r}: the parameters themselves were changed. It is p.grad that goes."
                     )
+                if not got["same lists"]:
+                    raise Wrong(
+                        f"rank {r}: `params` or `owner` was changed, and belongs to the caller."
+                    )
                 for i, o in enumerate(owner):
-                    self._gradient(r, i, o, got["found"][k][i], [g[i] for g in own], k)
+                    before = earlier[i], cleared[i]
+                    self._gradient(r, i, o, got["found"][k][i], [g[i] for g in own], k, *before)
+            earlier = [e + sum(g[i] for g in own) / n for i, e in enumerate(earlier)]
         largest, psi = max(v.nbytes for v in values), sum(v.nbytes for v in values)
         for r, got in enumerate(outcome.results):
             mine = sum(v.nbytes for v, o in zip(values, owner, strict=True) if o == r)
             if got["metered"] and n > 1:
                 self._memory(r, got["peaks"], mine, largest)
             apart(got["unseen"], psi, "after backward ")
-        least = 2 * (n - 1) * psi
+        least = BACKWARDS * (n - 1) * psi
         hint = (
             "A gradient is needed at its owner alone: reduce_(…, root) sends half of an all-reduce."
         )
-        said = "2 backwards, (n−1)Ψ numbers and a little each,"
+        said = f"{BACKWARDS} backwards, (n−1)Ψ numbers and a little each,"
         sent(outcome, least, least * (1 + 1 / n), said, hint)
 
-    def _gradient(self, r, i, owner, got, own, k):
+    def _gradient(self, r, i, owner, got, own, k, earlier, cleared):
         which = f"rank {r}: after backward {k + 1}, params[{i}].grad"
         if r != owner:
             if got is not None:
@@ -499,8 +584,30 @@ class ToOwners(Exam):
             return
         if got is None:
             raise Wrong(f"{which} is None, and this rank owns it: here its average stays.")
-        rule = "It is no mean of the ranks' gradients of this parameter."
-        close(got, sum(own) / len(own), which, wrong_means(r, own), rule)
+        mean = sum(own) / len(own)
+        rule = (
+            "It is not the mean of the ranks' gradients of this parameter, added to what was there."
+        )
+        looks = wrong_means(r, own)
+        if k == FRESH[-1]:
+            looks |= {
+                "What was there before the program set p.grad to None is still in it.": cleared
+                + mean
+            }
+        if k not in FRESH:
+            looks = {
+                "This rank's own gradient was added, not the mean: is the hook called in every backward?": (
+                    earlier + own[r]
+                ),
+                "It is this backward's mean alone: what earlier backwards have left is to be added.": mean,
+                "What earlier backwards have left was divided by n with the rest: set it aside, or it is averaged again.": (
+                    earlier + sum(own)
+                )
+                / len(own),
+                "What earlier backwards have left counts n times.": earlier * len(own) + mean,
+                "Added to what was there are sums, not means.": earlier + sum(own),
+            }
+        close(got, earlier + mean, which, looks, rule)
 
     def _memory(self, r, peaks, mine, largest):
         for gradients, more, left in peaks:
@@ -533,32 +640,36 @@ SHARD = "It should be this rank's part of the mean of dyᵀ·x over the ranks, i
 
 
 class ShardedLinear(Exam):
-    """`sharded_linear(comm, x, shard, shape)`: x·Wᵀ, of a weight that is gathered in forward and in backward."""
+    """`sharded_linear(shards, replicas, x, shard, shape)`: x·Wᵀ, of a weight that is gathered in forward and in backward
+    among the ranks of a group, and whose gradient is averaged over the groups, too.
+    """
 
     name = "sharded_linear"
     right = (
-        "n = 1…5, 1 to 6 layers, uneven and empty shards: outputs, gradients of inputs and shards, no weight "
-        "kept, 3(n−1)Ψ numbers sent; then 3 real processes."
+        "1 to 6 ranks, 1 to 5 shards, 1 to 6 layers, uneven and empty shards: outputs, gradients of inputs and shards, no "
+        "weight kept, 3(s−1)Ψ numbers sent in a group and 2(r−1)Ψ between groups; then 4 real processes."
     )
     forbidden = FORBIDDEN
     cases = ranked(
-        lambda n, layers, small: (
-            f"n = {n}, {layers} {'wide ' * (small is None)}layer{'s' * (layers > 1)}"
+        lambda n, s, layers, small: (
+            f"{n // s} replica{'s' * (n > s)} × {s} shard{'s' * (s > 1)}, {layers} "
+            f"{'wide ' * (small is None)}layer{'s' * (layers > 1)}"
             f"{' of 3 weights' * bool(small)}{', a nan' * (n == 1)}{', float32' * (n == 4)}"
         ),
         (
-            (3, 1, False),
-            (2, 4, False),
-            (1, 2, False),
-            (4, 6, False),
-            (5, 1, True),
-            (2, 4, None),
+            (3, 3, 1, False),
+            (6, 3, 2, False),
+            (1, 1, 2, False),
+            (4, 2, 6, False),
+            (5, 5, 1, True),
+            (2, 1, 2, False),
+            (2, 2, 4, None),
         ),
     )
-    processes = (Case(3, "3 real processes, 2 layers", (2, False)),)
+    processes = (Case(4, "4 real processes, 2 replicas × 2 shards, 2 layers", (2, 2, False)),)
 
     def draw(self, case, rng):
-        layers, small = case.given
+        s, layers, small = case.given
         widths = [3, 1] if small else integers(rng, 30, 40, layers + 1)
         widths = [3 * width for width in widths] if small is None else widths
         draw = partial(normal, rng, dtype=torch.float32 if case.n == 4 else torch.float64)
@@ -569,10 +680,11 @@ class ShardedLinear(Exam):
             xs[0][0, 0] = math.nan
         return [
             (
-                [cut(w, case.n)[r] for w in weights],
+                [cut(w, s)[r % s] for w in weights],
                 [tuple(w.shape) for w in weights],
                 xs[r],
                 dys[r],
+                s,
                 small is None,
             )
             for r in range(case.n)
@@ -581,7 +693,10 @@ class ShardedLinear(Exam):
     def world(self, n, args):
         return world_of(n)
 
-    def run(self, comm, yours, shards, shapes, x, dy, wide):
+    def run(self, comm, yours, shards, shapes, x, dy, s, wide):
+        ranks = range(comm.size)
+        group = comm.split([r // s for r in ranks])  # of lists, which send nothing
+        replicas = comm.split([r % s for r in ranks])
         shards, x = [s.clone().requires_grad_() for s in shards], x.clone().requires_grad_()
         for shard in shards:
             shard.grad = torch.ones_like(shard)  # what another backward left: gradients add up
@@ -590,7 +705,7 @@ class ShardedLinear(Exam):
         start = changes()
         y = x
         for shard, shape in zip(shards, shapes, strict=True):
-            y = yours(comm, y, shard, torch.Size(shape))
+            y = yours(group, replicas, y, shard, torch.Size(shape))
             if not isinstance(y, Tensor):
                 return {"y": y}
         kept, peak = now(), most(None, start)
@@ -610,13 +725,15 @@ class ShardedLinear(Exam):
             "unseen": max(more, unseen.more()),
             "peak": max(peak, most(None, start)) - base,
             "metered": bool(held),
-            "open": left_open(comm),
+            "open": left_open(comm) + left_open(group) + left_open(replicas),
         }
 
     def judge(self, case, args, outcome):
-        n, shapes = case.n, args[0][1]
+        shapes = args[0][1]
+        s = case.given[0]
+        replicas = case.n // s
         weights = [
-            torch.cat([a[0][i] for a in args]).reshape(shape) for i, shape in enumerate(shapes)
+            torch.cat([a[0][i] for a in args[:s]]).reshape(shape) for i, shape in enumerate(shapes)
         ]
         runs = [serial(weights, a[2], a[3]) for a in args]
         for r, got in enumerate(outcome.results):
@@ -633,18 +750,27 @@ class ShardedLinear(Exam):
                     "other branch of x + f(x), for one): divide what is yours."
                 )
             for i in range(len(shapes)):
-                self._shard(r, i, got["grads"][i], [run[2][i] for run in runs])
+                self._shard(r, i, got["grads"][i], [run[2][i] for run in runs], s)
         for r, got in enumerate(outcome.results):
-            if got["metered"] and n > 1 and not case.given[1]:
+            if got["metered"] and s > 1 and not case.given[2]:
                 self._memory(r, got, args[r], weights)
         psi = sum(w.nbytes for w in weights)
         for got in outcome.results:
             apart(got["unseen"], psi, "after forward, or backward, ")
+        inside, between = 3 * replicas * (s - 1) * psi, 2 * (replicas - 1) * psi
+        if replicas > 1:
+            crossing = sum(size for src, dst, size in outcome.sent if src // s != dst // s)
+            if crossing > between * 1.02 + 64:
+                raise Wrong(
+                    f"the numbers are right, but {crossing:,} bytes travel between the groups, and 2(r−1)Ψ numbers = "
+                    f"{between:,} are enough: after the reduce-scatter a rank has a shard, and only that need be averaged "
+                    "over the replicas."
+                )
         hint = (
-            "A gather in forward, a gather in backward, a reduce-scatter of the gradient: an all-reduce sends twice as "
-            "much."
+            "Within a group a gather in forward, a gather in backward, a reduce-scatter of the gradient (an all-reduce sends "
+            "twice as much); then an all-reduce of the shard among its replicas."
         )
-        sent(outcome, 3 * (n - 1) * psi, 3 * (n - 1) * psi, "3(n−1)Ψ numbers", hint)
+        sent(outcome, inside + between, inside + between, "3r(s−1)Ψ + 2(r−1)Ψ numbers", hint)
 
     def _output(self, weights, given):
         x, first = given[2], weights[0]
@@ -652,15 +778,30 @@ class ShardedLinear(Exam):
         looks = {"It is x·W: as in nn.Linear it should be x·Wᵀ.": x @ first} if square else {}
         return looks, "It should be x·Wᵀ, of the shards of all ranks put together in rank order."
 
-    def _shard(self, r, i, got, own):
-        n = len(own)
-        want = cut(sum(own) / n, n)[r]
+    def _shard(self, r, i, got, own, s):
+        part = lambda whole: cut(whole, s)[r % s]
+        n, first = len(own), r // s * s
+        group, replicas = own[first : first + s], own[r % s :: s]
+        want = part(sum(own) / n)
         alike(got, want, f"rank {r}: the gradient of shard {i}")
         looks = {
             "It is as before, nothing was added. Is it returned by backward?": 0 * want,
             "What shard.grad held before is gone: return the gradient, and autograd adds it.": want
             - 1,
-            "It is that of this rank's own rows: average it over the ranks.": cut(own[r], n)[r],
+            "It is that of this rank's own rows: average it over the ranks.": part(own[r]),
+            "It is the mean within this group of shards: average it over the replicas, too.": part(
+                sum(group) / s
+            ),
+            "It is the mean over the replicas alone: the other ranks of this group have rows, too.": part(
+                sum(replicas) / len(replicas)
+            ),
+            "It is the sum over all ranks: divide by n.": part(sum(own)),
+            "It is summed over the replicas, and divided by s alone: divide by n = s·r.": part(
+                sum(own) / s
+            ),
+            "It is summed within the group, and divided by r alone: divide by n = s·r.": part(
+                sum(own) / len(replicas)
+            ),
         }
         close(
             got - 1,
@@ -696,10 +837,12 @@ class ShardedLinear(Exam):
 # Numbers foretold: bytes by stage, bytes sent, GPUs, offload.
 
 
-def predict_zero(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9):
+def predict_zero(
+    psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9, flops=400 * 10**12, speed=25 * 10**9
+):
     """13 B parameters on 16 GPUs, fp16 and Adam: bytes on each by stage, bytes that each sends in a step at stages 2
     and 3; how many GPUs of 32 GB hold the states of 100 B parameters at stage 3; and with optimizer states on the
-    hosts, at stage 2, bytes on each GPU and bytes over its link in a step.
+    hosts, at stage 2, bytes on each GPU and bytes over its link in a step; and the tokens from which on gathers hide.
     """
     ring = (n - 1) / n
     values = {
@@ -711,6 +854,7 @@ def predict_zero(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9):
         "gpus": 16 * large / card,
         "offloaded": 2 * psi + 2 * psi / n,
         "over_link": 4 * psi / n,
+        "tokens": flops / speed * ring,
     }
     giga = "In bytes: 1 GB is 1,000,000,000 of them."
     states = "That counts 8 bytes of states. The fp32 copy of the weights is one, too: 12."
@@ -759,7 +903,30 @@ def predict_zero(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9):
         },
     }
     slips |= _offload_slips(psi, n)
+    slips["tokens"] = {
+        flops / speed: "Nearly: a rank has its own part already, so times (n−1)/n.",
+        flops
+        / speed
+        * ring
+        / 2: "A number has 2 bytes, and a token takes 2 operations with it: they cancel.",
+        flops
+        / speed
+        * ring
+        * 2: "A number has 2 bytes, and a token takes 2 operations with it: they cancel.",
+        flops / speed * ring / n: "Each GPU needs so many of its own: that is spread over all.",
+        flops / speed * ring * n: "On each GPU, not on all together.",
+        flops
+        / speed
+        * 1.5
+        * ring: "Forward and backward each hide their own: 2P bytes behind 2PT operations.",
+        flops
+        / speed
+        * 3
+        * ring: "Forward hides one gather; backward two, behind twice the operations.",
+    }
     for name in values:
+        if name == "tokens":
+            continue
         slips[name][values[name] / 1e9] = giga if name != "gpus" else "How many GPUs?"
     return values, slips
 

@@ -9,19 +9,42 @@ from torch import Tensor
 from minidist.split import uneven
 
 
-def greedy(sizes: Sequence[int], n: int, order: Iterable[int]) -> list[int]:
-    """Each, in this order, to the rank with the fewest bytes so far."""
+def greedy(
+    sizes: Sequence[int],
+    n: int,
+    order: Iterable[int],
+    placed: Sequence[int | None] = (),
+    counted: bool = True,
+) -> list[int]:
+    """Each new one, in this order, to the rank with the fewest bytes so far.
+
+    placed: the rank of those that have one, None for the new.  counted: whether their bytes count.
+    """
     loads, owner = [0] * n, [0] * len(sizes)
+    for i, rank in enumerate(placed):
+        if rank is not None:
+            owner[i] = rank
+            loads[rank] += sizes[i] * counted
     for i in order:
-        owner[i] = min(range(n), key=loads.__getitem__)
-        loads[owner[i]] += sizes[i]
+        if not placed or placed[i] is None:
+            owner[i] = min(range(n), key=loads.__getitem__)
+            loads[owner[i]] += sizes[i]
     return owner
 
 
-def fullest(sizes: Sequence[int], n: int) -> int:
+def largest_first(sizes: Sequence[int]) -> list[int]:
+    """The positions, from the largest to the smallest."""
+    return sorted(range(len(sizes)), key=lambda i: -sizes[i])
+
+
+def fullest(sizes: Sequence[int], n: int, placed: Sequence[int | None] = ()) -> int:
     """Bytes of the rank that owns the most, largest first."""
-    owner = greedy(sizes, n, sorted(range(len(sizes)), key=lambda i: -sizes[i]))
-    return max(sum(b for b, o in zip(sizes, owner) if o == r) for r in range(n))
+    return max(loads(sizes, greedy(sizes, n, largest_first(sizes), placed), n))
+
+
+def loads(sizes: Sequence[int], owner: Sequence[int], n: int) -> list[int]:
+    """Bytes that each rank owns."""
+    return [sum(b for b, o in zip(sizes, owner) if o == r) for r in range(n)]
 
 
 def stepped(

@@ -628,7 +628,7 @@ def ring_sum(comm, x):
 import sys
 
 
-def owners(nbytes, n):
+def owners(nbytes, n, placed):
     frame = sys._getframe()
     while frame:
         if "encode" in frame.f_globals and "_in_world" in frame.f_globals:

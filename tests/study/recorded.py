@@ -843,9 +843,12 @@ def sharded_linear(comm, f):
     """Between two layers that are whole on each rank; two micro-batches."""
     shape = torch.Size((7, 5))
     flat = drawn(*shape, seed=2).flatten()
+    alone = comm.split(list(range(comm.size)))  # no replicas
     layers = {
         "first": Call(linear, w=drawn(5, 5, seed=1)),
-        "sharded": Call(lambda x, w: f["sharded_linear"](comm, x, w, shape), w=part(flat, comm)),
+        "sharded": Call(
+            lambda x, w: f["sharded_linear"](comm, alone, x, w, shape), w=part(flat, comm)
+        ),
         "last": Call(linear, w=drawn(2, 7, seed=3)),
     }
     model = nn.Sequential()

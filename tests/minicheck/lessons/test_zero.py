@@ -35,10 +35,12 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions 
 
 
 def test_another_choice_of_owners(capsys):
-    def backwards(nbytes, n):
+    def backwards(nbytes, n, placed):
         """Of ranks equally full the last."""
-        loads, owner = [0] * n, {}
-        for i in sorted(range(len(nbytes)), key=lambda i: nbytes[i], reverse=True):
+        owner = {i: rank for i, rank in enumerate(placed) if rank is not None}
+        loads = [sum(nbytes[i] for i in owner if owner[i] == r) for r in range(n)]
+        new = [i for i in range(len(nbytes)) if i not in owner]
+        for i in sorted(new, key=lambda i: nbytes[i], reverse=True):
             owner[i] = min(range(n), key=lambda r: (loads[r], -r))
             loads[owner[i]] += nbytes[i]
         return tuple(owner[i] for i in range(len(nbytes)))
@@ -54,6 +56,7 @@ def test_a_step_without_a_flat_buffer(capsys):
 
         def step():
             for p, root in zip(params, owner, strict=True):
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
                 reduce_(comm, p.grad, root, algorithm="tree")
                 p.grad = p.grad / comm.size if comm.rank == root else None
             if inner:
@@ -69,25 +72,29 @@ def test_a_step_without_a_flat_buffer(capsys):
 
 def test_other_hooks(capsys):
     def by_reduce_scatter(comm, params, owner):
-        """Everything to the owner by sizes."""
+        """The gradient that comes is replaced by the mean, which autograd adds itself; everything to the owner by sizes."""
 
-        def hook(root, p):
-            sizes = [p.numel() * (r == root) for r in range(comm.size)]
-            got = reduce_scatter(comm, p.grad.flatten(), sizes=sizes)
-            p.grad = got.view_as(p) / comm.size if comm.rank == root else None
+        def average(root, gradient):
+            sizes = [gradient.numel() * (r == root) for r in range(comm.size)]
+            got = reduce_scatter(comm, gradient.flatten(), sizes=sizes)
+            return got.view_as(gradient) / comm.size if comm.rank == root else None
+
+        def drop(root, p):
+            p.grad = p.grad if comm.rank == root else None
 
         for p, root in zip(params, owner, strict=True):
-            p.register_post_accumulate_grad_hook(partial(hook, root))
+            p.register_hook(partial(average, root))
+            p.register_post_accumulate_grad_hook(partial(drop, root))
 
     check.to_owners(by_reduce_scatter)
     assert "to_owners: right." in capsys.readouterr().out
 
 
 def test_a_layer_by_saved_tensor_hooks(capsys):
-    def by_hooks(comm, x, shard, shape):
+    def by_hooks(comm, replicas, x, shard, shape):
         """Autograd keeps the shard in place of the weight, and gathers when it asks for it."""
         sizes = uneven(shape.numel(), comm.size)
-        weight = Whole.apply(shard, comm, shape, sizes)
+        weight = Whole.apply(shard, comm, replicas, shape, sizes)
         place = weight.untyped_storage().data_ptr()
         fill = lambda: all_gather(comm, shard.detach(), sizes=sizes).view(shape)
         pack = lambda kept: None if kept.untyped_storage().data_ptr() == place else kept
@@ -98,18 +105,14 @@ def test_a_layer_by_saved_tensor_hooks(capsys):
 
     class Whole(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, shard, comm, shape, sizes):
-            ctx.comm, ctx.sizes = comm, sizes
+        def forward(ctx, shard, comm, replicas, shape, sizes):
+            ctx.comm, ctx.replicas, ctx.sizes = comm, replicas, sizes
             return all_gather(comm, shard, sizes=sizes).view(shape)
 
         @staticmethod
         def backward(ctx, dw):
-            return (
-                reduce_scatter(ctx.comm, dw.flatten(), sizes=ctx.sizes) / ctx.comm.size,
-                None,
-                None,
-                None,
-            )
+            part = reduce_scatter(ctx.comm, dw.flatten(), sizes=ctx.sizes) / ctx.comm.size
+            return all_reduce_(ctx.replicas, part, "mean"), None, None, None, None
 
     check.sharded_linear(by_hooks)
     assert "sharded_linear: right." in capsys.readouterr().out
@@ -133,8 +136,13 @@ def test_the_rule_is_the_library_s():
     for n in (1, 2, 3, 4, 7):
         sizes = torch.randint(1, 1000, (30,), generator=some).tolist()
         owner = best_fit(sizes, [0] * n)
-        loads = [sum(b for b, o in zip(sizes, owner, strict=True) if o == r) for r in range(n)]
-        assert max(loads) == oracle.fullest(sizes, n)
+        assert max(oracle.loads(sizes, owner, n)) == oracle.fullest(sizes, n)
+        placed = [r % n if r % 3 == 0 else None for r in range(30)]
+        loads = oracle.loads(sizes, [-1 if rank is None else rank for rank in placed], n)
+        new = [size for size, rank in zip(sizes, placed, strict=True) if rank is None]
+        for size, rank in zip(new, best_fit(new, loads), strict=True):
+            loads[rank] += size
+        assert max(loads) == oracle.fullest(sizes, n, placed)
 
 
 def test_the_optimizer_is_torch_s():
@@ -179,19 +187,28 @@ def test_memory_tells_what_numbers_cannot():
 
         def step():
             for p in params:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
                 all_reduce_(comm, p.grad, "mean")
             inner.step()
 
         return step
 
     def never_freed(comm, params, owner):
+        before = {}
         for p, root in zip(params, owner, strict=True):
-            p.register_post_accumulate_grad_hook(partial(keep, comm, root, []))
+            p.register_hook(partial(set_aside, before, p))
+            p.register_post_accumulate_grad_hook(partial(keep, comm, root, before, []))
 
-    def keep(comm, root, kept, p):
+    def set_aside(before, p, gradient):
+        before[p] = p.grad
+        p.grad = None
+
+    def keep(comm, root, before, kept, p):
         kept.append(p.grad)
         reduce_(comm, p.grad, root)
-        p.grad = p.grad.div_(comm.size) if comm.rank == root else None
+        earlier = before.pop(p)
+        mean = p.grad.div_(comm.size) if earlier is None else p.grad / comm.size + earlier
+        p.grad = mean if comm.rank == root else None
 
     assert "bytes of optimizer states" in said(Sharded(), shards_nothing, Sharded.cases[0])
     assert "bytes of them" in said(ToOwners(), never_freed, ToOwners.cases[0])
@@ -212,7 +229,7 @@ def test_the_library_s_norm_passes():
 
 
 def test_a_layer_in_a_world_without_messages_is_seen():
-    def alone(comm, x, shard, shape):
+    def alone(shards, replicas, x, shard, shape):
         return x @ shard.new_zeros(shape).T
 
     assert "should be x·Wᵀ" in said(ShardedLinear(), alone, ShardedLinear.cases[0])
