@@ -5,7 +5,7 @@
 #
 # Seven exercises, 20 points. After each of the first six, run the check: it compares your numbers with the serial ones, and then it counts: what each rank holds, and what it sends. Numbers alone cannot tell a sharded optimizer from one that shards nothing. The check says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The seventh is an open question, which your teacher reads.
 #
-# You may call all of `minidist.collectives`. What is refused is the library's ZeRO (`minidist.parallel`, `minidist.train`), and PyTorch's. Wait for all that you post before you return. A nan in one rank's gradient becomes a nan in the mean, and must not be hidden: it tells that something has gone wrong. Tensors may be float32 or float64; what you make, and what you send, has the dtype of what you were given.
+# You may call all of `minidist.collectives`. What is refused, inside your functions, is the library's ZeRO and what is built on it (`minidist.parallel`, `minidist.train`, `minidist.checkpoint`, `minidist.study`), and PyTorch's. Wait for all that you post before you return. A nan in one rank's gradient becomes a nan in the mean, and must not be hidden: it tells that something has gone wrong. Tensors may be float32 or float64; what you make, and what you send, has the dtype of what you were given.
 
 # %% nbgrader={"grade_id": "setup"}
 from functools import partial
