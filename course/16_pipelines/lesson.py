@@ -1,55 +1,56 @@
 # %% [markdown]
 # # 16 · Pipelines
 #
-# A model of 8 layers lies on 4 GPUs, two layers on each. A batch goes through all four, and back, in 8
-# pieces (micro-batches). One GPU alone, were it large enough, would take 2.5 s for this step.
-# **How many times as fast can the four be?** No layer is computed twice, and the links are fast.
+# A model does not fit on one GPU. It has 8 layers, and you have four GPUs, so you put two layers on each. A batch now goes through all four cards, one after the other, and its gradients come back the same way. No layer is computed twice, no weight is ever sent, and the links are fast. That is all there is to a **pipeline**, and it is the oldest way of training what is too large for one card.
+#
+# Whether it is *fast* depends on nothing but the order in which the cards do their work. Suppose a batch is cut into 8 pieces, and one GPU alone, were it large enough, would need 2.5 s for a step. **How many times as fast can the four be?**
 
 # %%
-guess = 4.0  # times as fast as one: change this number
+guess = 4.0  # times as fast as one GPU: change this number
 
 # %% [markdown]
 # ## On paper: 3 ranks, 6 numbers
 #
-# Three ranks hold one weight each: 2, 3 and 5. Six samples pass through all three. A rank receives from the left,
-# multiplies, and sends to the right. Each rank is a **stage**.
+# Three ranks hold one weight each: 2, 3 and 5. Six samples pass through all three. A rank receives numbers from its left neighbour, multiplies them by its weight, and sends them to the right. The part of the model that lies on one rank is a [stage](term:stage); here there are S = 3 of them, and rank *s* holds stage *s*.
 
 # %%
 from functools import partial
 
 import torch
-from IPython.display import display
 from torch import nn
 
 from minidist import study
 from minidist.comm import Deadlock, World, launch
-from minidist.comm.cluster import Cluster
-from minidist.comm.cluster import H100
+from minidist.comm.cluster import H100, Cluster
 
 
 # %%
-def multiply(comm, x, M):
-    weight, made = [2, 3, 5][comm.rank], []
-    for part in x.chunk(M):
+def multiply(comm, samples, M):
+    """Send the samples through all ranks in M pieces. Returns what this stage has made of them."""
+    weight = [2, 3, 5][comm.rank]
+    made = []
+    for x in samples.chunk(M):
         if comm.rank > 0:
-            part = comm.recv(torch.empty_like(part), comm.rank - 1)
-        made.append(weight * part)
+            x = comm.recv(torch.empty_like(x), comm.rank - 1)
+        y = weight * x
+        made.append(y)
         if comm.rank < comm.size - 1:
-            comm.send(made[-1], comm.rank + 1)
+            comm.send(y, comm.rank + 1)
     return torch.cat(made)
 
 
 samples = torch.arange(1.0, 7.0)
 made = World(3).run(multiply, samples, 3)
-assert torch.equal(made[2], 30 * samples)
 study.holdings(
     {"samples": [samples, None, None], "what each stage makes": list(made)},
     title="Through three stages",
 )
 
+# %% tags=["maintainer"]
+assert torch.equal(made[2], 30 * samples)
+
 # %% [markdown]
-# With `M=1` all six samples travel together, and while one rank works, two wait. With `M=3` they travel as three
-# **micro-batches** of two: rank 0 works on the second while rank 1 works on the first.
+# With `M=1` all six samples travel together. While one rank works, the two others wait: the first has nothing left to do, the last has nothing yet. With `M=3` they travel as three [micro-batches](term:micro-batch) of two samples, and rank 0 can work on the second while rank 1 works on the first. `grid` draws who does what in each slot of time. Time runs to the right, and `F1` is the forward of micro-batch 1.
 
 # %%
 from minidist.parallel import schedules
@@ -60,116 +61,161 @@ from minidist.parallel.validate import ScheduleError, validate
 print(grid([parse("F0 F1 F2")] * 3))
 
 # %% [markdown]
-# Time runs to the right, and `F1` is the forward of micro-batch 1. Each stage is busy for 3 of 5 slots. The rest is
-# the **bubble**: S stages take M + S − 1 slots for M slots of work.
+# Each stage is busy for 3 of 5 slots. The first micro-batch needs S slots to get through. Each of the other M − 1 comes out one slot after the one before it. So M slots of work take M + S − 1 slots of time, and a stage waits for S − 1 of them. The time that stages spend waiting is called the [bubble](term:bubble).
 #
-# ## Step 1: forward and backward by hand
+# ## What travels, and what stays
 #
-# Training goes back, too. A stage keeps what its forward made, receives the gradient of its output from the right,
-# runs its backward, and sends the gradient of its input to the left.
-
-
-# %%
-def forward(comm, part, x, spans, m):
-    if comm.rank > 0:
-        x = comm.recv(torch.empty_like(x), comm.rank - 1).requires_grad_()
-    start = comm.now()
-    y = part(x)
-    spans.append((f"F{m}", start, comm.now()))
-    if comm.rank < comm.size - 1:
-        comm.send(y.detach(), comm.rank + 1)
-    return x, y
-
+# Training also goes back. A stage has to keep what its forward made, because backward needs it. It receives the gradient of its *output* from the right, runs its own backward, and sends the gradient of its *input* to the left.
+#
+# ![A model of six layers cut into three stages of two layers, one on each rank. In forward a stage sends its last activations to the next rank. In backward it sends the gradient of its input to the rank before. Weights and their gradients stay where they are. The batch is cut into six micro-batches.](../course/16_pipelines/figures/stages.svg)
+#
+# Compare this with what you know. [Data parallelism](lesson:data_parallel) sends gradients of weights, as many bytes as the model has. A pipeline sends [activations](term:activation) and their gradients, only between neighbours. As a rule these are far fewer bytes, they travel from one rank to one other, and most of them hide behind computation. So a pipeline puts up with slow links, and it is what one runs *between* nodes.
+#
+# ## Forward and backward by hand
+#
+# To see times, we need a model that takes time. Our 8 layers are matrices of 8,192 × 8,192, and a micro-batch has 4,096 rows. On the device `"meta"` tensors have a shape and no numbers, and the World charges for each operation the time that a modelled H100 would take, at the share of its peak that large products reach. The links are modelled as NVLink: 450 GB/s and 5 µs. As in a GPT, something trainable stands in front of the first layer (here one vector of positions), so that every layer has to compute the gradient of its input.
 
 # %%
-def backward(comm, x, y, spans, m):
-    dy = torch.ones_like(y)  # on the last stage: the loss is the sum of its outputs
-    if comm.rank < comm.size - 1:
-        comm.recv(dy, comm.rank + 1)
-    start = comm.now()
-    y.backward(dy)
-    spans.append((f"B{m}", start, comm.now()))
-    if comm.rank > 0:
-        comm.send(x.grad, comm.rank - 1)
+H = 8192
+ROWS = 4096
 
 
-# %% [markdown]
-# The 8 layers are matrices of 8,192 × 8,192, and a micro-batch has 4,096 rows. On the device `"meta"` tensors have a
-# shape and no numbers, and the World charges each operation the time of an H100. The links are NVLink: 450 GB/s, 5 µs.
-# As in a GPT, something behind the input is learned, too, so the backward goes all the way.
-
-# %%
-H, ROWS = 8192, 4096
-
-
-class Start(nn.Module):
+class Positions(nn.Module):
     def __init__(self):
         super().__init__()
-        self.positions = nn.Parameter(torch.empty(H, device="meta"))
+        self.table = nn.Parameter(torch.empty(H, device="meta"))
 
     def forward(self, x):
-        return x + self.positions
+        return x + self.table
 
 
 def layers(count, first):
-    made = [nn.utils.skip_init(nn.Linear, H, H, bias=False, device="meta") for _ in range(count)]
-    return nn.Sequential(*([Start()] if first else []), *made)
+    """This many layers on the device "meta", behind the positions if they are the first ones."""
+    made = [Positions()] if first else []
+    for _ in range(count):
+        made.append(nn.utils.skip_init(nn.Linear, H, H, bias=False, device="meta"))
+    return nn.Sequential(*made)
 
 
 # %% [markdown]
-# In which order? A stage's list of words says it. The **naive** order takes one micro-batch at a time through all
-# stages and back, before the next.
+# In which order should a stage do its forwards and backwards? We write the answer as a list of words: `F3` is the forward of micro-batch 3, `B3` its backward. Such a list for each stage is a [schedule](term:schedule), and the following function runs any of them. It is the heart of this lesson, so read it slowly. The two lines marked *cut* are the important ones: there the graph of autograd ends on one rank, and a message carries it on.
 
 
 # %%
-def naive(stage, S, M):
-    return [word for m in range(M) for word in (f"F{m}", f"B{m}")]
+def by_hand(comm, schedule, M, post=False, channels=False):
+    """Run this stage's list. Returns (word, start, end) of everything that it has computed."""
+    stage, last = comm.rank, comm.size - 1
+    part = layers(8 // comm.size, first=stage == 0)
+    down = up = comm  # activations go down the stages, gradients come up again
+    if channels:
+        down = comm.split([0] * comm.size)
+        up = comm.split([0] * comm.size)
+    sends = []
 
-
-def by_hand(comm, schedule, M):
-    part = layers(8 // comm.size, comm.rank == 0)
-    x = torch.empty(ROWS, H, device="meta")
-    kept = {}
-    spans = []
-    for word in schedule(comm.rank, comm.size, M):
-        m = int(word[1:])
-        if word[0] == "F":
-            kept[m] = forward(comm, part, x, spans, m)
+    def send(channel, tensor, peer):
+        work = channel.isend(tensor, peer)
+        if post:
+            sends.append(work)  # go on, and wait at the end
         else:
-            backward(comm, *kept.pop(m), spans, m)
+            work.wait()  # until somebody receives
+
+    kept = {}  # what a backward will need, by micro-batch
+    spans = []
+    for word in schedule(stage, comm.size, M):
+        kind, m = word[0], int(word[1:])
+        if kind == "F":
+            x = torch.empty(ROWS, H, device="meta")
+            if stage > 0:
+                down.recv(x, stage - 1)
+                x.requires_grad_()  # cut: its gradient will be sent back
+            start = comm.now()
+            y = part(x)
+            spans.append((word, start, comm.now()))
+            kept[m] = x, y
+            if stage < last:
+                send(down, y.detach(), stage + 1)
+        else:
+            x, y = kept.pop(m)  # nobody needs it any more
+            dy = torch.ones_like(y)  # at the end: the loss is the sum of the outputs
+            if stage < last:
+                up.recv(dy, stage + 1)
+            start = comm.now()
+            y.backward(dy)  # cut: autograd goes on from the gradient that has come
+            spans.append((word, start, comm.now()))
+            if stage > 0:
+                send(up, x.grad, stage - 1)
+    for work in sends:
+        work.wait()
     return spans
+
+
+# %% [markdown]
+# `run` starts it on a World of modelled H100s. `waiting` measures the bubble: the share of the time in which a stage does not compute, as a mean over the stages.
 
 
 # %%
 def run(program, *args, n=4, ordered=False):
-    world = World(
-        n, cluster=Cluster.uniform(n, 5e-6, 1 / 450e9, H100), device="meta", ordered=ordered
-    )
+    cluster = Cluster.uniform(n, 5e-6, 1 / 450e9, H100)
+    world = World(n, cluster=cluster, device="meta", ordered=ordered)
     return world, world.run(program, *args)
 
 
-def waits(world, ranks):
-    """The bubble: the share of the time in which a stage does not compute."""
-    return (
-        1 - sum(end - start for spans in ranks for _, start, end in spans) / len(ranks) / world.time
-    )
+def waiting(world, ranks):
+    busy = 0
+    for spans in ranks:
+        for _, start, end in spans:
+            busy += end - start
+    return 1 - busy / len(ranks) / world.time
+
+
+# %% [markdown]
+# ## The naive order
+#
+# The simplest list takes one micro-batch at a time through all stages and back, before the next one starts. **Which share of the time does a stage of four wait?**
+
+# %%
+guess_naive = 0.5  # a share between 0 and 1: change this number
 
 
 # %%
-(alone, _), (one_by_one, spans) = run(by_hand, naive, 8, n=1), run(by_hand, naive, 8)
-assert 2.5 < alone.time < 2.55 < one_by_one.time and 0.75 < waits(one_by_one, spans) < 0.76
-print(
-    f"one GPU {alone.time:.2f} s, four {one_by_one.time:.2f} s; a stage waits {waits(one_by_one, spans):.0%} of it"
+def naive(stage, S, M):
+    words = []
+    for m in range(M):
+        words += [f"F{m}", f"B{m}"]
+    return words
+
+
+alone, _ = run(by_hand, naive, 8, n=1)
+one_by_one, naive_spans = run(by_hand, naive, 8)
+print(f"one GPU takes {alone.time:.2f} s, four GPUs take {one_by_one.time:.2f} s")
+
+# %% tags=["answer"]
+study.reveal(
+    guess_naive,
+    round(waiting(one_by_one, naive_spans), 2),
+    study.stages({"naive": naive_spans}, title="Naive: one stage is busy at a time"),
+    words="At any time one stage of four is busy: (S − 1)/S of the time is bubble, however many micro-batches there are.",
 )
-study.stages({"naive": spans}, title="Naive: one stage is busy at a time")
+
+# %% tags=["maintainer"]
+assert 2.5 < alone.time < 2.55 < one_by_one.time
+assert 0.75 < waiting(one_by_one, naive_spans) < 0.76
 
 # %% [markdown]
-# Four GPUs are a little *slower* than one. They have four times the memory, and that is all.
+# Four GPUs are a little *slower* than one. They have four times the memory, and that is all you get. It is also what you get, without any warning, when you move the layers of a PyTorch model to different devices with `.to("cuda:1")`. The symptom is a monitor on which the cards take turns.
 #
-# ## Step 2: GPipe
+# ## GPipe: all forwards, then all backwards
 #
-# Nothing forbids to start the next micro-batch early. Gradients add up, so all forwards can go first, then all
-# backwards. **Predict:** 8 micro-batches, 4 stages; which share of the time is bubble?
+# Nothing forbids starting the next micro-batch early. The gradient of a mean is the mean of the gradients, so the micro-batches' gradients simply add up, and it does not matter when each is added, as long as the optimizer waits for the last one. So let all forwards go first, one behind the other, and then all backwards. This is [GPipe](term:gpipe).
+#
+# **What it costs.** In the forward half, M micro-batches take M + S − 1 slots, as on paper. In the backward half the slots are longer, since a backward computes two products for each one of the forward (the gradients of the input and of the weights), but there are again M + S − 1 of them. So the share of the bubble is the same in both halves:
+#
+# $$\text{bubble} = \frac{S-1}{M+S-1}.$$
+#
+# **Four stages and 8 micro-batches: how much of the time is bubble? Try it without the formula first: look at the picture of the three slots above.**
+
+# %%
+guess_gpipe = 0.5  # a share between 0 and 1: change this number
 
 
 # %%
@@ -177,41 +223,54 @@ def gpipe(stage, S, M):
     return [f"F{m}" for m in range(M)] + [f"B{m}" for m in range(M)]
 
 
-filled, spans = run(by_hand, gpipe, 8)
-predicted = 3 / (8 + 3)  # S − 1 slots to fill, M to work; the backwards the same
-assert abs(waits(filled, spans) - predicted) < 0.02
-print(f"a stage waits {waits(filled, spans):.1%} of the time, predicted {predicted:.1%}")
-study.stages({"GPipe": spans}, title="GPipe: fill, work, drain, and back again")
+filled, gpipe_spans = run(by_hand, gpipe, 8)
+predicted = (4 - 1) / (8 + 4 - 1)
+
+# %% tags=["answer"]
+study.reveal(
+    guess_gpipe,
+    round(waiting(filled, gpipe_spans), 2),
+    study.stages({"GPipe": gpipe_spans}, title="GPipe: fill, work, drain, and back again"),
+    words=f"The formula says {predicted:.3f}. What the run has above it are messages: by hand, each is waited for.",
+)
+
+# %% tags=["maintainer"]
+assert abs(waiting(filled, gpipe_spans) - predicted) < 0.02
 
 # %% [markdown]
-# The bubble is $\frac{S-1}{M+S-1}$: stages wait for S − 1 slots, however many micro-batches there are. More
-# micro-batches make it small. But look at stage 0: when `B0` comes, it keeps the activations of all M.
+# The stages wait for S − 1 slots, however many micro-batches there are, so *more micro-batches make the bubble small*. With M = 4S it is below a fifth. That is the good news about GPipe. Now look at stage 0 in the picture, at the moment when `B0` begins. It has run all M forwards and no backward, so it keeps the activations of all M micro-batches. The very thing that makes the bubble small fills the memory.
 #
-# ## Step 3: 1F1B
+# ## 1F1B: one forward, one backward
 #
-# **One forward, one backward.** A backward frees memory, so let it run as soon as it can. At the start a stage **warms
-# up** with a few forwards; then it takes one forward and one backward in turn; the backwards that are left come last.
-# How many forwards to warm up? A first try: as many as the stage's number. The **validator** reads the lists
-# before anything runs.
+# What is kept for a micro-batch can be freed as soon as its backward is done. So a stage should run a backward as early as it can, and start a new forward only when it has to. That is the idea of [1F1B](term:1f1b): after a few forwards to warm up, a stage takes **one forward and one backward in turn**. The backwards that are left come last.
+#
+# ![Three schedules of three stages and six micro-batches over time. Naive: one micro-batch at a time, bubble two thirds. GPipe: all six forwards, then all six backwards; the bubble is two eighths, and every stage keeps six micro-batches. 1F1B: a few forwards, then one forward and one backward in turn; the same bubble, and the stages keep three, two and one.](../course/16_pipelines/figures/stages_over_time.svg)
+#
+# How many forwards does a stage need to warm up? As a first try, say: as many as its number, since the first stage is first in everything. Before anything runs, the *validator* of the library can read the lists. It plays them through, stage by stage, and stops at the first action that can never happen.
 
 
 # %%
 def actions(rows):
+    """The lists of all stages, as the validator, `grid` and `simulate` read them."""
     return [parse(row) for row in rows]
 
 
 wrong = ["F0 B0 F1 B1 F2 B2", "F0 F1 B0 F2 B1 B2", "F0 F1 F2 B0 B1 B2"]
 try:
     validate(actions(wrong))
-except ScheduleError as why:
-    print(why)
+except ScheduleError as error:
+    print(error)
 
 # %% [markdown]
-# The message names the first action of a circle: each waits for the other. It must be the other way round. The last
-# stage can go back at once. The gradient that stage 0 waits for has to pass all the others: it needs S − 1 forwards
-# to warm up, stage s needs S − 1 − s.
+# Each stage waits for another in a circle, and the message names the first action of it. Stage 0 wants to run `B0`, before it has sent anything but micro-batch 0, and the last stage insists on having three before it goes back.
 #
-# Below are the lists for 4 stages and 8 micro-batches. Swap two words, and see what the validator says.
+# It must be the other way round, and here is the derivation. Begin at the end. The last stage can go back at once: `F0 B0 F1 B1 …`, with one micro-batch in flight and no forward to warm up. The stage before it works in the same rhythm. While the last stage runs a forward and a backward of micro-batch *m*, the stage before has to run the forward of *m* + 1, so that it is there when it is wanted; and it can run the backward of *m* only afterwards, when its gradient has come. So it is always one forward *ahead* of the stage behind it, and one backward *late*: it has one micro-batch more in flight. Going on like this to the front, stage *s* has S − *s* micro-batches in flight. One of them is the forward of its current turn; the others were its warm-up,
+#
+# $$w_s = S - 1 - s,$$
+#
+# or M forwards if there are fewer. What it keeps does not depend on M.
+#
+# These are the lists for 4 stages and 8 micro-batches. To write them for any S and M is an exercise. Change something in the editor: drag a word to another place, or type. It validates each list and runs the clock at once, with a backward that takes twice as long as a forward. Try to make stage 0 keep fewer micro-batches without losing time, and then change the queue from *mailbox* to *stream*, which the next section explains.
 
 # %%
 mine = [
@@ -220,111 +279,144 @@ mine = [
     "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
     "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7",
 ]
-validate(actions(mine))
-print(grid(actions(mine)))
 
-# %% [markdown]
-# A `B` takes two slots: it computes two gradients, that of the input and that of the weights. **Predict** the bubble,
-# and what each stage keeps. `simulate` runs lists on paper; `in_flight` counts forwards whose backward has not come.
 
-# %%
-rows = []
-for name, schedule in {
-    "naive": naive,
-    "GPipe": gpipe,
-    "1F1B, yours": lambda stage, S, M: mine[stage].split(),
-}.items():
-    found = actions(" ".join(schedule(stage, 4, 8)) for stage in range(4))
-    rows.append((name, f"{simulate(found).bubble:.1%}", *(in_flight(one) for one in found)))
-study.table(
-    rows,
-    ["4 stages, M = 8", "bubble", *(f"stage {s} keeps" for s in range(4))],
-    title="Counted from the lists",
+def as_lists(schedule, S=4, M=8):
+    return actions(" ".join(schedule(stage, S, M)) for stage in range(S))
+
+
+study.schedule_editor(
+    {"1F1B": actions(mine), "GPipe": as_lists(gpipe), "naive": as_lists(naive)},
+    8,
+    title="Four stages, eight micro-batches",
 )
 
 # %% [markdown]
-# The same bubble as GPipe's, and at most S activations instead of M.
+# **How many micro-batches does each of the four stages keep at most, with these lists?** `in_flight` counts the forwards whose backward has not come yet.
+
+# %%
+guess_kept = {"stage 0": 8, "stage 1": 8, "stage 2": 8, "stage 3": 8}  # change these numbers
+
+# %%
+found = {"naive": as_lists(naive), "GPipe": as_lists(gpipe), "1F1B": actions(mine)}
+rows = []
+for name, lists in found.items():
+    kept = [in_flight(actions_of_stage) for actions_of_stage in lists]
+    rows.append((name, f"{simulate(lists).bubble:.1%}", *kept))
+kept_by_1f1b = {
+    f"stage {s}": in_flight(mine_of_stage) for s, mine_of_stage in enumerate(found["1F1B"])
+}
+
+# %% tags=["answer"]
+study.reveal(
+    guess_kept,
+    kept_by_1f1b,
+    study.table(
+        rows,
+        ["4 stages, M = 8", "bubble", *(f"stage {s} keeps" for s in range(4))],
+        title="Counted from the lists",
+    ),
+    words="The bubble is GPipe's to the last digit. What has changed is the memory: S − s micro-batches instead of M.",
+)
+
+# %% tags=["maintainer"]
+assert list(kept_by_1f1b.values()) == [4, 3, 2, 1]
+
+# %% [markdown]
+# It is a common mistake to think that 1F1B has a smaller bubble than GPipe. It does not. It lets you *afford* more micro-batches, and these make the bubble smaller.
 #
 # ## Break it: one queue
 #
-# The list is right. Let us run the one of 2 stages by hand, as we ran the others. Rank 0 sends the activation of
-# micro-batch 1, rank 1 sends the gradient of micro-batch 0, and each send waits until somebody receives.
+# The lists are right, but do they run? Let us take 2 stages and 3 micro-batches, and run them by hand. In the way we have written `send`, each send waits until somebody receives.
 
 
 # %%
-def my_words(stage, S, M):
+def two_stages(stage, S, M):
     return ["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"][stage].split()
 
 
 try:
-    run(by_hand, my_words, 3, n=2)
-except Deadlock as why:
-    print(why)
+    run(by_hand, two_stages, 3, n=2)
+except Deadlock as error:
+    print(error)
 
 # %% [markdown]
-# So post the send, and go on; wait for all sends at the end. What is posted matches in any order, and the list runs.
-# But on one NCCL stream operations start in the order of posting, each when the former has finished: `ordered=True`.
-# There the same program hangs. The validator knows it without running, if we tell it that all operations of a stage
-# stand in one queue.
-
+# Rank 0 wants to get rid of the activation of micro-batch 1, and rank 1 of the gradient of micro-batch 0. Each waits until the other one receives: a [deadlock](term:deadlock). GPipe never had this problem, since in each of its halves all messages go the same way.
+#
+# The remedy seems easy. Post the send, go on, and wait for all sends at the end. On the World, as over MPI, what is posted matches its counterpart in any order, and the list runs:
 
 # %%
-def by_posting(comm, schedule, M):
-    works = []
-    comm.send = lambda x, dst: works.append(comm.isend(x, dst))  # go on without waiting
-    spans = by_hand(comm, schedule, M)
-    for work in works:
-        work.wait()
-    return spans
-
-
-_, posted = run(by_posting, my_words, 3, n=2)
-assert [" ".join(name for name, *_ in spans) for spans in posted] == [
-    "F0 F1 B0 F2 B1 B2",
-    "F0 B0 F1 B1 F2 B2",
-]
-try:
-    run(by_posting, my_words, 3, n=2, ordered=True)
-except Deadlock as why:
-    print(why, "\n")
-try:
-    validate(actions(mine), comm="stream")
-except ScheduleError as why:
-    print(why)
+_, posted = run(by_hand, two_stages, 3, True, n=2)
+for stage, spans in enumerate(posted):
+    print(f"stage {stage} has done", " ".join(word for word, _, _ in spans))
 
 # %% [markdown]
-# On a stream there are two ways out. Megatron starts each send together with the receive that comes next, as one group.
-# `minidist` posts its sends, and gives every edge of the pipeline, and each direction, a **channel** of its own: over
-# NCCL that is another stream. It also keeps apart what has no tags, once two stages share more than one edge.
-# Its `Pipeline` runs any list; here is ours, on the same stages.
+# On GPUs it hangs nevertheless. NCCL's operations stand in a [stream](term:stream): they start in the order in which they were posted, each when the one before it has finished. `World(n, ordered=True)` behaves like this.
+#
+# ![Left, one queue on each stage. After a0 has travelled, send a1 is at the head of stage 0's queue and send g0 at the head of stage 1's. The receive that each waits for stands behind the other's head: nothing moves. Right, activations and gradients have a channel each: in both, sends and receives meet.](../course/16_pipelines/figures/one_queue.svg)
+
+# %%
+try:
+    run(by_hand, two_stages, 3, True, n=2, ordered=True)
+except Deadlock as error:
+    print(error)
+
+# %% [markdown]
+# The validator knows this without running, if we tell it that all of a stage's messages stand in one queue:
+
+# %%
+try:
+    validate(actions(mine), comm="stream")
+except ScheduleError as error:
+    print(error)
+
+# %% [markdown]
+# There are two ways out. Megatron-LM starts each send *together* with the receive that comes next, as one group of operations, within which order does not matter. `minidist` gives every edge of the pipeline, and each of its two directions, a [channel](term:channel): a communicator of its own, and so over NCCL a stream of its own. An activation can then never stand in front of a gradient. Our `by_hand` has a switch for the simplest form, one channel down and one up, and with it the same list runs on streams:
+
+# %%
+_, on_channels = run(by_hand, two_stages, 3, True, True, n=2, ordered=True)
+for stage, spans in enumerate(on_channels):
+    print(f"stage {stage} has done", " ".join(word for word, _, _ in spans))
+
+# %% tags=["maintainer"]
+for spans_of_all in (posted, on_channels):
+    for stage, spans in enumerate(spans_of_all):
+        assert [word for word, _, _ in spans] == two_stages(stage, 2, 3)
+
+# %% [markdown]
+# The library's `Pipeline` is built like this and runs any list. Here it runs our four lists on the same stages. Zoom in, and point at a message to see how little of the time it takes.
 
 # %%
 from minidist.parallel.pipeline import Pipeline
 
 
-def on_stages(comm, schedule, M, v=1, L=8, rows=ROWS, recompute=False):
-    chunks = [layers(L // comm.size // v, comm.rank + chunk == 0) for chunk in range(v)]
-    pipeline = Pipeline(chunks, comm, schedule, lambda y, _: y.sum(), recompute)
+def on_stages(comm, schedule, M, rows=ROWS, recompute=False):
+    """One step of the library's pipeline: what was computed when, and the most micro-batches kept."""
+    part = layers(8 // comm.size, first=comm.rank == 0)
+    pipeline = Pipeline(part, comm, schedule, lambda y, _: y.sum(), recompute)
     x = torch.empty(rows * M, H, device="meta")
     pipeline.step(M, x, x)
     return pipeline.spans, pipeline.peak
 
 
-def piped(schedule, M, n=4, **kwargs):
-    world, results = run(partial(on_stages, schedule=schedule, M=M, **kwargs), n=n)
-    return world, [spans for spans, _ in results], [peak for _, peak in results]
+def piped(schedule, M, **choices):
+    world, results = run(partial(on_stages, schedule=schedule, M=M, **choices))
+    spans = [spans for spans, _ in results]
+    peaks = [peak for _, peak in results]
+    return world, spans, peaks
 
 
-world, spans, peaks = piped(lambda stage, S, M: parse(mine[stage]), 8)
-assert peaks == [4, 3, 2, 1] and abs(waits(world, spans) - 3 / 11) < 0.01
-study.stages({"1F1B": spans}, title="Your list on four stages")
+one_f, one_f_spans, peaks = piped(lambda stage, S, M: parse(mine[stage]), 8)
+study.viewer(one_f.trace, title="1F1B on four stages, from the run")
+
+# %% tags=["maintainer"]
+assert peaks == [4, 3, 2, 1]
+assert abs(waiting(one_f, one_f_spans) - 3 / 11) < 0.01
 
 # %% [markdown]
 # ## The same gradient
 #
-# A pipeline changes when things are computed, not what. The oracle is a loop over the micro-batches on one rank, in
-# float64. The lists run backwards in the order of the micro-batches, so even the sums are added in the same order:
-# the gradients must agree **bit for bit**.
+# A pipeline changes *when* things are computed, not *what*. The [oracle](term:oracle) is a loop over the micro-batches on one rank, in float64. Data parallelism agreed with the serial run up to rounding, because its sums are added in another order. Here every stage runs its backwards in the order of the micro-batches, so even the sums are added in the same order. We can ask for more: the gradients must agree **bit for bit**.
 
 # %%
 from minidist.models import mlp
@@ -332,59 +424,61 @@ from minidist.tasks import digits
 
 
 def whole():
-    return mlp([64, 32, 32, 32, 10], dtype=torch.float64)
+    return list(mlp([64, 32, 32, 32, 10], dtype=torch.float64))
 
 
 def train_step(comm, schedule, x, y, M):
-    model = list(whole())
-    part = nn.Sequential(
-        *model[len(model) * comm.rank // comm.size : len(model) * (comm.rank + 1) // comm.size]
-    )
+    model = whole()  # the same on every rank, of which this stage takes its share
+    first = len(model) * comm.rank // comm.size
+    end = len(model) * (comm.rank + 1) // comm.size
+    part = nn.Sequential(*model[first:end])
     Pipeline(part, comm, schedule, nn.functional.cross_entropy).step(M, x, y)
     return [p.grad for p in part.parameters()]
 
 
-# %%
 task = digits()
 x = task.x[:60]
 y = task.y[:60]
-serial = whole()
-for some_x, some_y in zip(x.chunk(6), y.chunk(6)):
-    (nn.functional.cross_entropy(serial(some_x), some_y) / 6).backward()
+serial = nn.Sequential(*whole())
+for x_of_micro, y_of_micro in zip(x.chunk(6), y.chunk(6)):
+    loss = nn.functional.cross_entropy(serial(x_of_micro), y_of_micro)
+    (loss / 6).backward()  # the mean over the batch is the mean of the six means
 wanted = [p.grad for p in serial.parameters()]
 
-known = {
-    "naive": schedules.naive,
-    "GPipe": schedules.gpipe,
-    "1F1B": schedules.one_f_one_b,
-    "ZB-H1": schedules.zb_h1,
-}
+# %%
+known = {"naive": schedules.naive, "GPipe": schedules.gpipe, "1F1B": schedules.one_f_one_b}
 rows = []
 for name, schedule in known.items():
-    found = [g for part in World(3).run(train_step, schedule, x, y, 6) for g in part]
-    rows.append((name, "bit for bit" if all(map(torch.equal, found, wanted)) else "no"))
-assert all(word == "bit for bit" for _, word in rows)
+    gradients = [g for stage in World(3).run(train_step, schedule, x, y, 6) for g in stage]
+    equal = all(torch.equal(g, want) for g, want in zip(gradients, wanted, strict=True))
+    rows.append((name, "bit for bit" if equal else "no"))
 study.table(rows, ["schedule, 3 stages, M = 6", "gradients equal to the serial ones"])
 
+# %% tags=["maintainer"]
+assert all(word == "bit for bit" for _, word in rows)
+
 # %% [markdown]
+# So if a pipeline of yours differs from the serial loop at all, it is a bug. The usual ones are a loss that is divided by the size of the micro-batch but not by M (the gradient is then M times too large, which looks like a learning rate that is too high), targets that are taken in another order than the inputs, and a last micro-batch that is smaller than the others and counts as much as they do.
+#
 # ## Predict the cost, then run
 #
-# Two prices: time lost in bubbles, and memory for activations. A layer keeps its input, 134 MB a micro-batch, so two
-# layers keep 268 MB. Draw what the formulas say for M = 1 … 16, then run. (From here on we take the lists of
-# `minidist.parallel.schedules`. To write 1F1B for any S and M is an exercise.)
+# A schedule has two prices: time lost in bubbles, and memory for activations. We have a formula for each. A layer of ours keeps its input, 134 MB for a micro-batch, so that a stage keeps 268 MB for each micro-batch in flight. The lines below are the formulas for M = 1 … 16, and the points are runs. (From here on we take the lists from [schedules.py](file:minidist/parallel/schedules.py).)
 
 # %%
-Ms, fine = [1, 2, 4, 8, 16], range(1, 17)
-each = 2 * ROWS * H * 4
+Ms = [1, 2, 4, 8, 16]
+fine = range(1, 17)
 runs = {name: [piped(known[name], M) for M in Ms] for name in ("GPipe", "1F1B")}
 runs["naive"] = [piped(known["naive"], M) for M in Ms[:3]]
-share = {"GPipe": (fine, [100 * 3 / (M + 3) for M in fine]), "naive": (fine, [75] * 16)}
-measured = {
-    name: (Ms[: len(some)], [100 * waits(world, spans) for world, spans, _ in some])
-    for name, some in runs.items()
+bubbles = {
+    "GPipe, 1F1B: (S − 1)/(M + S − 1)": (fine, [100 * 3 / (M + 3) for M in fine]),
+    "naive: (S − 1)/S": (fine, [75] * 16),
 }
+measured = {}
+for name, of_name in runs.items():
+    shares = [100 * waiting(world, spans) for world, spans, _ in of_name]
+    measured[name] = Ms[: len(of_name)], shares
 study.curves(
-    share,
+    bubbles,
     points=measured,
     yunit="%",
     xlabel="micro-batches, M",
@@ -395,12 +489,14 @@ study.curves(
 
 # %%
 def activations(world, stage=0):
+    """The most bytes of activations that a stage has held, from the World's account of memory."""
     return int(world.trace.memory[stage].live["activations"].max())
 
 
+one_micro_batch = 2 * ROWS * H * 4
 memory = {
-    "GPipe": (fine, [M * each for M in fine]),
-    "1F1B": (fine, [min(M, 4) * each for M in fine]),
+    "GPipe": (fine, [M * one_micro_batch for M in fine]),
+    "1F1B": (fine, [min(M, 4) * one_micro_batch for M in fine]),
 }
 measured = {name: (Ms, [activations(world) for world, *_ in runs[name]]) for name in memory}
 study.curves(
@@ -409,79 +505,120 @@ study.curves(
     yunit="B",
     xlabel="micro-batches, M",
     ylabel="activations of stage 0, at the peak",
-    title="GPipe pays with memory for every micro-batch; 1F1B stops at S",
+    title="GPipe pays for every micro-batch; 1F1B stops at S",
 )
 
 # %% [markdown]
-# The points lie above the lines by one or two messages under way. So 1F1B can take as many micro-batches as it likes.
-#
-# ## Step 4: interleaved
-#
-# The bubble is S − 1 slots. Make the slots smaller: give each rank v **chunks** of the model instead of one piece.
-# Rank 0 has layers 0 and 4, rank 1 layers 1 and 5, and so on. A micro-batch comes by v times, and the pipeline fills
-# v times as fast. **Predict** the bubble for v = 2, and the messages. (In the grid, 2 stages, `F0.1` is the forward of
-# micro-batch 0 through chunk 1.)
+# The points of the memory lie above the lines by one or two messages that are under way. 1F1B can take as many micro-batches as it likes. Move the sliders to see how many that should be: the lines are drawn over M, and what stage 0 keeps is read out below.
+
 
 # %%
-twice, spans2, peaks2 = piped(schedules.interleaved, 8, v=2)
-assert abs(waits(twice, spans2) - 3 / (2 * 8 + 3)) < 0.02
-big = [sum(m.nbytes > 10**6 for m in w.trace) for w in (world, twice)]
-assert big == [2 * 3 * 8, 2 * 7 * 8]  # forward and back, between 4 parts or between 8
-print(
-    f"bubble {waits(twice, spans2):.1%}, by formula {3 / 19:.1%}; messages {big[1]} instead of {big[0]}"
+def prices(S, M):
+    return {
+        "GPipe and 1F1B": 100 * (S - 1) / (M + S - 1),
+        "naive": 100 * (S - 1) / S,
+        "GPipe keeps": M,
+        "1F1B keeps": min(M, S),
+    }
+
+
+study.explore(
+    prices,
+    over="M",
+    xlabel="micro-batches, M",
+    ylabel="bubble",
+    unit={
+        "GPipe and 1F1B": "%",
+        "naive": "%",
+        "GPipe keeps": "micro-batches",
+        "1F1B keeps": "micro-batches",
+    },
+    S=[2, 4, 8, 16, 32],
+    M=[1, 2, 4, 8, 16, 32, 64, 128],
+    logx=True,
+    start={"S": 8, "M": 32},
+    title="What S and M cost",
 )
-print(grid([schedules.interleaved(stage, 2, 2) for stage in range(2)]))
-study.stages({"1F1B": spans, "interleaved, v = 2": spans2}, title="Half the bubble")
 
 # %% [markdown]
-# The price: messages (112 for 48: 7 edges between parts, not 3), more activations at the start, and S must divide M.
-#
-# ## Step 5: zero bubble
-#
-# The stage before waits for the gradient of the *input*. Nobody waits for that of the *weights*. So cut `B` in two:
-# `I` for the input at once, `W` for the weights when there is nothing else to do, in the bubble. Each costs about as
-# much as a forward.
+# Now for the question at the beginning:
 
 # %%
-print(grid([schedules.zb_h1(stage, 4, 6) for stage in range(4)]))
-h1, spans_h1, peaks_h1 = piped(schedules.zb_h1, 8)
-assert waits(h1, spans_h1) < 0.5 * waits(world, spans) and peaks_h1 == [4, 4, 4, 4]
-print(f"bubble {waits(h1, spans_h1):.1%} instead of {waits(world, spans):.1%}")
-study.stages(
-    {"1F1B": spans, "ZB-H1": spans_h1}, title="Zero bubble: weights' gradients fill the gaps"
+times = {
+    "your guess": guess,
+    "naive": round(alone.time / one_by_one.time, 2),
+    "GPipe": round(alone.time / runs["GPipe"][3][0].time, 2),
+    "1F1B": round(alone.time / one_f.time, 2),
+}
+
+# %% tags=["answer"]
+study.reveal(
+    guess,
+    times["1F1B"],
+    study.bars(
+        times, target=4, note="four GPUs", title="Times as fast as one GPU, 8 micro-batches"
+    ),
+    unit="times",
+    words="Of 11 slots 8 are work: 4 · 8/11 = 2.91.",
 )
 
-# %% [markdown]
-# (On rank 0 W is longer than I: nobody waits for the gradient of its input, and what the positions need comes in W.)
-# ZB-H1 keeps at most S micro-batches, but on every stage. It waits for $(S-1)(T_F + T_I - T_W)$: a third of 1F1B's
-# bubble if all three are alike. ZB-H2 keeps 2S − 1 and waits for $(S-1)(T_F + T_I - 2T_W)$: not at all, if they are.
-# On real GPUs W is shorter than F. Here are the paper's published rates, and what our simulator makes of the times that
-# the paper measured. (1F1B-I is interleaved. ZB-1p and ZB-2p are searched, with memory for S and 2S micro-batches.)
-
-# %%
-from minidist.study.literature import simulated
-
-published = [
-    row
-    for row in study.published("zero_bubble_rates")
-    if (row["model"], row["p"], row["M"]) == ("1.5B", 8, 32)
-]
-ours = [simulated(row) for row in published]
-assert all(abs(rate.error) < 2e-4 for rate in ours)
-study.table(
-    [(r.schedule, f"{r.published:.4f}", f"{r.ours:.4f}", f"{r.waiting:.4f}") for r in ours],
-    ["1.5 B parameters, 8 stages, M = 32", "published", "simulated", "waiting for every message"],
-    title="Bubble rates",
-)
+# %% tags=["maintainer"]
+assert times["naive"] < 1 and 2.8 < times["1F1B"] < 3
 
 # %% [markdown]
-# One row needs a rule of its own: for 1F1B-I the paper's estimator does not wait for every message between two rounds
-# of chunks, only for the first of each group. A real run waits for all, and has a little more bubble.
+# Can the bubble be smaller *without* more micro-batches? It can, if a rank holds several small pieces of the model instead of a large one, or if a backward is cut in two halves: that is the subject of [the next lesson](lesson:schedules).
 #
 # ## Who gets which layers?
 #
-# The slowest stage sets the pace. Here the last of 8 layers is as heavy as four (in a GPT: the projection to the
-# vocabulary). `partition` cuts where the largest part is smallest. **Predict** both times from the heaviest stage.
+# So far all stages took equally long. In a real model they do not, and **the slowest stage sets the pace**: after warming up, the others wait for it in every slot. So the layers should be cut where the *largest* part is as small as possible. Contiguous parts are a matter of S − 1 cuts, and `partition` finds the best ones; the only question is what a layer costs.
+#
+# Take a model that looks like a GPT: an embedding (a table with a row for each token) of 16,384 × 8,192 in front, ten of our layers, and behind them the projection to the vocabulary, 8,192 × 16,384. The embedding has as many parameters as two layers and computes nothing: it looks up rows. The projection has as many and really multiplies. We measure on the World's clock what each takes:
+
+# %%
+V = 2 * H
+
+
+class Embedding(nn.Embedding):
+    def forward(self, x):
+        tokens = torch.empty(len(x), dtype=torch.int64, device="meta")
+        return super().forward(tokens)
+
+
+def gpt_like():
+    """An embedding, ten layers, and a projection, as a list."""
+    inner = [nn.utils.skip_init(nn.Linear, H, H, bias=False, device="meta") for _ in range(10)]
+    head = nn.utils.skip_init(nn.Linear, H, V, bias=False, device="meta")
+    return [Embedding(V, H, device="meta"), *inner, head]
+
+
+def seconds_of_layers(comm):
+    """Seconds of each layer's forward and backward on one micro-batch."""
+    seconds = []
+    x = torch.empty(ROWS, H, device="meta")
+    for layer in gpt_like():
+        x = x.detach().requires_grad_()
+        start = comm.now()
+        y = layer(x)
+        y.backward(torch.ones_like(y))
+        seconds.append(comm.now() - start)
+        x = y
+    return seconds
+
+
+_, (seconds,) = run(seconds_of_layers, n=1)
+parameters = [sum(p.numel() for p in layer.parameters()) for layer in gpt_like()]
+rows = []
+for name, i in [("embedding", 0), ("each of ten layers", 1), ("projection", 11)]:
+    rows.append((name, f"{parameters[i] / 1e6:.0f}", f"{1e3 * seconds[i]:.1f}"))
+study.table(
+    rows, ["", "million parameters", "ms, forward and backward"], title="What a layer costs"
+)
+
+# %% [markdown]
+# We cut it for 4 stages by the number of layers, by parameters, and by time, and run each. **How much faster than the cut by parameters is the cut by time?** You can find out on paper: count a layer as 1 and the projection as 2, cut twice, and compare the heaviest stages.
+
+# %%
+guess_cut = 1.0  # times as fast: change this number
 
 # %%
 from minidist.parallel.pipeline import partition
@@ -489,61 +626,223 @@ from minidist.parallel.pipeline import partition
 
 def uneven(comm, parts):
     first, end = parts[comm.rank]
-    part = layers(sum(costs[first:end]), comm.rank == 0)
+    part = nn.Sequential(*gpt_like()[first:end])
     pipeline = Pipeline(part, comm, schedules.one_f_one_b, lambda y, _: y.sum())
-    pipeline.step(8, *[torch.empty(8 * ROWS, H, device="meta")] * 2)
+    x = torch.empty(8 * ROWS, H, device="meta")
+    pipeline.step(8, x, x)
     return pipeline.spans
 
 
-costs = [1, 1, 1, 1, 1, 1, 1, 4]
-cuts = {"by count": partition([1] * 8, 4), "by cost": partition(costs, 4)}
-cut_runs = {f"{name}: {parts}": run(uneven, parts) for name, parts in cuts.items()}
-first, second = (w.time for w, _ in cut_runs.values())
-assert 1.1 < first / second < 1.25  # 5 to 4, less what the others' bubbles make up
-study.stages(
-    {name: spans for name, (_, spans) in cut_runs.items()}, title="Cut by count, and by cost"
+cuts = {
+    "by count": partition([1] * 12, 4),
+    "by parameters": partition(parameters, 4),
+    "by time": partition(seconds, 4),
+}
+cut_runs = {name: run(uneven, parts) for name, parts in cuts.items()}
+for name, parts in cuts.items():
+    heaviest = max(sum(seconds[first:end]) for first, end in parts)
+    sizes = [end - first for first, end in parts]
+    print(f"{name}: {sizes} layers, the heaviest stage takes {1e3 * heaviest:.0f} ms a micro-batch")
+
+# %% tags=["answer"]
+study.reveal(
+    guess_cut,
+    round(cut_runs["by parameters"][0].time / cut_runs["by time"][0].time, 2),
+    study.stages(
+        {name: spans for name, (_, spans) in cut_runs.items()},
+        title="Cut by count, by parameters, by time",
+    ),
+    unit="times",
+    words="In the steady state it is 4 against 3. In the bubble light stages are faster, so that a whole step gains a little less.",
 )
 
-# %% [markdown]
-# `by_count`, `by_parameters` and `by_time` say what a layer costs; `by_time` measures. Counting parameters misleads: an
-# embedding has many, and works little. How `partition` cuts is an exercise.
-#
-# ## Recomputation
-#
-# If even S activations are too many, keep only the inputs of the stage, and run its forward again in backward.
-# One more forward for three units of work: a third more time. **Predict** what stage 1 keeps with M = 8.
-
-# %%
-rows = []
-for name in ("GPipe", "1F1B"):
-    for again in (False, True):
-        w, *_ = piped(known[name], 8, recompute=again)
-        rows.append(
-            (
-                name,
-                "again" if again else "kept",
-                f"{1e3 * w.time:.0f}",
-                f"{activations(w, 1) / 1e9:.2f}",
-            )
-        )
-study.table(
-    rows, ["schedule", "forward is", "ms", "GB of activations, stage 1"], title="Memory for time"
-)
+# %% tags=["maintainer"]
+assert 1.15 < cut_runs["by parameters"][0].time / cut_runs["by time"][0].time < 1.34
+assert abs(cut_runs["by time"][0].time / cut_runs["by count"][0].time - 1) > 0.1
 
 # %% [markdown]
-# GPipe's authors recompute for this reason. With two layers a stage, a micro-batch keeps one input instead of two; with
-# more layers it saves more. The micro-batch that goes back needs its whole graph. So 1F1B, which keeps few, gains less.
+# Time is the right measure, and it has to be taken on the machine. The library's `by_time` runs each layer six times, forward and backward, and takes the median; PipeDream introduced this under the name of *profiling*. Memory can overrule it: the first stage keeps S micro-batches and the last stage one, so a cut that is perfect in time may not fit on stage 0.
 #
-# ## When not to use it
+# ## Tied embeddings over stages
 #
-# **When the model fits on one GPU.** Then data parallelism has no bubble. The same model, the same batch:
+# The cut above hides a difficulty. In GPT-2, and in many models since, the embedding and the projection are *the same table*: its row for a token is what goes in for that token, and what the output is compared with. They are [tied](term:tied-embedding). But the embedding lies on the first stage, and the projection on the last. One parameter has to be in two places.
+#
+# ![Three stages. Stage 0 looks tokens up in the table E, stage 2 multiplies by its copy of E. In backward each of the two has a part of the gradient. An all-reduce in a group of these two stages sums the parts, so that both take the same step. Stage 1 has no part in it.](../course/16_pipelines/figures/tied.svg)
+#
+# So both stages hold a copy, and it is data parallelism on a small scale: equal start, equal gradients, equal steps. What is the gradient of a parameter that is used twice? The chain rule adds the contributions of both uses. Autograd does this by itself as long as both uses are in one graph. Here each stage's autograd sees one use only, and finds one *part* of the gradient. So we need
+#
+# 1. a broadcast at the beginning, so that the copies are equal;
+# 2. a group of the two stages, and in it one all-reduce of the gradient (a **sum**, not a mean) after the last backward and before the optimizer's step.
+#
+# Here it is, with a table of 12 tokens. `exchange` is the line that is easily forgotten.
 
 # %%
 from minidist.collectives import all_reduce_
 
 
+class LookUp(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.table = nn.Parameter(table.clone())
+
+    def forward(self, tokens):
+        return self.table[tokens]
+
+
+class Project(LookUp):
+    def forward(self, x):
+        return x @ self.table.T
+
+
+torch.manual_seed(0)
+table = torch.randn(12, 8, dtype=torch.float64)
+inner = torch.randn(8, 8, dtype=torch.float64)
+tokens = torch.randint(12, (24,))
+following = torch.randint(12, (24,))
+
+
+def middle():
+    layer = nn.Linear(8, 8, bias=False, dtype=torch.float64)
+    layer.weight.data.copy_(inner)
+    return layer
+
+
+def train_tied(comm, exchange, steps=10):
+    """Three stages. Returns the table, of stages that have it, after each step; and its first gradient."""
+    part = [LookUp(table), middle(), Project(table)][comm.rank]
+    ends = comm.split([0, None, 0])  # the first stage and the last; None is in no group
+    pipeline = Pipeline(part, comm, loss_fn=nn.functional.cross_entropy)
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.5)
+    history = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        pipeline.step(4, tokens, following)
+        if exchange and ends is not None:
+            all_reduce_(ends, part.table.grad)  # the sum of both parts
+        if not history and ends is not None:
+            gradient = part.table.grad.clone()
+        optimizer.step()
+        if ends is not None:
+            history.append(part.table.detach().clone())
+    return (history, gradient) if ends is not None else None
+
+
+# %% [markdown]
+# The oracle is one model with one table, used twice:
+
+
+# %%
+def serial_tied(steps=10):
+    shared = nn.Parameter(table.clone())
+    layer = middle()
+    optimizer = torch.optim.SGD([shared, *layer.parameters()], lr=0.5)
+    history = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for x_of_micro, y_of_micro in zip(tokens.chunk(4), following.chunk(4)):
+            logits = layer(shared[x_of_micro]) @ shared.T
+            (nn.functional.cross_entropy(logits, y_of_micro) / 4).backward()
+        if not history:
+            gradient = shared.grad.clone()
+        optimizer.step()
+        history.append(shared.detach().clone())
+    return history, gradient
+
+
+right, whole_gradient = serial_tied()
+forgotten = World(3).run(train_tied, False)
+summed = World(3).run(train_tied, True)
+rows = []
+for name, result in [("not summed", forgotten), ("summed", summed)]:
+    for stage in (0, 2):
+        error = (result[stage][1] - whole_gradient).norm() / whole_gradient.norm()
+        rows.append((name, stage, f"{error:.0%}" if error > 1e-12 else "below 1e-12"))
+study.table(
+    rows, ["gradients are", "stage", "off from the serial gradient"], title="The table's gradient"
+)
+
+# %%
+count = range(1, 11)
+apart = {}
+for name, result in [("not summed", forgotten), ("summed", summed)]:
+    gaps = [float((a - b).abs().max()) for a, b in zip(result[0][0], result[2][0])]
+    apart[name] = count, gaps
+study.curves(
+    apart,
+    xlabel="step",
+    ylabel="largest difference of the two tables",
+    title="Two copies of one table",
+)
+
+# %% tags=["maintainer"]
+assert all(gap == 0 for gap in apart["summed"][1]) and apart["not summed"][1][-1] > 0.1
+assert (summed[0][0][-1] - right[-1]).abs().max() < 1e-12
+assert "below 1e-12" not in [rows[0][2], rows[1][2]] and rows[2][2] == rows[3][2] == "below 1e-12"
+
+# %% [markdown]
+# Without the sum each copy takes steps of its own, and after a few of them what used to be one table has become two. Nothing crashes, and the loss even falls: an untied model trains, too. You notice when you save the model, because a checkpoint has room for one of them.
+#
+# **What does it cost?** The group has two ranks, so that an all-reduce sends 2(n − 1)/n · N = N bytes from each, once a *step*, not once a micro-batch. GPT-3's table has 50,257 rows of 12,288 numbers. **How many bytes of gradients in fp32 does each of the two stages send?**
+
+# %%
+guess_bytes = "100 MB"  # change this
+
+# %% tags=["answer"]
+study.reveal(
+    guess_bytes,
+    50_257 * 12_288 * 4,
+    unit="B",
+    words="At 25 GB/s, a fast link between nodes, this takes a tenth of a second, in which the next step cannot begin.",
+)
+
+# %% [markdown]
+# Both stages also keep the optimizer's states of the table, and whoever computes the norm of all gradients must count it once. The library does the same for any number of tied parameters and holders, if you tell `Pipeline` their names: `Pipeline(part, comm, …, tied={"tokens": part.table})` makes the group, broadcasts at the start, and sums at the end of each step.
+#
+# ## Recomputation
+#
+# If even S activations are too many, keep only the *inputs* of a stage and run its forward again when the backward comes, as in [lesson 11](lesson:remat). A forward more on top of three units of work is a third more time. **With M = 8, does GPipe or 1F1B gain more memory from it, on stage 1?**
+
+# %%
+guess_gains = "1F1B"  # or "GPipe"
+
+# %%
+rows = []
+held = {}
+for name in ("GPipe", "1F1B"):
+    for recompute in (False, True):
+        world, *_ = piped(known[name], 8, recompute=recompute)
+        held[name, recompute] = activations(world, 1)
+        how = "run again" if recompute else "kept"
+        rows.append((name, how, f"{1e3 * world.time:.0f}", f"{held[name, recompute] / 1e9:.2f}"))
+
+# %% tags=["answer"]
+study.reveal(
+    guess_gains,
+    "GPipe",
+    study.table(
+        rows,
+        ["schedule", "forward is", "ms", "GB of activations, stage 1"],
+        title="Memory for time",
+    ),
+    options=["GPipe", "1F1B"],
+    words="The micro-batch that is going back needs its whole graph for a moment, whichever schedule it is. GPipe saves on the seven others, and 1F1B on the two others.",
+)
+
+# %% tags=["maintainer"]
+gain = {name: held[name, False] - held[name, True] for name in known if name != "naive"}
+assert gain["GPipe"] > gain["1F1B"]
+
+# %% [markdown]
+# This is why GPipe's authors recompute, always, and why with 1F1B one tries first without. Our stages have two layers, so that one input is kept instead of two; with ten layers it would be one instead of ten.
+#
+# ## When not to use it
+#
+# **When the model fits on one GPU.** Then [data parallelism](lesson:data_parallel) has no bubble. Here are the same model and the same batch on the same four GPUs, once as four copies and once as four stages:
+
+
+# %%
 def replicas(comm):
-    model = layers(8, True)
+    model = layers(8, first=True)
     model(torch.empty(8 * ROWS // comm.size, H, device="meta")).sum().backward()
     all_reduce_(comm, [p.grad for p in model.parameters()], op="mean")
 
@@ -552,103 +851,114 @@ copies, _ = run(replicas)
 gigabytes = [sum(p.nbytes for p in layers(count, True).parameters()) / 1e9 for count in (8, 2)]
 rows = [
     ("data parallel", f"{1e3 * copies.time:.0f}", f"{gigabytes[0]:.2f}"),
-    ("1F1B, M = 8", f"{1e3 * world.time:.0f}", f"{gigabytes[1]:.2f}"),
+    ("1F1B, M = 8", f"{1e3 * one_f.time:.0f}", f"{gigabytes[1]:.2f}"),
 ]
 study.table(
     rows, ["4 GPUs", "ms a step", "GB of weights on each"], title="Faster, if there is room"
 )
 
 # %% [markdown]
-# **When the batch is small.** Micro-batches cannot be cut for ever. A GPU computes a product in tiles, the smallest of
-# which have 128 rows, and a tile that is half empty takes as long as a full one. Each micro-batch also adds to all
-# gradients, whatever its size. Here is a batch of 1,024 rows. **Predict** the best M.
+# **When the batch is small.** Micro-batches cannot be cut for ever. A GPU computes a product in tiles, the smallest of which have 128 rows, and a tile that is half empty takes as long as a full one. Each micro-batch also adds its gradient to all weights' gradients, whatever its size. Here is a batch of only 1,024 rows. **Which M is best?**
+
+# %%
+guess_M = 32  # 1, 2, 4, 8, 16 or 32
 
 # %%
 Ms = [1, 2, 4, 8, 16, 32]
 small_runs = {M: piped(known["1F1B"], M, rows=1024 // M) for M in Ms}
 small = [world.time for world, *_ in small_runs.values()]
-ideal = [small[0] / 4 * (M + 3) / M for M in Ms]
-assert min(small) == small[3] < small[4] < small[5] and 2.25 < small[0] / small[3] < 2.35
-for M in (8, 32):
-    _, start, end = small_runs[M][1][1][0]  # stage 1's first forward
-    print(f"a forward of {1024 // M} rows takes {1e6 * (end - start):.0f} µs")
-study.curves(
-    {"bubble alone": (Ms, ideal)},
-    points={"run": (Ms, small)},
-    yunit="s",
-    xlabel="micro-batches, M",
-    ylabel="time of a step",
-    title="1,024 rows: the bubble shrinks, the work grows",
+without_loss = [small[0] / 4 * (M + 3) / M for M in Ms]
+best = Ms[small.index(min(small))]
+
+# %% tags=["answer"]
+study.reveal(
+    guess_M,
+    best,
+    study.curves(
+        {"if only the bubble counted": (Ms, without_loss)},
+        points={"run": (Ms, small)},
+        logx=True,
+        yunit="s",
+        xlabel="micro-batches, M",
+        ylabel="time of a step",
+        title="1,024 rows: the bubble shrinks, the work grows",
+    ),
+    words="At M = 8 a micro-batch has 128 rows, which just fill a tile. With fewer rows each micro-batch takes as long, and there are more of them.",
 )
 
+# %% tags=["maintainer"]
+assert best == 8 and 2.25 < small[0] / min(small) < 2.35
+
 # %% [markdown]
-# At M = 8 a micro-batch has 128 rows, which just fill a tile. At M = 32 it has 32, and its forward takes as long as
-# that of 128. So M = 8 is best, and four GPUs are then 2.3 times as fast as one.
+# **When layers are few.** With 5 equal layers on 4 stages, one stage has two of them, and the others wait for it. Even without any bubble the four together are busy for 5 of 8 slots.
 #
-# **When layers are few.** 5 equal layers on 4 stages: one stage has two, and the others wait for it. Even without a
-# bubble the four together are busy for 5 of 8 slots.
+# ## The library's file
 #
-# ## The library's version
-#
-# One executor runs every list. Its step, and what it does for an `F` and for a `B`:
+# [pipeline.py](file:minidist/parallel/pipeline.py) contains what we have built, and one executor for every kind of list. Its step is a loop over this stage's actions:
 
 # %%
-display(
-    study.source(Pipeline.step, docstring=False), study.source(Pipeline.forward, docstring=False)
-)
-study.source(Pipeline._back)
+study.source(Pipeline.step, docstring=False)
 
 # %% [markdown]
-# Messages are derived from the list: `messages.receive` waits for the one that an action needs, `messages.send` starts
-# the one that it makes, and goes on. The validator has looked at the lists of all stages before the first one leaves.
-#
-# ## On processes, and on a cluster
-#
-# The same step on three processes of this machine, over shared memory:
+# `_plan` lays out the lists of *all* stages and validates them the first time, so that a wrong schedule raises on every rank before anything is sent. A forward is our `F` branch. What it has to keep is an `Activations`, which is also where recomputation lives:
 
 # %%
-real = [g for part in launch(train_step, 3, schedules.one_f_one_b, x, y, 6) for g in part]
-assert all(
-    torch.allclose(g, want, rtol=0, atol=1e-12) for g, want in zip(real, wanted, strict=True)
-)
-print("the serial gradients, from three processes")
+study.source(Pipeline.forward, docstring=False)
 
 # %% [markdown]
-# And under `torchrun`, with `train_step(from_env(), …)` at the end of a script:
+# A backward takes the gradient either from the loss, on the last stage, where each micro-batch has its share of the batch (so uneven ones are right, too), or from the stage behind:
+
+# %%
+study.source(Pipeline._back, docstring=False)
+
+# %% [markdown]
+# No list mentions messages. They follow from it: `messages.receive` waits for the item that an action needs, and `messages.send` starts the item that it has made and goes on. Shapes are told once, receives are posted one ahead, and every edge and direction has its channel ([Messages](file:minidist/parallel/pipeline.py)). At the end of a step the tied parameters are summed. `begin` has put aside what the gradients held before the step, so that an accumulated gradient is not summed twice:
+
+# %%
+from minidist.parallel.pipeline import Ties
+
+study.source(Ties.end, docstring=False)
+
+# %% [markdown]
+# The rest of the file tells shapes, evaluates without gradients, and cuts the layers (`partition`, `by_time`). The lists themselves are in [schedules.py](file:minidist/parallel/schedules.py), the validator in [validate.py](file:minidist/parallel/validate.py).
+#
+# ## In real processes, and on a cluster
+#
+# Here is the step with the digits once more, on three processes of this machine:
+
+# %%
+real = launch(train_step, 3, schedules.one_f_one_b, x, y, 6)
+gradients = [g for stage in real for g in stage]
+close = [
+    torch.allclose(g, want, rtol=0, atol=1e-12) for g, want in zip(gradients, wanted, strict=True)
+]
+print("the serial gradients, from three processes:", all(close))
+
+# %% tags=["maintainer"]
+assert all(close)
+
+# %% [markdown]
+# A script trains a small GPT on text in this way, with tied embeddings and any schedule: [examples/train_pipeline.py](file:examples/train_pipeline.py). Its stages may lie on several machines; the commands differ in nothing but `torchrun`'s own flags.
 #
 # ```
-# torchrun --nproc-per-node 4 train.py
-# torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 train.py
+# python examples/train_pipeline.py --ranks 4 --runner world
+# python examples/train_pipeline.py --ranks 3 --runner processes --schedule gpipe
+# torchrun --nproc-per-node 4 examples/train_pipeline.py
+# torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 examples/train_pipeline.py --layers 16
 # ```
 #
-# So how many times as fast are four GPUs?
-
-# %%
-fast = {
-    "naive": one_by_one,
-    "GPipe": runs["GPipe"][3][0],
-    "1F1B": world,
-    "interleaved": twice,
-    "ZB-H1": h1,
-}
-times = {"your guess": guess} | {name: round(alone.time / w.time, 2) for name, w in fast.items()}
-assert times["naive"] < 1 and 2.8 < times["1F1B"] < 3 < times["interleaved"] < times["ZB-H1"] < 4
-study.bars(times, target=4, note="four GPUs", title="Times as fast as one GPU, 8 micro-batches")
-
-# %% [markdown]
 # ## Takeaways
 #
-# - A naive pipeline is no faster than one GPU. Micro-batches make it one: bubble $\frac{S-1}{M+S-1}$.
-# - GPipe keeps M activations. 1F1B has the same bubble and keeps S − s on stage s.
-# - Interleaving divides the bubble by v, for more than v times the messages. Zero bubble splits the backward: what
-#   nobody waits for fills the gaps.
-# - A schedule is a list. Check it before it runs: order, deadlock, memory.
-# - The gradient is the serial one, bit for bit. If yours is not, it is a bug.
-# - Balance stages by time. Use pipelines for what does not fit, with many micro-batches that are not small.
+# - A pipeline sends activations and their gradients between neighbours, and never a weight. It asks little of the links.
+# - The naive order is no faster than one GPU. With M micro-batches the bubble is $\frac{S-1}{M+S-1}$ of the time.
+# - GPipe keeps the activations of M micro-batches. 1F1B has the same bubble and keeps S − *s* on stage *s*.
+# - Sends must not wait, and activations and gradients must not stand in one queue.
+# - The gradient is the serial one, bit for bit.
+# - Cut the layers by measured time. Sum the gradients of tied parameters over the stages that hold them.
+# - Use pipelines for what does not fit, with many micro-batches that are not small.
 #
 # ## Further reading
 #
-# - paper:huang2019
-# - paper:narayanan2019 Partition by time, 1F1B; [lesson 18](lesson:pipedream).
-# - paper:narayanan2021 1F1B with a flush, and interleaved.
-# - paper:qi2024
+# - paper:huang2019 Micro-batches, the bubble, and recomputation.
+# - paper:narayanan2019 Partition by measured time, and 1F1B without a flush, which is [lesson 18](lesson:pipedream).
+# - paper:narayanan2021 1F1B with a flush, and a pipeline together with data and tensor parallelism.
