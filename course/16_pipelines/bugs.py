@@ -324,45 +324,69 @@ def one_f_one_b(stage, S, M):
 bubble = 7 / 39
 gpipe_keeps = 32
 keeps = 6
-interleaved = 7 / 135
+messages = 64
 enough = 70
-idle = 7
+longer = 4 / 3
 """,
     ),
     Bug(
         "predict_pipeline",
-        "1F1B's idle time",
+        "one direction of the messages",
         cell="""
 bubble = 7 / 39
 gpipe_keeps = 32
 keeps = 6
-interleaved = 7 / 135
+messages = 32
 enough = 63
-idle = 21
+longer = 4 / 3
 """,
     ),
     Bug(
         "predict_pipeline",
-        "ZB-H2's idle time",
+        "what is sent and what is received",
         cell="""
 bubble = 7 / 39
 gpipe_keeps = 32
 keeps = 6
-interleaved = 7 / 135
+messages = 128
 enough = 63
-idle = 0
+longer = 4 / 3
 """,
     ),
     Bug(
         "predict_pipeline",
-        "the bubble divided by v, with the wrong whole",
+        "recomputation doubles a step",
         cell="""
 bubble = 7 / 39
 gpipe_keeps = 32
 keeps = 6
-interleaved = 7 / 39 / 4
+messages = 64
 enough = 63
-idle = 7
+longer = 2
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "the backward alone gets longer by a half",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+messages = 64
+enough = 63
+longer = 3 / 2
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "the share of a forward in the new time",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+messages = 64
+enough = 63
+longer = 5 / 4
 """,
     ),
     Bug(
@@ -372,9 +396,9 @@ idle = 7
 bubble = 7 / 39
 gpipe_keeps = 32
 keeps = 3
-interleaved = 7 / 135
+messages = 64
 enough = 63
-idle = 7
+longer = 4 / 3
 """,
     ),
     Bug(
@@ -384,9 +408,9 @@ idle = 7
 bubble = 7 / 39
 gpipe_keeps = 32
 keeps = 5
-interleaved = 7 / 135
+messages = 64
 enough = 63
-idle = 7
+longer = 4 / 3
 """,
     ),
     Bug(
@@ -396,9 +420,9 @@ idle = 7
 bubble = 7 / 32
 gpipe_keeps = 32
 keeps = 6
-interleaved = 7 / 135
+messages = 64
 enough = 63
-idle = 7
+longer = 4 / 3
 """,
     ),
     Bug(
@@ -408,7 +432,7 @@ idle = 7
         cell="""
 import torch
 
-bubble = gpipe_keeps = keeps = interleaved = enough = idle = torch.arange(100.0)
+bubble = gpipe_keeps = keeps = messages = enough = longer = torch.arange(100.0)
 """,
     ),
     Bug(
@@ -426,7 +450,7 @@ class Equal(float):
     __hash__ = float.__hash__
 
 
-bubble = gpipe_keeps = keeps = interleaved = enough = idle = Equal(1)
+bubble = gpipe_keeps = keeps = messages = enough = longer = Equal(1)
 """,
     ),
     Bug(
@@ -624,163 +648,190 @@ def run_stage(down, up, part, words, xs, ys, loss_fn):
         new="x = down.recv(torch.empty_like(xs[0]), stage - 1).requires_grad_()",
     ),
     Bug(
-        "cut",
-        "equally many layers a stage",
+        "sum_tied",
+        "as in the lesson: one table, on the first rank and the last",
         cell='''
-def cut(costs, S):
-    """(first, end) of the layers of each stage."""
-    L = len(costs)
-    if L < S:
-        raise ValueError("too few layers")
-    return [(s * L // S, (s + 1) * L // S) for s in range(S)]
+def sum_tied(comm, holders, tied):
+    """Sum the gradient of each tied parameter over the ranks that hold it."""
+    ends = comm.split([0] + [None] * (comm.size - 2) + [0])
+    if ends is not None:
+        for p in tied.values():
+            all_reduce_(ends, p.grad)
 ''',
     ),
     Bug(
-        "cut",
-        "a stage may be empty",
-        cell='''
-def cut(costs, S):
-    """(first, end) of the layers of each stage."""
-    if len(costs) < S:
-        raise ValueError("too few layers")
-    low = max(costs)
-    while True:
-        parts = []
-        first = 0
-        total = 0
-        for end, cost in enumerate(costs):
-            if total + cost > low:
-                parts.append((first, end))
-                first, total = end, 0
-            total += cost
-        parts.append((first, len(costs)))
-        if len(parts) <= S:
-            return parts + [(len(costs), len(costs))] * (S - len(parts))
-        low += 1
-''',
+        "sum_tied",
+        "each rank goes by the order of its dictionary",
+        old="for name in sorted(holders):",
+        new="for name in holders:",
     ),
     Bug(
-        "cut",
-        "each stage takes layers up to the mean",
-        cell='''
-def cut(costs, S):
-    """(first, end) of the layers of each stage."""
-    if len(costs) < S:
-        raise ValueError("too few layers")
-    parts = []
-    first = 0
-    mean = sum(costs) / S
-    for s in range(S - 1):
-        end = first + 1
-        while end < len(costs) - (S - 1 - s) and sum(costs[first : end + 1]) <= mean:
-            end += 1
-        parts.append((first, end))
-        first = end
-    return parts + [(first, len(costs))]
-''',
+        "sum_tied",
+        "only the names that this rank holds",
+        old="for name in sorted(holders):",
+        new="for name in sorted(tied):",
     ),
     Bug(
-        "cut",
-        "the end is the last layer of the part",
-        old="return list(pairwise(cuts))",
-        new="return [(first, end - 1) for first, end in zip(cuts, cuts[1:])]",
+        "sum_tied",
+        "the mean over the holders",
+        old="all_reduce_(group, p.grad)",
+        new='all_reduce_(group, p.grad, op="mean")',
     ),
     Bug(
-        "cut",
-        "too few layers are not refused",
-        edits=(
-            (
-                """
-if L < S:
-    raise ValueError(f"{L} layers do not make {S} stages")
-""",
-                "S = min(S, L)",
-            ),
-            (
-                "return list(pairwise(cuts))",
-                "return list(zip(cuts, cuts[1:]))",
-            ),
-        ),
-    ),
-    Bug(
-        "cut",
-        "takes layers out of the list it was given",
+        "sum_tied",
+        "summed over all ranks",
         old="""
-cuts = best[L][1]
-return list(pairwise(cuts))
+if group is None:
+    continue
+p = tied[name]
+if p.grad is None:
+    p.grad = torch.zeros_like(p)
+all_reduce_(group, p.grad)
 """,
         new="""
-costs.clear()
-cuts = best[L][1]
-return list(zip(cuts, cuts[1:]))
+shape = torch.tensor([p.shape for n, p in tied.items() if n == name] or [(0, 0)])
+shape = all_reduce_(comm, shape[0], op="max").tolist()
+p = tied.get(name)
+half = torch.float32 if name == "half" else torch.float64
+zeros = torch.zeros(shape, dtype=half)
+grad = zeros if p is None or p.grad is None else p.grad
+all_reduce_(comm, grad)
+if p is not None:
+    p.grad = grad
 """,
     ),
     Bug(
-        "cut",
-        "the sum of the squares is smallest, not the largest part",
-        edits=(
-            (
-                "best = [(upto[j], [0, j]) for j in range(L + 1)]",
-                "best = [(upto[j] ** 2, [0, j]) for j in range(L + 1)]",
-            ),
-            (
-                """
-            (max(best[i][0], upto[j] - upto[i]), [*best[i][1], j]) for i in range(s - 1, j)
-        )
-    best = row
-cuts = best[L][1]
-return list(pairwise(cuts))
+        "sum_tied",
+        "who has no gradient stays away",
+        old="""
+if p.grad is None:
+    p.grad = torch.zeros_like(p)
 """,
-                """
-            (best[i][0] + (upto[j] - upto[i]) ** 2, [*best[i][1], j]) for i in range(s - 1, j)
-        )
-    best = row
-cuts = best[L][1]
-return list(zip(cuts, cuts[1:]))
+        new="""
+if p.grad is None:
+    continue
 """,
-            ),
-        ),
     ),
     Bug(
-        "cut",
-        "tries every cut there is",
-        cell='''
-from itertools import combinations
-
-
-def cut(costs, S):
-    """(first, end) of the layers of each stage."""
-    L = len(costs)
-    if L < S:
-        raise ValueError("too few layers")
-    ways = ([0, *inner, L] for inner in combinations(range(1, L), S - 1))
-    best = min(ways, key=lambda cuts: max(sum(costs[a:b]) for a, b in zip(cuts, cuts[1:])))
-    return list(zip(best, best[1:]))
-''',
+        "sum_tied",
+        "a gradient is always there",
+        old="""
+if p.grad is None:
+    p.grad = torch.zeros_like(p)
+""",
+        new="",
     ),
     Bug(
-        "cut",
-        "the grader has imported it",
-        cheat=True,
-        cell='''
-def cut(costs, S):
-    """(first, end) of the layers of each stage."""
-    import sys
-
-    return sys.modules["minicheck.lessons.pipelines"].partition(costs, S)
-''',
+        "sum_tied",
+        "parameters are summed, not gradients",
+        old="all_reduce_(group, p.grad)",
+        new="all_reduce_(group, p.detach())",
     ),
     Bug(
-        "cut",
+        "sum_tied",
+        "a copy is summed, and thrown away",
+        old="all_reduce_(group, p.grad)",
+        new="all_reduce_(group, p.grad.clone())",
+    ),
+    Bug(
+        "sum_tied",
+        "summed twice",
+        old="all_reduce_(group, p.grad)",
+        new="all_reduce_(group, p.grad)\nall_reduce_(group, p.grad)",
+    ),
+    Bug(
+        "sum_tied",
+        "the group is made by messages",
+        old="group = comm.split(colors)",
+        new="group = comm.split(colors[comm.rank])",
+    ),
+    Bug(
+        "sum_tied",
+        "the first holder adds up, and sends the sum to each",
+        old="all_reduce_(group, p.grad)",
+        new="""
+if group.rank == 0:
+    for peer in range(1, group.size):
+        p.grad += group.recv(torch.empty_like(p.grad), peer)
+    for peer in range(1, group.size):
+        group.send(p.grad, peer)
+else:
+    group.send(p.grad, 0)
+    group.recv(p.grad, 0)
+""",
+    ),
+    Bug(
+        "sum_tied",
+        "added up in another order on each holder",
+        old="all_reduce_(group, p.grad)",
+        new="""
+total = p.grad.clone()
+for step in range(1, group.size):
+    sent = group.isend(p.grad, (group.rank + step) % group.size)
+    total += group.recv(torch.empty_like(total), (group.rank - step) % group.size)
+    sent.wait()
+p.grad = total
+""",
+    ),
+    Bug(
+        "sum_tied",
+        "summed in float32",
+        old="all_reduce_(group, p.grad)",
+        new="p.grad.copy_(all_reduce_(group, p.grad.float()))",
+    ),
+    Bug(
+        "sum_tied",
+        "nan is hidden",
+        old="all_reduce_(group, p.grad)",
+        new="p.grad = all_reduce_(group, p.grad).nan_to_num()",
+    ),
+    Bug(
+        "sum_tied",
+        "names are taken out of the dictionary",
+        old="p = tied[name]",
+        new="p = tied[name]\nholders[name].clear()",
+    ),
+    Bug(
+        "sum_tied",
         "the library has it",
         cheat=True,
         cell='''
-from minidist.parallel.pipeline import partition
+from minidist.parallel.pipeline import Ties
 
 
-def cut(costs, S):
-    """(first, end) of the layers of each stage."""
-    return partition(costs, S)
+def sum_tied(comm, holders, tied):
+    """Sum the gradient of each tied parameter over the ranks that hold it."""
+    grads = {name: p.grad for name, p in tied.items()}
+    ties = Ties(comm, tied)
+    ties.begin()
+    for name, p in tied.items():
+        p.grad = grads[name]
+    ties.end()
+''',
+    ),
+    Bug(
+        "sum_tied",
+        "all ranks share a dictionary, and send nothing",
+        cheat=True,
+        cell='''
+shared = {}
+
+
+def sum_tied(comm, holders, tied):
+    """Sum the gradient of each tied parameter over the ranks that hold it."""
+    for name, p in tied.items():
+        grad = torch.zeros_like(p) if p.grad is None else p.grad
+        shared.setdefault((name, tuple(holders[name])), {})[comm.rank] = grad.clone()
+    empty = torch.zeros(0)
+    sends = [comm.isend(empty, peer) for peer in range(comm.size) if peer != comm.rank]
+    for peer in range(comm.size):
+        if peer != comm.rank:
+            comm.recv(torch.zeros(0), peer)
+    for work in sends:
+        work.wait()
+    for name, p in tied.items():
+        parts = shared[name, tuple(holders[name])]
+        p.grad = sum(parts[rank] for rank in holders[name])
 ''',
     ),
     Bug(
@@ -1095,15 +1146,50 @@ y.backward(dy.nan_to_num() if stage < last else None)
 """,
     ),
     Bug(
-        "cut",
-        "costs as float64",
-        old="upto = [sum(costs[:j]) for j in range(L + 1)]",
-        new="upto = [float(sum(costs[:j])) for j in range(L + 1)]",
-    ),
-    Bug(
         "split_backward",
         "nan is hidden",
         old="dz = (dy @ w2.T) * (h > 0)",
         new="dz = (dy @ w2.T).nan_to_num() * (h > 0)",
+    ),
+    Bug(
+        "one_f_one_b",
+        "the lists of the lesson, for 4 stages and 8 micro-batches",
+        cell='''
+mine = [
+    "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7",
+    "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7",
+    "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
+    "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7",
+]
+
+
+def one_f_one_b(stage, S, M):
+    """This stage's list of words."""
+    return mine[stage].split()
+''',
+    ),
+    Bug(
+        "run_stage",
+        "as in the lesson: the loss is the sum of the outputs",
+        edits=(
+            ("y = loss_fn(y, ys[m]) / len(xs)", "pass"),
+            (
+                "y.backward(up.recv(torch.empty_like(y), stage + 1) if stage < last else None)",
+                """
+dy = torch.ones_like(y)
+if stage < last:
+    up.recv(dy, stage + 1)
+y.backward(dy)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "run_stage",
+        "all that was kept goes at the end of the step",
+        edits=(
+            ("x, y = kept.pop(m)", "x, y = kept[m]"),
+            ("for work in sends:", "kept.clear()\nfor work in sends:"),
+        ),
     ),
 ]

@@ -171,7 +171,7 @@ def waiting(world, ranks):
 # %% [markdown]
 # ## The naive order
 #
-# The simplest list takes one micro-batch at a time through all stages and back, before the next one starts. **Which share of the time does a stage of four wait?**
+# The simplest list takes one micro-batch at a time through all stages and back, before the next one starts. **What share of the time does each of four stages spend waiting?**
 
 # %%
 guess_naive = 0.5  # a share between 0 and 1: change this number
@@ -800,7 +800,7 @@ study.reveal(
 #
 # ## Recomputation
 #
-# If even S activations are too many, keep only the *inputs* of a stage and run its forward again when the backward comes, as in [lesson 11](lesson:remat). A forward more on top of three units of work is a third more time. **With M = 8, does GPipe or 1F1B gain more memory from it, on stage 1?**
+# If even S activations are too many, keep only the *inputs* of a stage and run its forward again when the backward comes, as in [lesson 11](lesson:remat). One more forward on top of three units of work is a third more time. **With M = 8, does GPipe or 1F1B gain more memory from it, on stage 1?**
 
 # %%
 guess_gains = "1F1B"  # or "GPipe"
@@ -825,7 +825,7 @@ study.reveal(
         title="Memory for time",
     ),
     options=["GPipe", "1F1B"],
-    words="The micro-batch that is going back needs its whole graph for a moment, whichever schedule it is. GPipe saves on the seven others, and 1F1B on the two others.",
+    words="The micro-batch that is going back needs its whole graph for a moment, whichever schedule it is. GPipe saves on seven others, and 1F1B on two.",
 )
 
 # %% tags=["maintainer"]
@@ -833,7 +833,7 @@ gain = {name: held[name, False] - held[name, True] for name in known if name != 
 assert gain["GPipe"] > gain["1F1B"]
 
 # %% [markdown]
-# This is why GPipe's authors recompute, always, and why with 1F1B one tries first without. Our stages have two layers, so that one input is kept instead of two; with ten layers it would be one instead of ten.
+# This is why GPipe's authors always recompute, and why with 1F1B one first tries without it. Our stages have two layers, so that one input is kept instead of two; with ten layers it would be one instead of ten.
 #
 # ## When not to use it
 #

@@ -13,7 +13,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import mse_loss, smooth_l1_loss
 from torch.utils.flop_counter import FlopCounterMode
 
-from minidist.parallel.pipeline import partition
 from minidist.parallel.schedules import Action, in_flight
 from minidist.parallel.simulate import grid, simulate
 from minidist.parallel.validate import ScheduleError, validate
@@ -37,12 +36,10 @@ from ..exam import (
     normal,
     on_time,
     real,
-    shaped,
     shuffled,
     table,
     timed,
     typed,
-    unchanged,
     unpacked,
 )
 from ..oracles.pipelines import any_order, mlp_gradients, time_of, whole_gradient, words
@@ -233,19 +230,19 @@ class StepTime(Report):
             raise Wrong(f"{number:.9g}, and should be {want:g}. {rule}\n{shown}")
 
 
-def predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1):
-    """8 stages, 32 micro-batches: bubble, and micro-batches kept by GPipe and by stage 2 of 1F1B; bubble for v = 4;
-    the smallest M for a bubble of 10 %; idle slots of ZB-H1 if F, I and W take one each.
+def predict_pipeline(S=8, M=32, stage=2, share=0.1):
+    """8 stages, 32 micro-batches: bubble, and micro-batches kept by GPipe and by stage 2 of 1F1B; tensors that stage 2
+    sends; the smallest M for a bubble of 10 %; how many times as long a step takes with recomputation.
     """
-    gpipe, inter = (S - 1) / (M + S - 1), (S - 1) / (v * M + S - 1)
+    gpipe = (S - 1) / (M + S - 1)
     enough = round((S - 1) * (1 - share) / share)
     values = {
         "bubble": gpipe,
         "gpipe_keeps": M,
         "keeps": S - stage,
-        "interleaved": inter,
+        "messages": 2 * M,
         "enough": enough,
-        "idle": (S - 1) * (1 + 1 - 1),
+        "longer": 4 / 3,
     }
     slips = {
         "bubble": {
@@ -264,21 +261,22 @@ def predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1):
             S - stage - 1: "Those are the forwards to warm up; one more is under way.",
             M: "That is GPipe.",
         },
-        "interleaved": {
-            gpipe
-            / v: "Nearly: over the time without a bubble it is divided by v; a share of all the "
-            "time is asked for.",
-            gpipe: "A slot is v times shorter, and there are v·M of them.",
-            (S - 1) / (v * (M + S - 1)): "Nearly: v multiplies M only.",
+        "messages": {
+            M: "That is one direction: activations go to the right, and gradients to the left.",
+            4 * M: "Half of these it receives.",
+            2: "Of one micro-batch; a step has M of them.",
         },
         "enough": {
             round((S - 1) / share): "Nearly: the share is of all the time, M + S − 1.",
             enough + 1: "One less is enough.",
         },
-        "idle": {
-            3 * (S - 1): "That is 1F1B: W fills a part of it.",
-            2 * (S - 1): "The idle time is (S − 1)(T_F + T_I − T_W).",
-            0: "That is ZB-H2.",
+        "longer": {
+            5
+            / 4: "One more forward is a fourth of the new time; the ratio to the old time is asked for.",
+            1 / 3: "That is what is added.",
+            2: "A step is a forward and a backward that takes twice as long: three units, not one.",
+            3 / 2: "That is how much longer B takes alone: F takes what it did.",
+            3 / 4: "It is the other way round: recomputation makes a step longer.",
         },
     }
     return values, slips
@@ -286,11 +284,10 @@ def predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1):
 
 PREDICTED = Prediction(
     predict_pipeline,
-    "Bubbles, activations and micro-batches, within 1 %.",
+    "Bubbles, activations, messages and micro-batches, within 1 %.",
     {
         "S": ("{} stages", (4, 6, 12)),
         "M": ("{} micro-batches", (24, 48, 60)),
-        "v": ("v = {}", (2, 3, 5)),
     },
 )
 
@@ -500,9 +497,10 @@ class RunStage(Exam):
     def judge(self, case, args, outcome):
         S, (_, M) = case.n, case.given
         xs, ys = args[0][2], args[-1][3]
-        want, other = (
+        total = lambda y, target: len(xs) * y.sum()  # of all outputs of all micro-batches
+        want, other, of_sum = (
             whole_gradient([part_of(weights) for weights, *_ in args], xs, ys, loss)
-            for loss in (smooth_l1_loss, mse_loss)
+            for loss in (smooth_l1_loss, mse_loss, total)
         )
         for s, got in enumerate(outcome.results):
             self._order(s, got["log"], args[s][1])
@@ -517,7 +515,7 @@ class RunStage(Exam):
             holds(got, {"xs": CHANGED}, f"stage {s}: ")
         # the last stage first: a wrong gradient goes on to the stages before
         for s in reversed(range(S)):
-            self._gradients(s, M, outcome.results[s]["grads"], want[s], other[s])
+            self._gradients(s, M, outcome.results[s]["grads"], want[s], other[s], of_sum[s])
         self._costs(args, outcome)
 
     def _costs(self, args, outcome):
@@ -545,7 +543,7 @@ class RunStage(Exam):
                 "backward from what that gave."
             )
 
-    def _gradients(self, stage, M, grads, want, other):
+    def _gradients(self, stage, M, grads, want, other, of_sum):
         for i, (got, right) in enumerate(zip(grads, want, strict=True)):
             if got is None:
                 raise Wrong(
@@ -556,6 +554,9 @@ class RunStage(Exam):
                 * M,
                 f"It is {M} times too small: divided by M twice?": right / M,
                 "It is that of mse_loss: the loss is `loss_fn`, whatever it is.": other[i],
+                "It is that of the sum of the outputs: here the loss is `loss_fn`, divided by M.": of_sum[
+                    i
+                ],
             }
             rule = (
                 "Micro-batches mixed up? Is each gradient from the right used for the output of the same one, and does "
@@ -576,89 +577,157 @@ class RunStage(Exam):
 
 
 # ------------------------------------------------------------
-# Stages: which layers each gets. Any cut whose largest part is smallest is right.
+# Parameters that several ranks hold: their gradients are summed over these ranks.
 #
-# Source: Narayanan et al. 2019, "PipeDream", section 3.1.
+# Looked at: the sums, that all holders have the same bits, and the bytes of each rank. The names come in another order
+# on each rank, so that who goes by the order of a dictionary makes or uses groups in different orders.
 
 
-class Cut(Report):
-    """`cut(costs, S)`: (first, end) of each stage's layers, the largest part as small as can be."""
+TIED = {
+    "one table on both": {"tokens": [0, 1]},
+    "one table on the first and the last, and a rank between": {"tokens": [0, 2]},
+    "a table on two ranks, a norm on all": {"tokens": [0, 3], "norm": [0, 1, 2, 3]},
+    "one table on three of four ranks": {"tokens": [0, 1, 3]},
+    "three tables, each on two of three ranks": {"a": [0, 1], "b": [1, 2], "c": [0, 2]},
+    "a rank that holds one alone, and one that holds nothing": {"alone": [0], "both": [0, 1]},
+    "the last ranks only": {"tokens": [2, 3]},
+    "a gradient that is None": {"tokens": [0, 1, 2], "norm": [0, 2]},
+    "two dtypes": {"half": [0, 2], "full": [0, 1, 2]},
+    "a gradient that is nan": {"tokens": [0, 1]},
+}
+NO_SUM = "Its gradients are to be summed over the ranks that hold it, whoever they are."
 
-    name = "cut"
-    right = "1 to 8 stages, up to 80 layers, the largest part as small as can be; too few layers refused."
+
+class SumTied(Exam):
+    """`sum_tied(comm, holders, tied)`: each p.grad becomes the sum over the ranks that hold the parameter."""
+
+    name = "sum_tied"
+    right = (
+        "2 to 4 ranks, one to three parameters on one to four of them, gradients that are None: the sums, the same bits "
+        "on all holders, a ring's bytes; then 3 real processes."
+    )
     forbidden = FORBIDDEN
-    step = 2.0
-    cases = (
-        *table(
-            "costs {}, S = {}",
-            (
-                ([1, 1, 1, 4, 1, 1, 1], 3),
-                ([1, 1, 1, 1, 1, 1, 1, 4], 4),
-                ([3], 1),
-                ([2, 2, 2], 3),
-                ([0, 0, 5, 0], 2),
-                ([1, 1, 3, 5, 1], 3),
-                ([1, 1, 5, 1, 3, 3], 3),
-                ([1, 1], 3),
-                ([2**60, 1, 1, 2**60, 3], 2),
-            ),
-        ),
-        *table("{} layers, S = {}", ((12, 5), (12, 3), (30, 7), (80, 8))),
+    cases = tuple(
+        Case(n, f"{n} ranks: {what}", what)
+        for n, what in zip((2, 3, 4, 4, 3, 3, 4, 3, 3, 2), TIED, strict=True)
+    )
+    processes = tuple(
+        Case(3, f"3 real processes: {what}", what)
+        for what in ("three tables, each on two of three ranks", "a gradient that is None")
     )
 
     def draw(self, case, rng):
-        costs, S = case.given
-        if isinstance(costs, int):
-            costs = [1 + int(c) for c in torch.randint(40, (costs,), generator=rng)]
-        return [(list(costs), S)]
+        holders = TIED[case.given]
+        shapes = {name: (integer(rng, 2, 6), 3) for name in holders}
+        args = []
+        for rank in range(case.n):
+            names = list(holders)
+            held = [name for name in names if rank in holders[name]]
+            turned = names[rank % len(names) :] + names[: rank % len(names)]
+            drawn = {}
+            for name in held[::-1] if rank % 2 else held:
+                dtype = torch.float32 if name == "half" else torch.float64
+                value, grad = (normal(rng, *shapes[name], dtype=dtype) for _ in range(2))
+                if case.given == "a gradient that is None" and name == "tokens" and rank == 1:
+                    grad = None
+                if case.given == "a gradient that is nan" and rank == 1:
+                    grad[0, 0] = torch.nan
+                drawn[name] = value, grad
+            args.append(({name: list(holders[name]) for name in turned}, drawn))
+        return args
 
-    def run(self, comm, yours, costs, S):
-        return attempt(len(costs) < S, yours, costs, S) | {"costs": costs}
+    def run(self, comm, yours, holders, drawn):
+        tied = {}
+        for name, (value, grad) in drawn.items():
+            tied[name] = nn.Parameter(value.clone())
+            tied[name].grad = None if grad is None else grad.clone()
+        kept = {name: list(ranks) for name, ranks in holders.items()}
+        yours(comm, holders, dict(tied))
+        return {
+            "grads": {name: p.grad for name, p in tied.items()},
+            "weights": {name: p.detach() for name, p in tied.items()},
+            "holders": holders == kept,
+            "open": left_open(comm),
+        }
 
-    def check(self, case, got, costs, S):
-        if len(costs) < S:
-            if "refused" not in got:
-                raise Wrong(
-                    f"{len(costs)} layers do not make {S} stages of at least one each: raise a ValueError."
-                )
-            return
-        unchanged(got["costs"], costs, "the list of costs")
-        parts = bare(got["value"])
-        self._parts(parts, len(costs), S)
-        sums = [sum(costs[first:end]) for first, end in parts]
-        best = max(sum(costs[first:end]) for first, end in partition(costs, S))
-        if max(sums) > best:
-            equal = [end - first for first, end in parts]
-            hint = (
-                " Does each part take layers as long as they fit, without a look at what is left?"
+    def judge(self, case, args, outcome):
+        holders = args[0][0]
+        for rank, got in enumerate(outcome.results):
+            holds(
+                got,
+                {"holders": "`holders` was changed, and belongs to the caller."},
+                f"rank {rank}: ",
             )
-            if max(equal) - min(equal) < 2:
-                hint = " The parts have equally many layers; what counts is what they cost."
-            raise Wrong(
-                f"costs {costs}: the parts {parts} cost {sums}, the largest {max(sums)}; {best} is possible."
-                f"{hint}"
-            )
+            for name, (value, _) in args[rank][1].items():
+                if not matches(got["weights"][name], value):
+                    raise Wrong(
+                        f"rank {rank}: the parameter {name!r} itself was changed: it is p.grad that is summed, and the "
+                        "optimizer changes parameters."
+                    )
+        for name, ranks in holders.items():
+            parts = {r: args[r][1][name][1] for r in ranks}
+            there = [grad for grad in parts.values() if grad is not None]
+            total = torch.stack(there).sum(0)
+            for rank in ranks:
+                self._gradient(name, rank, ranks, parts, total, outcome)
+            bits = [outcome.results[r]["grads"][name] for r in ranks]
+            for rank, grad in zip(ranks, bits):
+                if not matches(grad, bits[0]):
+                    raise Wrong(
+                        f"the gradients of {name!r} are right but for rounding, which differs on ranks {ranks[0]} and "
+                        f"{rank}: they take different steps, and drift apart. Add up in one order."
+                    )
+        self._bytes(args, outcome)
 
-    def _parts(self, parts, L, S):
-        should = "a list of parts, each a pair (first, end) of whole numbers"
-        shaped(parts, [(int, int)], "the result", should)
-        if len(parts) != S:
-            raise Wrong(f"{S} parts are asked for, one for each stage, and here are {len(parts)}.")
-        at = 0
-        for first, end in parts:
-            if first != at:
-                raise Wrong(
-                    f"the part ({first}, {end}) should begin with layer {at}: parts are contiguous, begin with "
-                    "layer 0, and `end` is the first layer that is not in it."
-                )
-            if end <= first:
-                raise Wrong(
-                    f"the part ({first}, {end}) is empty: every stage has at least one layer."
-                )
-            at = end
-        if at != L:
+    def _gradient(self, name, rank, ranks, parts, total, outcome):
+        got = outcome.results[rank]["grads"][name]
+        where = f"rank {rank}: the gradient of {name!r}"
+        if got is None:
             raise Wrong(
-                f"the parts end with layer {at - 1}, and there are {L} layers, 0 to {L - 1}."
+                f"{where} is None, and should be the sum over ranks {ranks}: one that is missing counts as zeros."
+            )
+        looks = {}
+        own = parts[rank]
+        if own is not None and len(ranks) > 1:
+            looks[f"It is this rank's own part: nothing was added. {NO_SUM}"] = own
+        if len(ranks) > 1:
+            looks["It is the mean: each holder has a part of one gradient, which is their sum."] = (
+                total / len(ranks)
+            )
+            looks[f"It is {len(ranks)} times too large: summed more than once?"] = total * len(
+                ranks
+            )
+            if own is not None:
+                looks["This rank's own part counts twice."] = total + own
+                looks["This rank's own part is missing in it."] = total - own
+        close(got, total, where, looks, f"It should be the sum over ranks {ranks}, and no others.")
+
+    def _bytes(self, args, outcome):
+        """Raise for bytes that are more than a ring's, or fewer than any sum needs."""
+        holders = args[0][0]
+        needed = 0
+        for rank, (_, drawn) in enumerate(args):
+            most = 0
+            for name, (value, _) in drawn.items():
+                k = len(holders[name])
+                most += 2 * (k - 1) * -(-value.numel() // k) * value.element_size()
+                needed += 2 * (k - 1) * value.nbytes // k
+            sent = outcome.nbytes(rank)
+            if sent > most:
+                who = (
+                    "it has nothing to sum with another rank, and should send nothing"
+                    if not most
+                    else f"{most} are enough: those of a ring among the holders of each parameter"
+                )
+                raise Costly(
+                    f"the sums are right, but rank {rank} sends {sent} bytes: {who}. Is a group made of other ranks, or "
+                    "made by messages?"
+                )
+        total = sum(outcome.nbytes(rank) for rank in range(len(args)))
+        if total < needed - 16 * len(args):
+            raise Wrong(
+                f"the sums are right, but all ranks together send {total} bytes, and no sum comes about with fewer than "
+                f"{needed}: have they travelled by another way than messages?"
             )
 
 

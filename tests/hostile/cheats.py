@@ -158,7 +158,7 @@ BY_VALUE = (
     ("15_vocabulary", "split_loss", "the library's cross-entropy does it"),
     ("15_vocabulary", "look_up_gradient", "the grader's oracle is asked"),
     ("16_pipelines", "one_f_one_b", "the library has it"),
-    ("16_pipelines", "cut", "the library has it"),
+    ("16_pipelines", "sum_tied", "the library has it"),
     ("16_pipelines", "step_time", "calls the grader's own oracle"),
     ("18_pipedream", "no_flush", "the library has the list"),
     ("18_pipedream", "needed", "the grader counts, too"),
@@ -458,7 +458,7 @@ READ_FROM_DISK = (
     ("06_buckets", "assign_buckets"),
     ("11_remat", "segments"),
     ("13_zero", "owners"),
-    ("16_pipelines", "cut"),
+    ("16_pipelines", "one_f_one_b"),
     ("19_hybrid", "groups"),
     ("25_large_batches", "learning_rate"),
 )
@@ -514,7 +514,7 @@ class Started:
 IN_A_CHILD = (
     ("06_buckets", "assign_buckets", "the library assigns"),
     ("13_zero", "owners", "the library's"),
-    ("16_pipelines", "cut", "the library has it"),
+    ("16_pipelines", "one_f_one_b", "the library has it"),
     ("18_pipedream", "no_flush", "the library has the list"),
 )
 
