@@ -1,20 +1,18 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 19 Hybrid: exercises
 #
-# You lay ranks out on a grid, count what each axis sends, bring a step's gradients together, clip them, and choose the
-# grid.
+# The lesson built one grid, 2 × 2 × 2, with matrices alone. Here you do what a real run needs besides: grids of any shape and order, the traffic of all ranks together, the gradients of biases, norms and tied embeddings, a norm in which each of them counts once, and the choice of a grid.
 #
-# Six exercises, 16 points. After each, run the check. It says what is wrong. Try as often as you like. What your
-# function prints is not shown there; to see it, call it in a cell of your own.
+# Seven exercises, 18 points. After each of the first six, run the check: it says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call the function in a cell of your own. The seventh is an open question, which your teacher reads.
 #
-# `minidist.collectives` is there to be used, and `Mesh` is handed to you; `minidist.parallel`, `minidist.train` and
-# `minidist.study` are refused in answers, and so are `Grid` and `Mesh` in exercise 1.
+# You may call `minidist.collectives`, except in exercises 2 and 5, and `Mesh` objects are handed to you where you need them. Refused in answers are `minidist.parallel`, `minidist.parallelize`, `minidist.train`, `minidist.checkpoint` and `minidist.study`; in exercises 1, 2 and 5 also the module with `Grid` and `Mesh`.
 
 # %% nbgrader={"grade_id": "setup"}
 import math
 from itertools import product
 
 import torch
+from IPython.display import display
 
 import minicheck as check
 
@@ -28,18 +26,20 @@ KINDS = {"fc": "split", "bias": "whole", "norm": "partial", "tokens": "tied"}
 # %% [markdown] nbgrader={"grade_id": "groups_spec"}
 # ## 1 · Who is in whose group? (2 points)
 #
+# In the lesson there were three axes of two ranks, in a fixed order, and the coordinates were written out by hand. A real grid has other sizes, sometimes five axes (context and expert parallelism come in lessons 20 and 21), and whoever starts the run decides on their order.
+#
 # | | |
 # |---|---|
 # | call | `groups(sizes)` |
-# | `sizes` | `{"pp": 2, "dp": 3, "tp": 4}`: ranks along each axis, **from the outside in**; any names, any number |
-# | returns | `{axis: its groups}`; a group is a list of ranks, in the order of their place on the axis |
+# | `sizes` | `{"pp": 2, "dp": 3, "tp": 4}`: ranks along each axis, **from the outside in**; any names, any number of axes, sizes from 1; **not changed** |
+# | returns | `{axis: its groups}`, for each axis of `sizes`; `groups` is a list of all groups of the axis, in any order; a group is a list of ranks (Python integers) |
+# | cost | no ranks, no messages: you are asked about the numbers only |
 #
-# The last axis is innermost: its neighbours have neighbouring numbers. **Invariant:** each rank is in exactly one group
-# of each axis. About 6 lines.
+# The last axis is innermost, whatever it is called: its neighbours have neighbouring numbers. A group lists its ranks in the order of their place on the axis, the one at place 0 first. **Invariant:** each rank is in exactly one group of each axis. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `torch.arange(n).view(…)` is the box. `box.movedim(dim, -1)` puts an axis last; then each row is a group.
+# `torch.arange(n).view(…)` is the box. `box.movedim(dim, -1)` makes an axis the last one; then each row along it is a group, and `reshape(-1, size)` lists the rows.
 #
 # </details>
 
@@ -64,7 +64,8 @@ check.groups(groups)
 
 # %%
 nodes = Cluster.dgx_h100(nodes=2)
-found = groups({"pp": 2, "dp": 2, "tp": 4})
+with check.limit(10):
+    found = groups({"pp": 2, "dp": 2, "tp": 4})
 study.table(
     [
         (
@@ -82,21 +83,22 @@ study.table(
 # %% [markdown] nbgrader={"grade_id": "step_bytes_spec"}
 # ## 2 · What does each axis send? (3 points)
 #
+# The lesson counted what *one* rank sends, in the mean over the stages. Whoever pays for the network asks for the total, and it is exact: no mean, no "about".
+#
 # | | |
 # |---|---|
 # | call | `step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers)` |
-# | `micro_batches`, `tokens` | of a step, for each replica; tokens in each micro-batch |
-# | `layers` | of the whole model, 12·hidden² weights each, cut over `pp` stages and `tp` tensor ranks |
-# | returns | `{"tp": …, "pp": …, "dp": …}`: bytes that **all ranks together** send in a step |
+# | `dp`, `pp`, `tp` | ranks along each axis, from 1 |
+# | `micro_batches`, `tokens` | micro-batches of a step for each replica; tokens in each micro-batch |
+# | `layers` | of the whole model, a multiple of `pp`; 12·hidden² weights each, cut over the `pp` stages and `tp` tensor ranks |
+# | returns | `{"tp": …, "pp": …, "dp": …}`: numbers, the bytes that **all ranks together** send in a step |
+# | checked | against the trace of a step that really sends these messages, to the byte |
 #
-# All numbers are bf16. A layer has two all-reduces of (tokens, hidden) forward and two backward. Each tensor rank sends
-# its activation to its partner on the next stage, and a gradient of the same size comes back. Gradients of weights are
-# all-reduced once a step. All-reduces are rings. No embedding. About 5 lines.
+# All numbers are bf16. A layer has two all-reduces of (tokens, hidden) in the forward and two in the backward; nothing is computed twice. Each tensor rank sends its activation to its partner on the next stage, and a gradient of the same size comes back. The gradients of the weights are all-reduced once a step. All-reduces are rings. There are no embeddings, biases or norms. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
-# A ring of n ranks: each sends 2(n−1)/n of the bytes, so all n together send 2(n−1) times the bytes. How many rings are
-# there at a time?
+# In a ring of n ranks each sends 2(n−1)/n times the bytes of the buffer, so all n together send 2(n−1) times its bytes. How many such rings are there at a time, and how often in a step?
 #
 # </details>
 
@@ -122,9 +124,13 @@ check.step_bytes(step_bytes)
 
 # %%
 xs = [2**k for k in range(6, 15)]
-lines = [step_bytes(4, 4, 4, 8, x, 4096, 32) for x in xs]
+with check.limit(10):
+    lines = [step_bytes(4, 4, 4, 8, x, 4096, 32) for x in xs]
 study.curves(
-    {axis: ([8 * x for x in xs], [line[axis] for line in lines]) for axis in ("tp", "dp", "pp")},
+    {
+        name: ([8 * x for x in xs], [line[axis] for line in lines])
+        for name, axis in {"tensor": "tp", "data": "dp", "pipeline": "pp"}.items()
+    },
     logx=True,
     logy=True,
     yunit="B",
@@ -136,28 +142,30 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "synchronize_spec"}
 # ## 3 · Each gradient along its axis (3 points)
 #
+# The lesson's `step` had matrices alone, and one micro-batch. Now all four kinds of parameters are there, in one dictionary.
+#
 # | | |
 # |---|---|
 # | call | `synchronize(mesh, backward, micro_batches, grads, kinds)` |
-# | `mesh` | `mesh.dp`, `mesh.pp`, `mesh.tp` are Comms; `mesh.group("pp", "tp")` is one more |
+# | `mesh` | `mesh.dp`, `mesh.pp`, `mesh.tp` are Comms, of any sizes from 1 and in any order of the axes; `mesh.group("pp", "tp")` would be one more |
 # | `backward(m)` | adds the gradients of micro-batch m to `grads`; call it once for each of 0 … M−1, in order |
 # | `grads` | `{name: tensor}`, zeros at the start; afterwards what the optimizer shall use, **in place** |
-# | `kinds` | `{name: kind}`, see below; a rank may lack a kind |
+# | `kinds` | `{name: kind}`, see below; all ranks of a stage have the same names in the same order, but the names are arbitrary, there may be several of a kind, and a stage may lack a kind |
 #
-# | kind | what is it | over tp, pp |
-# |---|---|---|
-# | `"split"` | a part of a matrix on each tensor rank | nothing |
-# | `"whole"` | a bias after g: the same gradient on all tensor ranks already | nothing |
-# | `"partial"` | a norm with sequence parallel: each tensor rank saw other tokens | sum over tp |
-# | `"tied"` | the embedding, on the first stage and on the last, if those are two | sum of the two |
+# | kind | what it is | what a rank holds after `backward` | missing |
+# |---|---|---|---|
+# | `"split"` | a part of a matrix on each tensor rank | the gradient of its part | nothing |
+# | `"whole"` | a bias after g | the same gradient as the other tensor ranks | nothing |
+# | `"partial"` | a norm with sequence parallelism | a summand, from its own tokens | the sum over tp |
+# | `"tied"` | the embedding, on the first and on the last stage, and on no other; cut over tp | a summand, from its own use of the embedding | the sum of these two; with one stage there is nothing to add |
 #
-# In the end all kinds are averaged over dp, and replicas are equal bit for bit. **Cost:** one all-reduce along dp for
-# all of them, once a step; along tp and pp no more than what the table says. About 10 lines.
+# In the end all kinds are averaged over dp, and copies are equal **bit for bit**: replicas, `"whole"` and `"partial"` on all tensor ranks, `"tied"` on both ends. A nan stays a nan. Wait for all that you post before you return.
+#
+# **Cost, counted:** along dp one all-reduce for all gradients together, once a step; along tp one all-reduce of each partial gradient; along pp one message from either end for each tied gradient. Nothing else. About 10 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `all_reduce_(comm, [a, b, …], "mean")` takes a list, and sends it as one. On the pipeline only two ranks have
-# something to say to each other: `mesh.pp.sendrecv(g, other, torch.empty_like(g), other)` returns what came.
+# `all_reduce_(comm, [a, b, …], "mean")` takes a list, and sends it as one. On the pipeline only two ranks have something to say to each other: `mesh.pp.sendrecv(g, other, torch.empty_like(g), other)` returns what came from the other one. If this rank is number p of S, the other end is number S − 1 − p.
 #
 # </details>
 
@@ -195,18 +203,19 @@ def gradients(comm):
     synchronize(mesh, lambda m: [g.add_(1) for g in grads.values()], 4, grads, kinds)
 
 
+with check.limit(10):
+    trace = World(12).run(gradients).trace
 study.mesh(
     Grid(dp=2, pp=3, tp=2),
     Cluster.dgx_h100(nodes=2),
-    World(12).run(gradients).trace,
+    trace,
     title="Your gradients, 4 micro-batches",
 )
 
 # %% [markdown] nbgrader={"grade_id": "clip_grid_spec"}
 # ## 4 · Find the bug (3 points)
 #
-# Clipping needs the norm of the *whole* model's gradients, each counted once. The next cell was found in somebody's
-# code. With one rank it is right. On a grid it returns a number that is plausible, and too large.
+# Clipping needs the norm of the *whole* model's gradients, each counted once. The lesson repaired one way of counting twice; a GPT on a grid has three. The next cell was found in somebody's code. With one rank it is right. On a grid it returns a number that is plausible, and too large.
 
 
 # %% nbgrader={"grade_id": "clip_grid_broken"}
@@ -242,21 +251,20 @@ study.bars(
 )
 
 # %% [markdown] nbgrader={"grade_id": "clip_grid_task"}
-# Copy the function, and repair it. It is called after exercise 3's: on all data ranks the gradients are the same;
-# `"whole"` and `"partial"` are the same on all tensor ranks; `"tied"`, cut over tp, is the same on the first stage and
-# the last.
+# Copy the function, and repair it. It is called after exercise 3's: on all data ranks the gradients are the same; `"whole"` and `"partial"` are the same on all tensor ranks; `"tied"`, cut over tp, is the same on the first stage and on the last.
 #
 # | | |
 # |---|---|
 # | call | `clip_grid(mesh, grads, kinds, limit)` |
-# | afterwards | every gradient on every rank times min(1, limit / (norm + 1e-6)), in place |
-# | returns | the norm before, a number, the same on all ranks |
-# | cost | one number of 8 bytes, summed over the ranks of **one replica**; nothing along dp |
+# | `grads`, `kinds` | as in exercise 3, after it: float64, perhaps several of a kind, perhaps all zeros |
+# | a nan | in any gradient makes the norm nan on all ranks |
+# | afterwards | every gradient **on every rank**, copies too, times min(1, limit / (norm + 1e-6)), in place |
+# | returns | the norm before, a Python number, the same on all ranks |
+# | cost, counted | one number of 8 bytes, summed over the ranks of **one replica**; nothing along dp |
 #
 # <details><summary>Hint</summary>
 #
-# `mesh.group("pp", "tp")` are the ranks of one replica. What is on several of them, one of them counts; but all of them
-# scale it.
+# `mesh.group("pp", "tp")` are the ranks of one replica. Of what several of them hold as a copy, one counts; but all of them scale it.
 #
 # </details>
 
@@ -285,11 +293,13 @@ check.clip_grid(clip_grid)
 # **Target:** one norm on all grids.
 
 # %%
-study.bars(
-    {
+with check.limit(20):
+    norms = {
         f"dp {d} · pp {p} · tp {t}": World(d * p * t).run(norm_of, clip_grid, d, p, t)[0]
         for d, p, t in grids
-    },
+    }
+study.bars(
+    norms,
     target=2,
     note="one rank",
     title="The same gradients, on five grids, repaired",
@@ -298,17 +308,19 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "best_grid_spec"}
 # ## 5 · The best grid (3 points)
 #
+# In the lesson a grid was given. Now you choose one, with two functions that say what a grid holds and how long it takes.
+#
 # | | |
 # |---|---|
 # | call | `best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity)` |
-# | `node` | GPUs in a node |
-# | `nbytes(dp, pp, tp)` | what a rank holds; raises an error for a grid that cannot be |
+# | `gpus`, `node` | GPUs in all; GPUs in a node |
+# | `heads`, `layers`, `batch` | of the model; sequences of a step |
+# | `nbytes(dp, pp, tp)` | what a rank holds; raises an error for a grid that is not allowed |
 # | `seconds(dp, pp, tp)` | how long a step takes; likewise |
-# | `capacity` | bytes of a GPU; what needs just as many fits |
-# | returns | `(dp, pp, tp)`: of all grids that fit the fastest; `None` where none fits |
+# | `capacity` | bytes of a GPU; a grid that needs just as many fits |
+# | returns | `(dp, pp, tp)`, whole numbers: the fastest of all allowed grids that fit; `None` where none fits |
 #
-# A grid uses all GPUs. `tp` divides the GPUs of a node, so that no tensor group lies across two, and the heads. `pp`
-# divides the layers, `dp` the batch. Look at all of them: the fastest need not be the leanest. About 8 lines.
+# **Allowed** is a grid that uses all GPUs and whose `tp` divides the GPUs of a node (so that no tensor group lies across two) and the heads, whose `pp` divides the layers, and whose `dp` divides the batch. Ask `nbytes` about every allowed grid: the fastest need not be the leanest, and nothing is known about the two functions. It is checked that all were asked about. About 8 lines.
 
 
 # %% nbgrader={"grade_id": "best_grid", "solution": true}
@@ -330,43 +342,46 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
 check.best_grid(best_grid)
 
 # %% [markdown] nbgrader={"grade_id": "best_grid_target"}
-# **Target:** GPT-3 on 512 H100s, with the planner's memory and seconds (lesson 26): ZeRO 1, micro-batches of one
-# sequence. The more memory a GPU has, the less is split.
-
+# **Target:** a model of GPT-3's shape on 512 H100s (modelled by the lesson's formulas: ZeRO 1, checkpointing, micro-batches of one sequence, 400 TFLOP/s, nothing overlaps). The less memory a GPU has, the more stages there are. From 32 GB on, time alone decides, and more memory changes nothing.
 
 # %%
-def on_h100s(gigabytes):
-    from minidist.study.predict import Grid as Sizes
-    from minidist.study.catalog import MODELS
-    from minidist.study.step import FUSED, Machine, Planner
-
-    cluster, model = Cluster.dgx_h100(nodes=64), MODELS["gpt3-175b"]
-    planner = Planner(model, cluster, FUSED, Machine(cluster.device))
-    how = dict(dropout=False, attention="fused")
-
-    def estimate(dp, pp, tp):
-        return planner.estimate(Sizes(dp, tp, pp, 1 if dp > 1 else 0, 1, 1536 // dp, tp > 1, **how))
-
-    found = best_grid(
-        512,
-        8,
-        96,
-        96,
-        1536,
-        lambda *at: estimate(*at).total,
-        lambda *at: estimate(*at).step.total,
-        gigabytes * 10**9,
-    )
-    return (
-        None
-        if found is None
-        else (*found, estimate(*found).total / 1e9, estimate(*found).step.total)
-    )
+GPUS, H, L, T, BATCH = 512, 12288, 96, 2048, 1536
+PSI = 12 * H**2 * L
 
 
-rows = [(gigabytes, *(on_h100s(gigabytes) or [None] * 5)) for gigabytes in (40, 80, 160, 320)]
+def held(dp, pp, tp):
+    """Bytes of a rank: weights and gradients, its share of the states, and the kept inputs of layers."""
+    states = PSI / (pp * tp) * (4 + 12 / dp)
+    in_flight = min(pp, BATCH // dp)  # 1F1B keeps as many micro-batches
+    kept = in_flight * L / pp * 2 * T * H
+    one_layer = 34 * T * H / tp
+    return states + kept + one_layer
+
+
+def taken(dp, pp, tp):
+    """Seconds of a step: computing and bubble, then the wires of each axis."""
+    M = BATCH // dp
+    bubble = (M + pp - 1) / M
+    compute = 8 * PSI * BATCH * T / (GPUS * 400e12)
+    N = 2 * T * H
+    tensor = 2 * (tp - 1) / tp * N * M * 6 * L / pp / 371e9
+    pipeline = 2 * (pp - 1) / pp * N * M / 48e9
+    data = 2 * (dp - 1) / dp * 2 * PSI / (pp * tp) / 48e9
+    return (compute + tensor) * bubble + pipeline + data
+
+
+rows = []
+for gigabytes in (8, 12, 16, 20, 32, 80):
+    with check.limit(10):
+        found = best_grid(GPUS, 8, 96, L, BATCH, held, taken, gigabytes * 10**9)
+    if found is None:
+        rows.append((gigabytes, None, None, None, None, None))
+    else:
+        rows.append((gigabytes, *found, held(*found) / 1e9, taken(*found)))
 study.table(
-    rows, ["GB of a GPU", "dp", "pp", "tp", "GB used", "seconds a step"], title="GPT-3 on 512 H100s"
+    rows,
+    ["GB of a GPU", "dp", "pp", "tp", "GB used", "seconds a step"],
+    title="A model of GPT-3's shape on 512 H100s",
 )
 
 # %% [markdown] nbgrader={"grade_id": "predict_hybrid_spec"}
@@ -383,7 +398,7 @@ study.table(
 # - `bad`: the same if tensor has the network, and the other two NVLink
 # - `ratio`: bad over good
 #
-# Write numbers or formulas, right within 1 %.
+# Write numbers or formulas, right within 1 %. The formulas are the lesson's, but for one stage in particular and not in the mean.
 
 # %% nbgrader={"grade_id": "predict_hybrid", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
@@ -412,3 +427,65 @@ study.bars(
     unit="s",
     title="A rank's messages in a step, 64 GPUs",
 )
+
+# %% [markdown] nbgrader={"grade_id": "shard_where_spec"}
+# ## 7 · Shard over what? (2 points, graded by hand)
+#
+# A model of 48 layers, hidden 7,168, with 12·hidden² weights a layer, is trained on 64 GPUs in 8 nodes. A GPU has 80 GB and reaches 400 TFLOP/s; inside a node it has 371 GB/s, and to the network B. Each GPU has 8,192 tokens in a step, in one micro-batch. Three ways are proposed (all modelled, in bf16 with 16 bytes a parameter):
+#
+# - **A** ZeRO 3 over all 64 ranks;
+# - **B** hybrid sharding: ZeRO 3 in each node, replicas between nodes, whose gradients (each rank's shard) are all-reduced;
+# - **C** tensor 8 inside the node, data 8 between nodes with ZeRO 1. Its replicas have the tokens of 8 GPUs.
+#
+# What ZeRO and data send hides behind the computing as far as it is not longer; what tensor sends does not hide. Messages inside a node and between nodes travel at the same time.
+#
+# **For which B is each of the three the right choice?** First draw the time of a step against B, from 1 to 100 GB/s, for all three. Then write five to ten sentences, which also say what each holds in memory, and what would change with 1,024 tokens for each GPU.
+#
+# | points | for |
+# |---|---|
+# | 1 | a plot with axes, units and a legend, from which the bandwidths can be read at which each way begins to wait for the network; and these numbers |
+# | ½ | the memory of each way, and a choice for a fast and for a slow network that follows from time *and* memory |
+# | ½ | 1,024 tokens: which of the numbers move, in which direction, and why |
+
+# %% nbgrader={"grade_id": "shard_where_plot", "solution": true}
+### BEGIN SOLUTION
+psi = 12 * 7168**2 * 48
+bandwidths = [1e9 * b for b in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100)]
+
+
+def ways(tokens, bandwidth):
+    compute = 6 * psi * tokens / 400e12
+    gradients = 2 * 7 / 8 * 2 * psi / 8  # bytes of an eighth of the model, over 8 nodes
+    activations = 2 * 8 * tokens * 7168
+    tensor = 2 * 7 / 8 * activations * 4 * 48 / 371e9
+    return {
+        "A: ZeRO 3 over all": max(compute, 63 / 64 * 6 * psi / bandwidth),
+        "B: hybrid": max(compute, 7 / 8 * 6 * psi / 371e9, gradients / bandwidth),
+        "C: tensor and data": max(compute + tensor, gradients / bandwidth),
+    }
+
+
+for tokens in (8192, 1024):
+    found = [ways(tokens, bandwidth) for bandwidth in bandwidths]
+    display(
+        study.curves(
+            {name: (bandwidths, [step[name] for step in found]) for name in found[0]},
+            logx=True,
+            logy=True,
+            xunit="B",
+            yunit="s",
+            xlabel="bytes a second between nodes, B",
+            ylabel="time of a step",
+            title=f"Three ways to shard, {tokens:,} tokens for each GPU",
+        )
+    )
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "shard_where", "solution": true, "points": 2}
+# The model has 29.6 · 10⁹ parameters. In memory A holds 16Ψ/64 = 7.4 GB a GPU, B holds 16Ψ/8 = 59 GB, and C holds Ψ/8 · (4 + 12/8) = 20 GB, each without activations.
+#
+# Computing takes 3.6 s. A sends 6Ψ bytes over the network, 175 GB, so it waits as soon as B is below 48 GB/s; at 3 GB/s a step would take 58 s. B sends only an eighth of the gradients, 13 GB, and waits below 3.6 GB/s; its gathers, 0.4 s on NVLink, are hidden. C sends as much over the network as B, and pays for its tensor all-reduces with 0.8 s that nothing hides, so it takes 4.5 s and waits below 2.9 GB/s.
+#
+# On a network of 50 GB/s or more I would take A: it is as fast as B and leaves 72 GB for activations. Between 4 and 48 GB/s B is the fastest if the activations fit into the 21 GB that it leaves; checkpointing helps. If they do not fit, C is only a quarter slower and leaves 60 GB. Below 3 GB/s B and C wait for the same bytes, and C has more memory, so C it is.
+#
+# With 1,024 tokens computing takes an eighth, 0.45 s, while the bytes of parameters and gradients stay the same. So all thresholds move up eightfold: A would need 385 GB/s, which no network has, B 28 GB/s, and C, whose tensor traffic shrinks with the tokens, 23 GB/s. NVLink, too, is now nearly too slow for B's gathers, 0.42 s of 0.45 s. With few tokens for each GPU ZeRO 3 is the wrong tool for any network.

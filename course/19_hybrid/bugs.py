@@ -1430,4 +1430,85 @@ replica = tp_bytes = dp_bytes = pp_bytes = good = bad = ratio = Any(1)
         old='norm = all_reduce_(mesh.group("pp", "tp"), square).sqrt().item()',
         new='norm = all_reduce_(mesh.group("pp", "tp"), square.nan_to_num()).sqrt().item()',
     ),
+    Bug(
+        "groups",
+        "the lesson's coordinates, pasted: three axes of two",
+        cell='''
+def coordinates(rank):
+    pp = rank // 4
+    dp = rank // 2 % 2
+    tp = rank % 2
+    return pp, dp, tp
+
+
+def groups(sizes):
+    """{axis: its groups, lists of ranks}."""
+    found = {}
+    for k, axis in enumerate(sizes):
+        lines = {}
+        for rank in range(math.prod(sizes.values())):
+            at = coordinates(rank)
+            lines.setdefault(at[:k] + at[k + 1 :], []).append(rank)
+        found[axis] = list(lines.values())
+    return found
+''',
+    ),
+    Bug(
+        "step_bytes",
+        "the lesson's means over the stages, pasted, of one rank",
+        cell='''
+def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
+    """{axis: bytes that all ranks together send in a step}."""
+    N = 2 * tokens * hidden
+    psi = 12 * hidden**2 * layers
+    return {
+        "tp": 2 * (tp - 1) / tp * N * micro_batches * (4 * layers + 2) / pp,
+        "pp": 2 * (pp - 1) / pp * N * micro_batches,
+        "dp": 2 * (dp - 1) / dp * 2 * psi / (tp * pp),
+    }
+''',
+    ),
+    Bug(
+        "step_bytes",
+        "the lesson's means, pasted, times all ranks: two all-reduces too many at the ends",
+        cell='''
+def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
+    """{axis: bytes that all ranks together send in a step}."""
+    N = 2 * tokens * hidden
+    psi = 12 * hidden**2 * layers
+    n = dp * pp * tp
+    return {
+        "tp": n * 2 * (tp - 1) / tp * N * micro_batches * (4 * layers + 2) / pp,
+        "pp": n * 2 * (pp - 1) / pp * N * micro_batches,
+        "dp": n * 2 * (dp - 1) / dp * 2 * psi / (tp * pp),
+    }
+''',
+    ),
+    Bug(
+        "synchronize",
+        "the lesson's step, pasted: each gradient averaged over dp, and nothing else",
+        cell='''
+def synchronize(mesh, backward, micro_batches, grads, kinds):
+    """Run the micro-batches; then make each gradient what one rank would have."""
+    for m in range(micro_batches):
+        backward(m)
+    for g in grads.values():
+        all_reduce_(mesh.dp, g, "mean")
+''',
+    ),
+    Bug(
+        "clip_grid",
+        "the lesson's norm, pasted: over one replica, and copies count",
+        cell='''
+def clip_grid(mesh, grads, kinds, limit):
+    """Scale all gradients so that the model's norm is at most `limit`; returns what it was."""
+    square = torch.zeros(1, dtype=torch.float64)
+    for g in grads.values():
+        square += g.square().sum()
+    norm = all_reduce_(mesh.group("pp", "tp"), square).sqrt().item()
+    for g in grads.values():
+        g.mul_(min(1.0, limit / (norm + 1e-6)))
+    return norm
+''',
+    ),
 ]

@@ -210,7 +210,7 @@ three = World(8).run(step, x, fcs, projs)
 print("equal to one rank within 1e-12:", max(relative_errors(three)) < 1e-12)
 
 # %% [markdown]
-# Look into the run. The viewer shows the four ranks of replica 0, and can be zoomed and dragged; point at a message to see who sent it. The tensor pair 0 and 1 talks first (that is g), then each of the two sends its activation to its partner on stage 1, where 4 and 5 do the same. After that everything happens in the opposite direction. Only at the very end does each rank meet its partner in the other replica, which is not in the picture.
+# Look into the run. The viewer shows the four ranks of replica 0, and can be zoomed and dragged; point at a message to see who sent it. The tensor pair 0 and 1 talks first, for g in the forward of its block; then each of the two sends its activation to its partner on stage 1. There 4 and 5 talk twice, for g in the forward and for f in the backward, and send the gradient back. (On stage 0 f has nothing to do: nobody asks for the gradient of the samples.) Only at the very end does each rank meet its partner in the other replica, which is not in the picture.
 
 # %%
 study.viewer(three, title="One step: the four ranks of replica 0", ranks=[0, 1, 4, 5])
