@@ -744,7 +744,7 @@ study.reveal(
     study.table(rows, ["", "bandwidth", "a GPU needs"], title="When ZeRO 3 can hide"),
     unit="tokens",
     words="Four sequences of 2,048 tokens are enough on a fast network. At 3 GB/s, the slow links of lesson 13, it would "
-    "be 133,333 in one micro-batch, and their activations do not fit on any GPU.",
+    "be 133,333 in one micro-batch, many times what a GPU usually gets.",
 )
 
 # %% [markdown]
@@ -786,7 +786,7 @@ assert took["ZeRO 3 over all", 3e9] > 3.5 * took["hybrid: ZeRO 3 in a node", 3e9
 assert took["hybrid: ZeRO 3 in a node", 48e9] < took["ZeRO 3 over all", 48e9]
 
 # %% [markdown]
-# On the fast network, with four times the tokens that the rule asks for, ZeRO 3 costs no more than ZeRO 1 and holds far less. On the slow one it is the slowest of the three, and hybrid sharding four times as fast. So: **with enough tokens for the network, ZeRO 3 over all nodes; with a slow network, ZeRO 3 inside the node and replicas between nodes, if a node can hold the model; and if it cannot, a grid with a pipeline**, which sends least of all.
+# On the fast network, with four times the tokens that the rule asks for, ZeRO 3 costs no more than ZeRO 1 and holds far less. On the slow one it is the slowest of the three, and hybrid sharding is four times as fast. It beats even ZeRO 1, whose rings carry all gradients from node to node, where hybrid sharding carries a quarter. So: **with enough tokens for the network, ZeRO 3 over all nodes; with a slow network, ZeRO 3 inside the node and replicas between nodes, if a node can hold the model; and if it cannot, a grid with a pipeline**, which sends least of all.
 #
 # ## Break it: ranks that disagree
 #
@@ -819,7 +819,7 @@ study.reveal(
     options=["wrong numbers", "an error", "silence"],
     words="On GPUs nothing happens at all. The World says: "
     + " … ".join(
-        line.strip() for line in lines_of_error if "rank 0 is" in line or "rank 4 is" in line
+        line.strip(" :") for line in lines_of_error if "rank 0 is" in line or "rank 4 is" in line
     ),
 )
 
@@ -842,7 +842,7 @@ study.bars(
 assert min(relative_errors(wrong)) > 0.3
 
 # %% [markdown]
-# The two halves of a matrix have been averaged as if they were copies of each other. No message, no shape and no hang says so, and the loss may even go down for a while. Only a comparison with one rank finds it. Keep a tiny serial run among your tests, and give the axes *different* sizes there: with 2 × 3 × 4 ranks a wrong group does not fit.
+# The two halves of a matrix have been averaged as if they were copies of each other. No message, no shape and no hang says so, and the loss may even go down for a while. Only a comparison with one rank finds it. Keep a tiny serial run among your tests, and give the axes *different* sizes there: on 2 × 2 × 2 ranks a factor that belongs to another axis looks right.
 #
 # ## When not to use it
 #
@@ -874,7 +874,7 @@ study.source(Grid.colors)
 study.source(Mesh.group)
 
 # %% [markdown]
-# `parallelize` is in [minidist/parallelize.py](file:minidist/parallelize.py). It is long because it has many options, but it does nothing except call, in the order explained above, what you built in other lessons. Its first piece replaces each layer by a split one; here `split_` is lesson 14's, `TensorEmbedding` and `TensorHead` are those of lesson 15.
+# `parallelize` is in [minidist/parallelize.py](file:minidist/parallelize.py). It is long because it has many options, but it does nothing except call, in the order explained above, what you built in other lessons. Its first piece replaces each layer by a split one; here `split_` comes from [Tensor parallel](lesson:tensor), `TensorEmbedding` and `TensorHead` from [Vocabulary parallel](lesson:vocabulary).
 
 # %%
 from minidist import parallelize as library
