@@ -49,40 +49,6 @@ def check_tokens(tokens: Tensor, vocab: int, what: str, ignored: int | None = No
 
 
 # ------------------------------------------------------------
-# What an embedding split by rows and one split by columns have in common: who holds what, and how it starts.
-
-
-class SplitEmbedding(Embedding):
-    """`nn.Embedding(vocab, hidden)` split along dimension `cut_along` of its weight, as evenly as can be."""
-
-    cut_along: int
-
-    def __init__(
-        self,
-        vocab: int,
-        hidden: int,
-        comm: Comm,
-        seed: int = 0,
-        name: str = "tokens",
-        dtype: torch.dtype | None = None,
-        device: str | torch.device | None = None,
-    ):
-        if vocab < 1 or hidden < 1:
-            raise ValueError(
-                f"an embedding has at least 1 row and 1 column, not {vocab} and {hidden}"
-            )
-        whole = [vocab, hidden]
-        cut = Cut(self.cut_along, uneven(whole[self.cut_along], comm.size))
-        whole[self.cut_along] = cut.sizes[comm.rank]
-        super().__init__(*whole, dtype=dtype, device="meta")
-        self.vocab = vocab
-        self.comm = comm
-        self.cuts = {"weight": cut}
-        self.first, self.end = bounds(cut.sizes)[comm.rank]
-        materialize_part_(self, comm, seed, name, device)
-
-
-# ------------------------------------------------------------
 # An embedding whose V rows lie on n ranks, and the projection to the vocabulary that is tied to it.
 #
 # A rank looks up the tokens whose rows it holds and gives zeros for the others: the sum over the ranks is the
@@ -96,7 +62,7 @@ class SplitEmbedding(Embedding):
 # are those of one rank, at the start and after every step.
 
 
-class VocabEmbedding(SplitEmbedding):
+class VocabEmbedding(Embedding):
     """`nn.Embedding(vocab, hidden)` split by rows: token numbers (…) to (…, H), the same on every rank.
 
     weight: this rank's rows, (V_r, H), V_r = `uneven(vocab, n)[rank]`, which n need not divide and which may be 0.
@@ -108,7 +74,24 @@ class VocabEmbedding(SplitEmbedding):
     Raises ValueError for fewer than 1 row or column, and in `forward` for what is no token.
     """
 
-    cut_along = 0
+    def __init__(
+        self,
+        vocab: int,
+        hidden: int,
+        comm: Comm,
+        seed: int = 0,
+        name: str = "tokens",
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+    ):
+        _check_table(vocab, hidden)
+        cut = Cut(0, uneven(vocab, comm.size))
+        super().__init__(cut.sizes[comm.rank], hidden, dtype=dtype, device="meta")
+        self.vocab = vocab
+        self.comm = comm
+        self.cuts = {"weight": cut}
+        self.first, self.end = bounds(cut.sizes)[comm.rank]
+        materialize_part_(self, comm, seed, name, device)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (…) → (…, H)
         check_tokens(tokens, self.vocab, "token")
@@ -131,6 +114,11 @@ class VocabEmbedding(SplitEmbedding):
         return f"{self.vocab}, {hidden}, {rows} rows from {self.first} on rank {self.comm.rank}"
 
 
+def _check_table(vocab: int, hidden: int) -> None:
+    if vocab < 1 or hidden < 1:
+        raise ValueError(f"an embedding has at least 1 row and 1 column, not {vocab} and {hidden}")
+
+
 # ------------------------------------------------------------
 # An embedding whose H columns lie on n ranks: each has H/n numbers of every token, and there is nothing to mask.
 #
@@ -141,13 +129,28 @@ class VocabEmbedding(SplitEmbedding):
 # numbers a token to be added: a GPT splits rows. PyTorch's DTensor has both (ColwiseParallel, RowwiseParallel).
 
 
-class ColumnEmbedding(SplitEmbedding):
+class ColumnEmbedding(Embedding):
     """`nn.Embedding(vocab, hidden)` split by columns; n need not divide H. All else: as for VocabEmbedding."""
 
-    cut_along = 1
+    def __init__(
+        self,
+        vocab: int,
+        hidden: int,
+        comm: Comm,
+        seed: int = 0,
+        name: str = "tokens",
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+    ):
+        _check_table(vocab, hidden)
+        cut = Cut(1, uneven(hidden, comm.size))
+        super().__init__(vocab, cut.sizes[comm.rank], dtype=dtype, device="meta")
+        self.comm = comm
+        self.cuts = {"weight": cut}
+        materialize_part_(self, comm, seed, name, device)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (…) → (…, H)
-        check_tokens(tokens, self.vocab, "token")
+        check_tokens(tokens, len(self.weight), "token")
         own = F.embedding(tokens, self.weight)  # (…, H/n)
         return gather_from(own, self.comm, -1, self.cuts["weight"].sizes)
 
