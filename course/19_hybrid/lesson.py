@@ -438,18 +438,17 @@ assert [row[1:] for row in rows] == [
 H = 4096
 guess_tokens = 100  # tokens: change this number
 
-# %% [markdown]
-# (To solve it, divide both rows by the layers of a stage. Tensor: 4 all-reduces of $2\cdot\frac12$ times 2·H bytes a token, 8H bytes. Data: $2\cdot\frac12\cdot 2\cdot 12H^2/2$ bytes.)
-
 # %%
-crossing = (12 * H**2) / (8 * H)  # 1.5 H
+tensor_bytes_of_a_token = 4 * (2 * 1 / 2) * 2 * H  # four all-reduces of a layer, on two ranks
+data_bytes = (2 * 1 / 2) * 2 * 12 * H**2 / 2  # half a layer's gradients, on two replicas
+crossing = data_bytes / tensor_bytes_of_a_token
 
 # %% tags=["answer"]
 study.reveal(
     guess_tokens,
     round(crossing),
     unit="tokens",
-    words="8H bytes for each token against 12H² bytes: 1.5 H tokens. Every common rule about which axis is heaviest has "
+    words="Take one layer of a stage. Tensor sends 8H bytes for each token, data 12H² bytes in all: they are equal at 1.5 H tokens. Every common rule about which axis is heaviest has "
     "a number of tokens in it, said or unsaid.",
 )
 
@@ -646,7 +645,7 @@ JEAN_ZAY = jean_zay(48)
 study.mesh(Grid(dp=8, pp=12, tp=4), JEAN_ZAY)
 
 # %% [markdown]
-# Before it started, its authors tried dozens of shapes on the whole machine, and published the times. Three rows concern us. BLOOM's final shape has 70 layers, a width of 14,336 and 112 heads. The search has that shape with 64 and with 128 heads. The model itself took about 105 seconds a step.
+# Before it started, its authors tried dozens of shapes on the whole machine, and published the times. BLOOM's final shape has 70 layers, a width of 14,336 and 112 heads. The search has its layers and width with 64 and with 128 heads; the model itself took about 105 seconds a step.
 
 # %%
 from minidist.study.literature import published
