@@ -714,7 +714,7 @@ for way, (_, line) in predicted.items():
 #
 # where α and β belong to the slowest link in the ring. Inside a node this is NVLink. A ring through both nodes has two edges that go through a network card.
 
-# %% tags=["exact-numbers"]
+# %%
 ns = [1, 2, 4, 8, 16]
 traces = []
 times = []

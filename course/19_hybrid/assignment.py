@@ -345,7 +345,11 @@ check.best_grid(best_grid)
 # **Target:** a model of GPT-3's shape on 512 H100s (modelled by the lesson's formulas: ZeRO 1, checkpointing, micro-batches of one sequence, 400 TFLOP/s, nothing overlaps). The less memory a GPU has, the more stages there are. From 32 GB on, time alone decides, and more memory changes nothing.
 
 # %%
-GPUS, H, L, T, BATCH = 512, 12288, 96, 2048, 1536
+GPUS = 512
+H = 12288
+L = 96
+T = 2048
+BATCH = 1536
 PSI = 12 * H**2 * L
 
 

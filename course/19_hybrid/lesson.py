@@ -667,7 +667,10 @@ study.table(rows, ["published", "data · pipeline · tensor", "seconds a step"])
 guess_months = 4.0  # months: change this number
 
 # %%
-S, M, t, d = 12, 128, 4, 8
+S = 12
+M = 128
+t = 4
+d = 8
 N = 2 * (2 * 2048 * 14336)  # bytes of a micro-batch's activations
 gigabytes = {
     "tensor": 2 * (t - 1) / t * N * M * 6 * 70 / S / 1e9,

@@ -342,7 +342,9 @@ class Sharded(Exam):
 
     def run(self, comm, yours, values, owner, grads, rate, wide):
         params = [v.clone().requires_grad_() for v in values]
-        before, unseen, listed = now(), Unseen(wide), list(params)
+        before = now()
+        unseen = Unseen(wide)
+        listed = list(params)
         made = []
 
         def optimizer(some):

@@ -28,13 +28,17 @@ def unlimited(cells):
                     learners.add(node.name)
                 else:
                     learners.discard(node.name)  # code that is given, with a bug to be found
-            elif not (isinstance(node, ast.With) and "check.limit(" in ast.unparse(node.items[0])):
+            else:
                 found += sorted(names(node) & learners)
     return found
 
 
 def names(node):
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    """The names in a piece of code, but for what stands within a limit."""
+    if isinstance(node, ast.With) and "check.limit(" in ast.unparse(node.items[0]):
+        return set()
+    found = {node.id} if isinstance(node, ast.Name) else set()
+    return found.union(*map(names, ast.iter_child_nodes(node)))
 
 
 def marked(path):
@@ -64,6 +68,8 @@ def test_what_has_no_limit_is_found():
         ("with check.limit(10):\n    y = twice(1)\nprint(y)", {}),
     ]
     assert unlimited(cells) == []
+    inside = "for i in range(3):\n    with check.limit(10):\n        y = twice(i)\n    print(y)"
+    assert unlimited([*cells, (inside, {})]) == []
     assert unlimited([*cells, ("print([twice(i) for i in range(3)])", {})]) == ["twice"]
     assert unlimited([*cells, ("World(3).run(add, 1)", {})]) == ["add"]
     assert unlimited([*cells, ("def add(a, b):\n    return 0\n\n\nadd(1, 2)", {})]) == []

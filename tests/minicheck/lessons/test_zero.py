@@ -106,7 +106,9 @@ def test_a_layer_by_saved_tensor_hooks(capsys):
     class Whole(torch.autograd.Function):
         @staticmethod
         def forward(ctx, shard, comm, replicas, shape, sizes):
-            ctx.comm, ctx.replicas, ctx.sizes = comm, replicas, sizes
+            ctx.comm = comm
+            ctx.replicas = replicas
+            ctx.sizes = sizes
             return all_gather(comm, shard, sizes=sizes).view(shape)
 
         @staticmethod
@@ -153,7 +155,8 @@ def test_the_optimizer_is_torch_s():
         for p, q in zip(ours, theirs, strict=True):
             p.grad = torch.randn_like(p)
             q.grad = p.grad.clone()
-        [optimizer.step() for optimizer in optimizers]
+        for optimizer in optimizers:
+            optimizer.step()
     assert all(
         torch.allclose(p, q, rtol=1e-12, atol=1e-14) for p, q in zip(ours, theirs, strict=True)
     )
