@@ -996,7 +996,7 @@ def few(outcome: Outcome, nbytes: float, hint: str, messages: float = math.inf) 
 
 HALF = "That is one half of the ring: there are two."
 ALL = "That is what all ranks send together: one rank is asked for."
-NUMBERS = "Those are numbers: how many bytes has one?"
+NUMBERS = "Those are numbers: how many bytes does each of them have?"
 OF_ALL = "That is right for the numbers in the text: you have others."
 ROUGHLY = 0.01  # a prediction is rounded
 

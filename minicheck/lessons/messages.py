@@ -85,7 +85,7 @@ class TensorExam(Exam):
     exact = True
     cases = (
         *(Case(n, f"n = {n}, {words(s)}", s) for n in RANKS for s in SHAPES),
-        Case(3, "n = 3, 6 numbers, others than before", (6,)),
+        Case(3, "n = 3, 6 numbers again, with other values", (6,)),
         *(
             Case(n, f"n = {n}, a length drawn at random, nan in place r on rank r", most)
             for n, most in ((3, 30), (3, 3000), (5, 30), (5, 3000), (6, 30), (7, 30), (8, 30))
@@ -127,12 +127,13 @@ def one_way(case: Case, outcome: Outcome, step: int, words: str) -> None:
         others = [d for d in outcome.receivers(r) if d != (r + step) % n]
         if others:
             raise Wrong(
-                f"the numbers are right, but rank {r} sends to rank {others[0]}: {words}, to rank {(r + step) % n} only, "
-                "is what is asked for."
+                f"the numbers are right, but rank {r} sends to rank {others[0]}: it should send only {words}, to rank "
+                f"{(r + step) % n}."
             )
 
 
 RIGHT, LEFT = "to the right", "to the left"
+WHOLE = "Are whole tensors sent where chunks are enough?"
 
 
 def counted(case: Case, outcome: Outcome, times: int, nbytes: list[int], why: str) -> None:
@@ -142,13 +143,15 @@ def counted(case: Case, outcome: Outcome, times: int, nbytes: list[int], why: st
         # nothing need not be sent
         if outcome.messages(r) != times and (nbytes[r] or outcome.messages(r) > times):
             raise (Costly if outcome.messages(r) > times else Wrong)(
-                f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages: {why} = {times} "
-                "is what is asked for."
+                f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages, and should send {times}: {why}."
             )
-        if outcome.nbytes(r) != nbytes[r]:
-            raise (Costly if outcome.nbytes(r) > nbytes[r] else Wrong)(
-                f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: {nbytes[r]} would do. "
-                "Whole tensors where chunks are enough?"
+        if outcome.nbytes(r) > nbytes[r]:
+            raise Costly(
+                f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and {nbytes[r]} are enough. {WHOLE}"
+            )
+        if outcome.nbytes(r) < nbytes[r]:
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and {nbytes[r]} are needed."
             )
 
 
@@ -182,11 +185,12 @@ class NewExam(TensorExam):
     def value(self, case, args, rank, name, got, want):
         if not got["kept"]:
             raise Wrong(
-                f"rank {rank}: the result changes when the function is called again: a new tensor for every call."
+                f"rank {rank}: the result changes when the function is called again: return a new tensor in every call."
             )
         if got["alias"]:
             raise Wrong(
-                f"rank {rank}: the result is x itself, not a tensor of its own: who changes one changes both."
+                f"rank {rank}: the result shares its memory with x, so that a change of one changes the other: return a new "
+                "tensor."
             )
         super().value(case, args, rank, name, got["y"], want)
 
@@ -196,7 +200,7 @@ class Shift(NewExam):
 
     name = "shift"
     right = (
-        "n = 1…8, 14 shapes and secret lengths, places from −2n to 3n, one message a rank, x untouched; "
+        "n = 1…8, 14 shapes and secret lengths, places from −2n to 3n, one message per rank, x not changed; "
         "then 2, 3 and 4 real processes."
     )
     cases = tuple(
@@ -221,22 +225,21 @@ class Shift(NewExam):
         source = (rank - places) % case.n
         candidates = {
             f"That is rank {rank}'s own x: it came back to where it started.": xs[rank],
-            "It went around the wrong way.": xs[(rank + places) % case.n],
-            "That is the left neighbour's x: it has moved by one place.": xs[rank - 1],
+            "It went around in the wrong direction.": xs[(rank + places) % case.n],
+            "That is the left neighbour's x: it has moved by only one place.": xs[rank - 1],
         }
         for x in args[source][1]:
             candidates[
-                f"That is rank {source}'s x in its next call: it did not come in a message."
+                f"That is rank {source}'s x in its next call, so it did not come in a message."
             ] = x
         return recognized(got, candidates, "", equal) or who(got, xs, rank)
 
     def cost(self, case, args, outcome):
         x, others, places = args[0]
         times = (1 + len(others)) * (places % case.n > 0)
-        one_way(case, outcome, places, "straight to its place")
-        counted(
-            case, outcome, times, [times * x.nbytes] * case.n, "one a call, where it moves at all,"
-        )
+        one_way(case, outcome, places, "straight to the destination")
+        why = "one in each call, or none if nothing moves"
+        counted(case, outcome, times, [times * x.nbytes] * case.n, why)
 
 
 def aliased(x: torch.Tensor, y) -> bool:
@@ -253,8 +256,8 @@ def one_to_each(outcome: Outcome, n: int, nbytes: int) -> None:
     sent = outcome.messages(), outcome.nbytes()
     if sent != (n - 1, (n - 1) * nbytes) and (nbytes or outcome.messages()):
         raise (Costly if sent >= (n - 1, (n - 1) * nbytes) else Wrong)(
-            f"the numbers are right, but {sent[0]} messages with {sent[1]} bytes were sent: n−1 = {n - 1} with "
-            f"{(n - 1) * nbytes} bytes are enough, one to each rank that has nothing yet."
+            f"the numbers are right, but {sent[0]} messages with {sent[1]} bytes were sent in all, and it should be "
+            f"n−1 = {n - 1} with {(n - 1) * nbytes} bytes: one to each rank that does not have the numbers yet."
         )
 
 
@@ -267,7 +270,7 @@ class Broadcast(InPlace):
     name = "broadcast"
     right = (
         "n = 1…8, on streams, 14 shapes and secret lengths, every root, 1 to 7 pieces, each passed on while the next one "
-        "comes; then 2, 3 and 4 real processes."
+        "arrives; then 2, 3 and 4 real processes."
     )
     cases = tuple(
         c._replace(what=f"{c.what}, root {i % c.n}, m = {m}", given=(c.given, i % c.n, m))
@@ -303,7 +306,7 @@ class Broadcast(InPlace):
             return f"Of m = {m} pieces, piece {k}: {text}"
         wrong = differ(got, sent)
         if not differ(got[wrong], x[wrong]).any():
-            return f"It is as before, and what stands around it has arrived: m = {m} need not divide the length."
+            return f"It is as before, although what stands around it has arrived: m = {m} need not divide the length."
         return None
 
     def cost(self, case, args, outcome):
@@ -315,23 +318,21 @@ class Broadcast(InPlace):
             sent = outcome.messages(r)
             least, most = (0, 0) if last else (full, m)
             if not least <= sent <= most:
-                what = "the last in the line, and should send none" if last else f"and m = {m}"
+                why = "none: it is the last in the line" if last else f"m = {m}"
                 raise (Costly if sent > most else Wrong)(
-                    f"the numbers are right, but rank {r} sends {sent} messages: it is {what}."
-                    if last
-                    else f"the numbers are right, but rank {r} sends {sent} messages, {what} is what is asked for."
+                    f"the numbers are right, but rank {r} sends {sent} messages, and should send {why}."
                 )
             nbytes = 0 if last else x.nbytes
             if outcome.nbytes(r) != nbytes:
                 raise (Costly if outcome.nbytes(r) > nbytes else Wrong)(
-                    f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: {nbytes} would do."
+                    f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and should send {nbytes}."
                 )
         largest = -(-x.numel() // m) * x.element_size()
         enough = (case.n - 2 + m) * (ALPHA + largest * BETA)
         if outcome.time is not None and case.n > 1 and outcome.time > 1.001 * enough:
             raise Costly(
                 f"the numbers are right, but on the World's clock it takes {1e6 * outcome.time:.4g} µs, and n−2+m messages "
-                f"one after another, {1e6 * enough:.4g} µs, are enough. Pass a piece on while the next one comes."
+                f"one after another, {1e6 * enough:.4g} µs, are enough. Pass a piece on while the next one arrives."
             )
 
 
@@ -361,7 +362,7 @@ class ReduceScatter(ChunksExam):
     """`reduce_scatter(comm, chunks)`: chunk `comm.rank`, summed over all ranks. n−1 messages a rank, to the left."""
 
     name = "reduce_scatter"
-    right = "n = 1…8, 11 lengths and secret ones, n−1 messages a rank, to the left; then 2 and 3 real processes."
+    right = "n = 1…8, 11 lengths and secret ones, n−1 messages per rank, to the left; then 2 and 3 real processes."
 
     returns, given = ("the chunk",), ("`chunks`",)
 
@@ -397,7 +398,7 @@ def _astray(out, chunks, r):
         if chunks[0][i].shape == out.shape and i != r:
             text = who(out, [c[i] for c in chunks], r)
             if text:
-                return f"It is made of the chunks {i}, not {r}. {text}"
+                return f"It is made of everybody's chunk {i}, not chunk {r}. {text}"
     return "Is what arrives added to the chunk of the same number?"
 
 
@@ -406,7 +407,7 @@ class AllGather(ChunksExam):
 
     name = "all_gather"
     right = (
-        "n = 1…8, 11 lengths and secret ones, cut at random, at most 2(n−1) messages a rank, to the right; "
+        "n = 1…8, 11 lengths and secret ones, cut at random, at most 2(n−1) messages per rank, to the right; "
         "then 2 and 3 real processes."
     )
     returns, given = ("the list",), ("x",)
@@ -433,7 +434,7 @@ class AllGather(ChunksExam):
         where, found = f"rank {rank}: ", got["list"]
         if got["alias"]:
             raise Wrong(
-                f"{where}x itself is in the list, not a copy: who changes one changes both."
+                f"{where}x itself is in the list, so that a change of one changes the other: put a copy in."
             )
         typed(found, list | tuple, f"{where}the result", "a list of tensors")
         if len(found) != case.n:
@@ -447,7 +448,9 @@ class AllGather(ChunksExam):
             for j in range(len(want))
             if j != i
         }
-        zeros = {"It is zero: it never arrived, or somewhere else.": torch.zeros_like(want[i])}
+        zeros = {
+            "It is zero: it never arrived, or it arrived somewhere else.": torch.zeros_like(want[i])
+        }
         wrong = differ(x, want[i])
         part = f"Its first {int(wrong.int().argmax())} numbers are right: is it cut short?"
         return recognized(x, others | zeros, "", equal) or part
@@ -462,12 +465,12 @@ class AllGather(ChunksExam):
             if messages > 2 * (n - 1):
                 raise Costly(
                     f"the numbers are right, but rank {r} sends {messages} messages, and 2(n−1) = {2 * (n - 1)} are "
-                    "enough: n−1 with a length, n−1 with numbers."
+                    "enough: n−1 with a length and n−1 with numbers."
                 )
             if not least <= nbytes <= most:
                 raise (Costly if nbytes > most else Wrong)(
-                    f"the numbers are right, but rank {r} sends {nbytes} bytes: {least} for the numbers, and {8 * (n - 1)} "
-                    "for lengths, would do. Is anything filled up to the longest?"
+                    f"the numbers are right, but rank {r} sends {nbytes} bytes, and should send {least} for the numbers and "
+                    f"at most {8 * (n - 1)} for the lengths. Is anything padded to the longest?"
                 )
 
 
@@ -509,7 +512,7 @@ class RingInPlace(InPlace):
         steps = 2 * (n - 1)
         to_the_right(case, outcome, steps, [outcome.nbytes(r) for r in range(n)], "2(n−1)")
         most = steps * -(-x.numel() // n) * x.element_size()
-        few(outcome, most, "That is 2(n−1) chunks. Whole tensors where chunks are enough?")
+        few(outcome, most, f"Those are 2(n−1) chunks. {WHOLE}")
 
 
 class AllReduce(RingInPlace):
@@ -518,7 +521,7 @@ class AllReduce(RingInPlace):
     name = "all_reduce"
     returns = ("the result",)
     right = (
-        "n = 1…8, 10 lists and secret lengths, 2(n−1) messages and 2(n−1)/n·N bytes a rank; "
+        "n = 1…8, 10 lists and secret lengths, 2(n−1) messages and 2(n−1)/n·N bytes per rank; "
         "then 2, 3 and 4 real processes."
     )
     cases = (
@@ -599,7 +602,7 @@ class RingSum(NewExam):
     """`ring_sum(comm, x)`: the sum of every rank's x, in a new tensor. n−1 messages of the whole x a rank."""
 
     name = "ring_sum"
-    right = "n = 1…8, 14 shapes and secret lengths, n−1 messages a rank, x untouched; then 2, 3 and 4 real processes."
+    right = "n = 1…8, 14 shapes and secret lengths, n−1 messages per rank, x not changed; then 2, 3 and 4 real processes."
 
     def wants(self, case, args):
         return [{"the result": sum_of(args)}] * case.n
@@ -609,7 +612,7 @@ class RingSum(NewExam):
 
     def cost(self, case, args, outcome):
         times = (1 + len(args[0][1])) * (case.n - 1)
-        to_the_right(case, outcome, times, [times * x.nbytes for x, _ in args], "n−1 a call")
+        to_the_right(case, outcome, times, [times * x.nbytes for x, _ in args], "n−1 in each call")
 
 
 # ------------------------------------------------------------
@@ -645,13 +648,14 @@ def predict(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9, count=10
             ring / itemsize: NUMBERS,
             ring / 2: HALF,
             whole * 2: "Nearly: the factor is 2(n−1)/n.",
-            steps * whole: "A message is one chunk, N/n. Or is that all ranks' together?",
+            steps
+            * whole: "Each message is one chunk, N/n. Or is that what all ranks send together?",
         },
         "naive_nbytes": {
             (n - 1) * size: NUMBERS,
-            n * whole: "It sends nothing to itself.",
+            n * whole: "Rank 0 sends nothing to itself.",
             steps * whole: "That counts what it receives, too: only what it sends is asked for.",
-            whole: "That is one message: it sends one to each other rank.",
+            whole: "That is one message: rank 0 sends one to each of the others.",
         },
         "seconds": {
             ring * beta: "The α of each step is missing.",

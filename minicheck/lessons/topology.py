@@ -88,29 +88,29 @@ class FitLink(Solo):
         steep = (mean[large] - mean[small]) / (large - small)
         slips = {
             "α": {
-                least[small]: "A small message has bytes, too: take away what they need.",
+                least[small]: "A small message has bytes, too: subtract the time that they take.",
                 least[small]
                 - small
                 * least[large]
                 / large: "A large message has a latency, too: β follows from the "
                 "difference of two sizes.",
-                mean[small] - small * steep: "A mean takes in the messages that were disturbed.",
+                mean[small] - small * steep: "A mean includes the messages that were disturbed.",
                 mean[
                     small
-                ]: "A mean takes in the messages that were disturbed, and a small message has bytes, too.",
-                self.beta: "That is β: first α, then β.",
+                ]: "A mean includes the messages that were disturbed, and a small message has bytes, too.",
+                self.beta: "That is β: return α first, and then β.",
                 1e6 * self.alpha: "Seconds are asked for.",
             },
             "β": {
                 least[large]
                 / large: "A large message has a latency, too: take the difference of two sizes.",
-                steep: "A mean takes in the messages that were disturbed.",
-                1 / self.beta: "That is the bandwidth: seconds a byte are asked for.",
-                self.alpha: "That is α: first α, then β.",
+                steep: "A mean includes the messages that were disturbed.",
+                1 / self.beta: "That is the bandwidth: seconds per byte are asked for.",
+                self.alpha: "That is α: return α first, and then β.",
             },
         }[name]
         return first_near(got, slips, ROUGHLY) or (
-            "Each size was measured several times: which of its measurements were not disturbed?"
+            "Each size was measured nine times: which of its messages were not disturbed?"
         )
 
 
@@ -136,7 +136,7 @@ class FindNodes(Report):
     """`find_nodes(betas)`: the lists of ranks that share a node, from seconds a byte of each pair."""
 
     name = "find_nodes"
-    right = "3 to 16 ranks in 2 to 7 nodes of any size, in any order, links inside 2.5 to 12 times as fast."
+    right = "3 to 16 ranks in 2 to 7 nodes of any size, in any order, with links inside nodes 2.5 to 12 times as fast as between them."
     cases = tuple(
         Case(1, f"{n} ranks in {count} nodes", (n, count))
         for n, count in ((4, 2), (3, 2), (8, 2), (8, 4), (8, 3), (9, 7), (12, 5), (16, 2), (16, 7))
@@ -173,7 +173,7 @@ class FindNodes(Report):
             missing = sorted(set(range(len(betas))) - set(flat))
             odd = sorted(rank for rank in set(flat) if rank not in range(len(betas)))
             words = (
-                f"rank {missing[0]} is in no node; a rank alone is a node, too"
+                f"rank {missing[0]} is in no node, and a rank that is alone is a node, too"
                 if missing
                 else f"there is no rank {odd[0]}"
                 if odd
@@ -185,22 +185,22 @@ class FindNodes(Report):
             return
         if sorted(map(sorted, found)) == sorted(want):
             raise Wrong(
-                f"the nodes are right, and their order is not: {shown(found)} should be {shown(want)}. Ranks of a node "
+                f"the nodes are right, but their order is not: {shown(found)} should be {shown(want)}. The ranks of a node "
                 "ascend, and so do the nodes' first ranks."
             )
         for node in found:
             for rank in node[1:]:
                 if not any({node[0], rank} <= set(right) for right in want):
                     raise Wrong(
-                        f"ranks {node[0]} and {rank} share no node: {betas[node[0]][rank]:.3g} s a byte, where the fastest "
-                        f"pair has {min(b for row in betas for b in filter(None, row)):.3g}."
+                        f"ranks {node[0]} and {rank} share no node: a byte takes {betas[node[0]][rank]:.3g} s between them, and "
+                        f"{min(b for row in betas for b in filter(None, row)):.3g} s between the fastest pair."
                     )
         for node in want:
             for rank in node[1:]:
                 if not any({node[0], rank} <= set(mine) for mine in found):
                     raise Wrong(
-                        f"ranks {node[0]} and {rank} share a node: {betas[node[0]][rank]:.3g} s a byte, where the slowest "
-                        f"pair has {max(map(max, betas)):.3g}."
+                        f"ranks {node[0]} and {rank} share a node: a byte takes {betas[node[0]][rank]:.3g} s between them, and "
+                        f"{max(map(max, betas)):.3g} s between the slowest pair."
                     )
 
 
@@ -212,27 +212,33 @@ def loads(messages: list, per_rack: int) -> dict[str, int]:
     """Bytes that each wire carries, by its name."""
     found: dict[str, int] = {}
     for src, dst, nbytes in messages:
-        wires = [f"the port out of rank {src}", f"the port in of rank {dst}"]
+        wires = [f"the outgoing port of rank {src}", f"the incoming port of rank {dst}"]
         racks = src // per_rack, dst // per_rack
         if racks[0] != racks[1]:
-            wires += [f"the cable up of rack {racks[0]}", f"the cable down of rack {racks[1]}"]
+            wires += [f"the cable up from rack {racks[0]}", f"the cable down to rack {racks[1]}"]
         for wire in wires:
             found[wire] = found.get(wire, 0) + nbytes
     return found
 
 
-PATTERNS = ("shift", "to one", "from one", "up", "down", "inside", "any", "any", "any", "none")
+PATTERNS = {
+    "shift": "a shift",
+    "to one": "messages to one rank",
+    "from one": "messages from one rank",
+    "up": "messages out of one rack",
+    "down": "messages into one rack",
+    "inside": "messages inside racks",
+    "any": "any messages",
+    "none": "no message",
+}
 
 
 class StepSeconds(Solo):
     """`wire_seconds(messages, per_rack, alpha, beta)`: the least that a step of messages can take."""
 
     name = "wire_seconds"
-    right = "Shifts, stars, messages into one rack and out of one, any and none, in racks of 2 to 5 ranks."
-    cases = tuple(
-        Case(1, {"any": "any messages", "none": "no message"}.get(name, f"messages {name}"), name)
-        for name in PATTERNS
-    )
+    right = "Shifts, stars, messages into one rack and out of one, any messages and none, in racks of 3 to 5 ranks."
+    cases = tuple(Case(1, PATTERNS[name], name) for name in (*PATTERNS, "any", "any"))
     given = ("`messages`",)
 
     def draw(self, case, rng):
@@ -271,37 +277,37 @@ class StepSeconds(Solo):
         found = loads(messages, per_rack)
         wire = max(found, key=found.__getitem__)
         raise Wrong(
-            f"{len(messages)} messages in racks of {per_rack}: {real(got):.6g} s, and it should be {want:.6g}. "
+            f"{len(messages)} messages in racks of {per_rack} ranks: the result is {real(got):.6g} s, and should be {want:.6g} s. "
             f"{self._why(real(got), wire, found, args[0])}"
         )
 
     def _why(self, got, wire, found, given):
         messages, _, alpha, beta = given
         ends = {w: b for w, b in found.items() if "port" in w}
-        parts = {kind: max((b for w, b in found.items() if kind in w), default=0) for kind in KINDS}
+        cables = {w: b for w, b in found.items() if "cable" in w}
         total = sum(nbytes for _, _, nbytes in messages)
         most = max(nbytes for _, _, nbytes in messages)
-        into = max(b for w, b in found.items() if " in " in w or "down" in w)
-        out = max(b for w, b in found.items() if " out " in w or "up" in w)
+        into = max(b for w, b in found.items() if "incoming" in w or "down" in w)
+        out = max(b for w, b in found.items() if "outgoing" in w or "up" in w)
         slips = {
-            found[wire] * beta: "The bytes are right; the last of them arrives α later.",
+            found[wire] * beta: "The bytes are right, but the last of them arrives α later.",
             alpha
             + most * beta: "A wire that several messages share carries them one after another.",
             alpha + total * beta: "Messages on different wires travel at the same time.",
-            alpha + max(ends.values()) * beta: "Messages between racks have cables to share.",
+            alpha + max(ends.values()) * beta: "Messages between racks share cables, too.",
             alpha
-            + max(parts["up"], parts["down"])
-            * beta: "A rank's port carries one message at a time, too.",
-            alpha + into * beta: "What leaves uses a wire as well as what arrives.",
-            alpha + out * beta: "What arrives uses a wire as well as what leaves.",
-            alpha + max(1, len(messages)) * most * beta: "Bytes differ from message to message.",
+            + max(cables.values(), default=0)
+            * beta: "A rank's port is a wire, too, and carries one message after another.",
+            alpha + into * beta: "What leaves occupies wires as well as what arrives.",
+            alpha + out * beta: "What arrives occupies wires as well as what leaves.",
+            alpha
+            + max(1, len(messages))
+            * most
+            * beta: "Messages have different numbers of bytes: add up bytes, and do not count messages.",
         }
         return first_near(got, slips, 1e-6) or (
-            f"The busiest wire is {wire}, with {found[wire]:,} bytes: α comes once."
+            f"The busiest wire is {wire}, with {found[wire]:,} bytes, and α counts once."
         )
-
-
-KINDS = ("out", "in", "up", "down")
 
 
 # ------------------------------------------------------------
@@ -352,7 +358,9 @@ class Renumber(Report):
         for rank, new in enumerate(got):
             typed(new, int, f"the number of rank {rank}", "an int")
         if sorted(got) != list(range(n)):
-            raise Wrong(f"each number from 0 to {n - 1} is given to one rank: {shown(list(got))}.")
+            raise Wrong(
+                f"each number from 0 to {n - 1} should be given to one rank: {shown(list(got))}."
+            )
         ring = [rank for _, rank in sorted(zip(got, range(n)))]
         racks = [(rack,) for rack, _ in places]
         for what, own in (("racks", racks), ("nodes", places)):
@@ -372,10 +380,10 @@ class Renumber(Report):
     def _why(self, what, got, places):
         racks = [rack for rack, _ in places]
         if all(crossings(list(got), own) <= len(set(own)) for own in (racks, places)):
-            return " Is this the list of ranks in ring order? The new number of each rank is asked for: number[r] is rank r's."
+            return " Is this the list of ranks in ring order? The new number of each rank is asked for: numbers[r] is rank r's."
         if what == "nodes":
-            return " Each rack counts its nodes from 0: node 0 of two racks is not one node."
-        return " Ranks of a rack should follow one another."
+            return " Each rack counts its nodes from 0, so the nodes 0 of two racks are two nodes."
+        return " The ranks of a rack should follow one another."
 
 
 def crossings(ring: list[int], own: list) -> int:
@@ -399,7 +407,7 @@ class SizeFor(Solo):
     """`size_for(verb, fraction, n, alpha, beta)`: bytes at which a collective uses that part of a wire."""
 
     name = "size_for"
-    right = "All-reduce and all-gather by a ring, a broadcast by its root, n = 2…64, parts from 1 % to 95 %."
+    right = "All-reduce and all-gather by a ring, a broadcast by its root, n = 2…64, small and large parts of a wire."
     cases = tuple(
         Case(1, f"{verb}, n = {n}{', a small part' * small}", (verb, n, small))
         for verb, n, small in product(
@@ -427,8 +435,8 @@ class SizeFor(Solo):
         if want == math.inf:
             most = 1 / (n - 1)
             raise Wrong(
-                f"{where}{real(got):.6g}, and no size is large enough. What a broadcast by its root reaches is at most "
-                f"{most:.4g}: return math.inf."
+                f"{where}the result is {real(got):.6g}, but no tensor is large enough. Such a broadcast uses at most "
+                f"{most:.4g} of the wire: return math.inf."
             )
         half = n * alpha / beta
         part = fraction / (1 - fraction)
@@ -436,20 +444,22 @@ class SizeFor(Solo):
             half: "That is the size for one half of the wire.",
             half * fraction: "A message takes α as well: solve for N.",
             2 * half * fraction: "A message takes α as well: solve for N.",
-            half * (1 - fraction) / fraction: "It is the other way up.",
+            half * (1 - fraction) / fraction: "The fraction is upside down.",
             want / n: "That is one chunk: the whole tensor is asked for.",
-            want / 2: "All-reduce and its bandwidth both have the factor 2: it falls out.",
-            want * 2: "All-reduce and its bandwidth both have the factor 2: it falls out.",
+            want
+            / 2: "The time and the bus bandwidth of an all-reduce both have the factor 2, which cancels.",
+            want
+            * 2: "The time and the bus bandwidth of an all-reduce both have the factor 2, which cancels.",
             want * 8: "Bytes, not bits.",
             part * alpha / beta: "That is one message, or one chunk: n−1 and n are missing.",
         }
         slips = {value: words for value, words in slips.items() if not near(value, want, 1e-9)}
         if verb == "broadcast":
             slips[half * part] = (
-                "That is a ring. A root that sends to the others itself has n−1 messages of N bytes."
+                "That is a ring. Here the root itself sends n−1 messages of N bytes."
             )
         said = first_near(got, slips, 1e-6) or f"It is too {'large' if got > want else 'small'}."
-        raise Wrong(f"{where}{real(got):.6g} bytes, and it should be {want:.6g}. {said}")
+        raise Wrong(f"{where}the result is {real(got):.6g} bytes, and should be {want:.6g}. {said}")
 
 
 NEARLY = "Nearly: the factor is 2(n−1)/n."
@@ -475,7 +485,7 @@ class Bandwidth(Solo):
     """`bandwidth(verb, n, nbytes, seconds)`: algorithm and bus bandwidth, from each rank's bytes and seconds."""
 
     name = "bandwidth"
-    right = "Six verbs, ranks, bytes and seconds drawn at random, as nccl-tests define it."
+    right = "Six verbs, with ranks, bytes and seconds drawn at random: as nccl-tests defines it."
     cases = tuple(Case(1, verb, (verb, n)) for verb in FACTORS for n in (8, 2, 3, None))
 
     def draw(self, case, rng):
@@ -504,7 +514,7 @@ class Bandwidth(Solo):
             text = "That is the other of the two." if near(got, bus, EXACTLY) else text
             text = first_near(real(got), self._slips(verb, n, nbytes, seconds), 1e-9) or text
             raise Wrong(
-                f"n = {n}, each hands in {nbytes} bytes, the slowest takes {max(seconds):.3g} s: the algorithm bandwidth is {real(got):.6g}, and "
+                f"n = {n}, each rank hands in {nbytes} bytes, the slowest takes {max(seconds):.3g} s: the algorithm bandwidth is {real(got):.6g}, and "
                 f"should be N over seconds, {want:.6g} bytes per second. {text}".rstrip()
             )
         raise Wrong(
@@ -515,30 +525,30 @@ class Bandwidth(Solo):
     def _slips(self, verb, n, nbytes, seconds):
         size = whole(verb, n, nbytes)
         found = {
-            size / min(seconds): "The collective is over when the slowest rank is.",
+            size / min(seconds): "The collective is over only when the slowest rank has finished.",
             size
             * n
             / sum(
                 seconds
-            ): "The collective is over when the slowest rank is: no mean of the ranks' seconds.",
+            ): "The collective is over only when the slowest rank has finished: a mean of the ranks' seconds is too little.",
             size / seconds[0]: "Rank 0 need not be the slowest.",
         }
         if verb == "all_gather":
-            found[nbytes / max(seconds)] = "In an all-gather each rank hands in one part of n."
+            found[nbytes / max(seconds)] = (
+                "In an all-gather each rank hands in only one of n parts."
+            )
         return found
 
     def _why(self, verb, n, factor):
         one = (n - 1) / n
         if near(factor, 2 * one, ROUGHLY):
-            return "An all-reduce has two halves; this verb is one, or none."
+            return "That is the factor of an all-reduce, which has two halves: this verb is one of them, or neither."
         texts = {
-            one: HALF if verb == "all_reduce" else "Each must have all N bytes, and pass them on.",
-            1: NEARLY
-            if verb == "all_reduce"
-            else "What it has already, a rank need not send: 1/n of N.",
-            n / (n - 1): "It is the other way up.",
+            one: HALF if verb == "all_reduce" else "All N bytes must leave the root, or reach it.",
+            1: NEARLY if verb == "all_reduce" else "A rank need not send what it keeps, 1/n of N.",
+            n / (n - 1): "The fraction is upside down.",
             n - 1: "N is the whole tensor, not the part of one rank.",
-            n / (2 * (n - 1)): "It is the other way up.",
+            n / (2 * (n - 1)): "The fraction is upside down.",
         }
         return first_near(factor, texts, ROUGHLY, "What must each rank send?")
 
@@ -566,31 +576,33 @@ def predict_cost(share=8, nbytes=64e6, ranks=512, alpha=5e-6, beta=1 / 50e9, p=0
     slips = {
         "shared": {
             alpha + nbytes * beta: f"{share} messages share a cable, one after another.",
-            share * alpha + nbytes * beta: "What is shared is the wire: the bytes queue.",
+            share * alpha
+            + nbytes * beta: "What is shared is the wire: the bytes queue, not the latencies.",
             8 * (alpha + share * nbytes * beta): "Bytes, not bits.",
         },
         "filled": {
             filled / 9: "That is the size for one half.",
             0.9 * n * alpha / beta: "A message takes α as well: solve Nβ/n = 0.9·(α + Nβ/n).",
             filled / n: "That is one chunk: the whole tensor is asked for.",
-            filled / 81: "It is the other way up.",
+            filled / 81: "The fraction is upside down.",
             10 * n * alpha / beta: "Nearly: 0.9 / (1 − 0.9) is 9.",
         },
         "bus": {
             algorithm: "That is the algorithm bandwidth.",
             2 * algorithm: NEARLY,
             bus / 2: HALF,
-            algorithm**2 / bus: "It is the other way up.",
+            algorithm**2 / bus: "The fraction is upside down.",
             bus / 1e9: "Bytes per second are asked for.",
         },
         "late": {
-            ranks * p: "Two may be late at once: then they are counted twice.",
+            ranks * p: "Two may be late at once, and are then counted twice.",
             p: "That is one rank.",
             (1 - p) ** ranks: "That is how likely it is that nobody is late.",
         },
         "even": {
-            0.5 / p: "Two may be late at once: then they are counted twice.",
-            1 / p: "One is late on average then; how likely is it that nobody is?",
+            0.5 / p: "Two may be late at once, and are then counted twice.",
+            1
+            / p: "With so many ranks one is late on average. But how likely is it that nobody is?",
         },
     }
     return values, slips
@@ -640,9 +652,7 @@ class FindSlow(Report):
     """`find_slow(trace)`: the rank whose messages take longer than the others'."""
 
     name = "find_slow"
-    right = (
-        "4 to 9 ranks, all-reduces and all-to-alls, any rank slow, by 1.5 to 4 times, with noise."
-    )
+    right = "4 to 10 ranks, all-reduces and all-to-alls, with any rank slow, by 1.5 to 4 times, and noise."
     # In a ring two ranks send slow messages only: to guess right in all of so many cases is one chance in 8,000.
     cases = tuple(
         Case(1, f"{n} ranks, {name}", (n, name, theirs))
@@ -693,7 +703,5 @@ class FindSlow(Report):
                 "start to sent."
             )
         if any({got, self.slow} == {m.src, m.dst} for m in messages):
-            return (
-                f"What rank {got} exchanges with others than rank {self.slow} is as fast as can be."
-            )
-        return "In a slow rank's messages each byte takes longer, in those that it sends and those that it receives."
+            return f"What rank {got} exchanges with ranks other than {self.slow} is as fast as it can be."
+        return "In a slow rank's messages each byte takes longer, in those that it sends and in those that it receives."

@@ -56,7 +56,7 @@ from .messages import (
 # first what can be wrong and be drawn, then where trees go wrong
 TREE_RANKS = (4, 2, 3, 1, 5, 8, 7, 13, 16)
 TREE_SHAPES = ((4,), (), (0,), (13,), (3, 5))
-AGAIN = "a length that was there before, and other numbers"
+AGAIN = "a length that came before, with other numbers"
 
 
 def in_time(outcome: Outcome, nbytes: int, least: float, enough: int, what: str, hint) -> None:
@@ -67,12 +67,12 @@ def in_time(outcome: Outcome, nbytes: int, least: float, enough: int, what: str,
     took = outcome.time / nbytes
     if took < least:
         raise Wrong(
-            f"the World's clock says {took:g} {what}, and {least:g} is the least there can be. An answer leaves the clock "
+            f"the World's clock shows {took:g} {what}, and {least:g} are the least that is possible: leave the clock "
             "alone."
         )
     if took > enough:
         raise Costly(
-            f"the numbers are right, but it takes {took:g} {what}: {enough} are enough. {hint(took)}"
+            f"the numbers are right, but it takes {took:g} {what}, and {enough} are enough. {hint(took)}"
         )
 
 
@@ -157,12 +157,12 @@ def shape_of(outcome: Outcome, n: int, root: int) -> str:
     """What kind of broadcast it was, and what is slow about it."""
     sends = [outcome.messages(r) for r in range(n)]
     if sends[root] == n - 1:
-        return f"Root {root} does all the work, while those who have it already are idle: let them send, too."
+        return f"Root {root} does all the work, while those who already have the numbers are idle: let them send, too."
     if max(sends) == 1:
-        return "It is a chain: each passes it on once, and is idle then. Who has it should go on sending."
+        return "It is a chain: each rank passes the numbers on once, and is idle afterwards. Whoever has them should go on sending."
     if sends[root] < (n - 1).bit_length() and n & (n - 1) == 0:
-        return f"Root {root} sends {sends[root]} and is idle then. In every round, all who have it send."
-    return "It is a tree, but not all who have it send in every round. Serve the largest part of the tree first."
+        return f"Root {root} sends {sends[root]} messages, and is idle afterwards. In every round all who have the numbers should send."
+    return "It is a tree, but not in every round do all who have the numbers send. Serve the largest part of the tree first."
 
 
 class Pipeline(ByteClock):
@@ -228,7 +228,7 @@ class Pipeline(ByteClock):
 
     def _hint(self, n, pieces, took):
         if took > (n - 1) * pieces - 1:
-            return "Each rank waits for the last piece before it passes on the first."
+            return "Each rank waits for the last piece before it passes the first one on."
         return "A rank has a wire out and a wire in: while one piece leaves, the next can arrive."
 
     def mistakes(self, case, args, rank, name, got):
@@ -236,9 +236,13 @@ class Pipeline(ByteClock):
         i, mine, own = wrong_part(got, xs[0], xs, pieces)
         right = xs[0].tensor_split(pieces)
         if any(equal(mine, x) for x in own[1:rank]):
-            return f"Piece {i} of {pieces} was passed on before the root's had arrived."
+            return (
+                f"Piece {i} of {pieces} was passed on before the root's numbers had arrived in it."
+            )
         if equal(mine, own[rank]):
-            return f"Piece {i} of {pieces} is as before: it never arrived, or not into x."
+            return (
+                f"Piece {i} of {pieces} is as before: it never arrived, or it did not arrive in x."
+            )
         places = [j for j in range(pieces) if equal(mine, right[j])]
         return places and f"Piece {i} is the root's piece {places[0]}, in the wrong place."
 
@@ -259,7 +263,7 @@ class HalvingDoubling(InPlace):
 
     name = "halving_doubling"
     right = (
-        "n = 1…32, 9 shapes and secret lengths, 2·log2 p messages and 2(p−1)/p·N bytes a rank, and 2 messages for "
+        "n = 1…32, 9 shapes and secret lengths, 2·log2 p messages and 2(p−1)/p·N bytes per rank, and 2 messages for "
         "each of the n−p ranks that are folded; then 2, 3 and 4 real processes."
     )
     cases = (
@@ -292,7 +296,7 @@ class HalvingDoubling(InPlace):
         few(
             outcome,
             most + fold,
-            "In the halving, what a rank sends should become half as much in every step.",
+            "In the halving a rank should send half as much in every step as in the one before.",
         )
         for r in range(n):
             sent = outcome.messages(r)
@@ -300,16 +304,16 @@ class HalvingDoubling(InPlace):
             too_few = not folded and sent < enough and x.numel()
             if sent > enough or too_few:
                 raise (Costly if sent > enough else Wrong)(
-                    f"the numbers are right, but rank {r} sends {sent} messages: "
-                    f"{'2·log2 n' if not folded else '2·log2 p and one for the folding'} = {enough} "
-                    f"is what is asked for.{_ring(outcome, r, n)}"
+                    f"the numbers are right, but rank {r} sends {sent} messages, and should send "
+                    f"{'at most 2·log2 p and one for the folding' if folded else '2·log2 n'}: {enough}."
+                    f"{_ring(outcome, r, n)}"
                 )
         in_all = 2**steps * 2 * steps + 2 * folded
         if outcome.messages() > in_all or outcome.nbytes() > 2**steps * most + 2 * folded * fold:
             raise Costly(
                 f"the numbers are right, but all ranks together send {outcome.messages()} messages with "
-                f"{outcome.nbytes()} bytes: {in_all} with {2**steps * most + 2 * folded * fold} are enough. Who is "
-                "folded sends once, and receives once."
+                f"{outcome.nbytes()} bytes, and {in_all} with {2**steps * most + 2 * folded * fold} are enough. A rank that is "
+                "folded sends once and receives once."
             )
 
     def mistakes(self, case, args, rank, name, got):
@@ -390,7 +394,7 @@ class AllReduceSeconds(Solo):
         if not near(got, want, 1e-6):
             slip = first_near(got, slips_of(*args[0]), ROUGHLY) or part_wrong(*args[0], got, want)
             raise Wrong(
-                f"{nbytes} bytes, α = {alpha:.3g} s, β = {beta:.3g} s/B: your formula gives {real(got):.6g} s, "
+                f"{nbytes} bytes, α = {alpha:.3g} s, β = {beta:.3g} s/B: your formula gives {real(got):.6g} s, and "
                 f"the World takes {want:.6g} s. {slip}"
             )
 
@@ -408,9 +412,9 @@ def slips_of(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> 
     by_log = natural * nbytes if algorithm in ("tree", "recursive_doubling") else sent
     right = steps * alpha + sent * beta
     slips = {
-        right / 2: "That is one half: up to the sum, and not back to everyone.",
+        right / 2: "That is one half: the way up to the sum, without the way back to everyone.",
         natural * alpha + by_log * beta: "The logarithm is to base 2.",
-        alpha + sent * beta: "Every step costs an α, not the first alone.",
+        alpha + sent * beta: "Every step costs an α, not only the first one.",
         steps * (alpha + nbytes * beta): "In each step only a part of x travels, not all N bytes.",
         n * (alpha + nbytes / n * beta) * 2: "In a ring of n ranks a chunk takes n−1 steps, not n.",
         2 * (n - 1) * alpha
@@ -427,14 +431,14 @@ def slips_of(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> 
     if p < n and algorithm == "halving_doubling":
         fold = alpha + nbytes * beta
         slips = {
-            right: "The n−p ranks that are too many have to give their x away, and to be told the sum.",
+            right: "The n−p ranks that are too many have to give their x away and be told the sum.",
             right
-            + fold: "Those who are folded give their x away, and are told the sum: two messages.",
-            right + 2 * alpha: "What is folded is all of x: N bytes each way.",
+            + fold: "The ranks that are folded give their x away and are told the sum: that makes two messages.",
+            right + 2 * alpha: "The whole of x is folded: N bytes each way.",
             2 * math.log2(n) * alpha
-            + 2 * (n - 1) / n * nbytes * beta: "n is no power of 2: who has no partner?",
+            + 2 * (n - 1) / n * nbytes * beta: "n is not a power of 2: who has no partner?",
             2 * math.ceil(math.log2(n)) * alpha
-            + 2 * (n - 1) / n * nbytes * beta: "n is no power of 2: who has no partner?",
+            + 2 * (n - 1) / n * nbytes * beta: "n is not a power of 2: who has no partner?",
             2 * math.log2(n) * alpha
             + 2 * (n - 1) / n * nbytes * beta
             + 2 * fold: "Only p ranks halve and double, p being the largest power of 2 up to n.",
@@ -487,7 +491,7 @@ def predict_trees(nodes=64, per_node=8, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, f
             alpha: "Each of 2(n−1) steps has an α.",
         },
         "tree": {
-            log * alpha: "To the root, and back: two trees.",
+            log * alpha: "It goes up to the root and back: those are two trees.",
             2 * (n - 1) * alpha: "That is the ring.",
             2 * math.log(n) * alpha: "The logarithm is to base 2.",
         },
@@ -504,7 +508,7 @@ def predict_trees(nodes=64, per_node=8, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, f
             2
             * (nodes - 1)
             / nodes
-            * nbytes: f"Each rank of a node carries one piece of {per_node}.",
+            * nbytes: f"Each rank of a node carries only one piece of {per_node}.",
             2 * piece: f"Nearly: the ring is over m = {nodes} nodes, not over all ranks: 2(m−1)/m.",
             piece: "In a ring each rank sends nearly twice its tensor: 2(m−1)/m.",
             (nodes - 1) / nodes * piece: HALF,
@@ -512,12 +516,13 @@ def predict_trees(nodes=64, per_node=8, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, f
         },
         "folded": {
             2 * log * alpha
-            + part: "The ranks that are too many give their x away, and are told the sum.",
+            + part: "The ranks that are too many give their x away and are told the sum.",
             2 * log * alpha
             + part
-            + fold: "Who is folded gives its x away, and is told the sum: twice N.",
-            2 * log * alpha + part + 2 * alpha: "What is folded is all of x: N bytes each way.",
-            2 * math.log2(larger) * alpha + part: f"{larger} is no power of 2: who has no partner?",
+            + fold: "A rank that is folded gives its x away and is told the sum: twice N.",
+            2 * log * alpha + part + 2 * alpha: "The whole of x is folded: N bytes each way.",
+            2 * math.log2(larger) * alpha
+            + part: f"{larger} is not a power of 2: who has no partner?",
             2 * log * (alpha + few_bytes * beta)
             + 2 * fold: "What travels is halved in every step.",
         },
@@ -530,7 +535,7 @@ PREDICTED = Prediction(
     "Seconds and bytes, within 1 %.",
     {
         "nodes": ("{} nodes of 8 ranks, all of which take part", (8, 16, 32)),
-        "nbytes": ("{:,.0f} bytes that are reduced in nodes", (2e9, 3e9, 4e9)),
+        "nbytes": ("{:,.0f} bytes that are reduced over the nodes", (2e9, 3e9, 4e9)),
     },
 )
 
@@ -564,8 +569,8 @@ class Hierarchical(InPlace):
 
     name = "hierarchical"
     right = (
-        "1…5 nodes of 1…5 ranks, of one size and of several, in rank order and not, 7 shapes and secret lengths, "
-        "2(m−1)/m·N/g bytes a rank between m nodes, the smallest of g; then 3 and 4 real processes."
+        "1…5 nodes of 1…5 ranks, equal and different in size, in the order of the ranks and in others, 7 shapes and secret "
+        "lengths, 2(m−1)/m·N/g bytes per rank between m nodes, the smallest with g ranks; then 3 and 4 real processes."
     )
     forbidden = ("minidist.collectives.hierarchical", "minidist.parallel")
     cases = tuple(
@@ -602,9 +607,9 @@ class Hierarchical(InPlace):
         alike = sum(x for x, place in zip(xs, places) if place == places[rank])
         looks = {
             f"It is the sum of node {node} alone: the sums of the nodes were never added up.": mine,
-            f"It is the sum of the ranks that are number {places[rank]} of their node: the sums in the nodes "
+            f"It is the sum over the ranks at place {places[rank]} of their nodes: the sums inside the nodes "
             "are missing.": alike,
-            f"Node {node}'s sum counts {count} times: added up again where all hold it already?": mine
+            f"Node {node}'s sum counts {count} times: is it added up again where everyone already has it?": mine
             * count,
         }
         found = recognized(got, looks, "", equal) or who(got, xs, rank)
@@ -625,10 +630,10 @@ class Hierarchical(InPlace):
         worst = max(across)
         if worst > most:
             r = across.index(worst)
-            text = f"the numbers are right, but rank {r} sends {worst} bytes to other nodes: {most} are enough."
+            text = f"the numbers are right, but rank {r} sends {worst} bytes to other nodes, and {most} are enough."
             if len(split) >= n * (n - 1):
                 raise Wrong(
-                    f"{text} comm.split(color) asks every rank: give the list of all ranks' colors, "
+                    f"{text} comm.split(color) asks every rank for its color: give it the list of all colors, "
                     "which needs no message."
                 )
             raise Wrong(f"{text} {self._why(outcome, nodes, across, inside)}")
@@ -637,8 +642,8 @@ class Hierarchical(InPlace):
             within = 2 * pieces * piece * x.element_size()
             if inside[r] > within:
                 raise Costly(
-                    f"the numbers are right, but rank {r} sends {inside[r]} bytes inside its node: {within} are "
-                    f"enough, if each rank adds up one piece of {g}, or none."
+                    f"the numbers are right, but rank {r} sends {inside[r]} bytes inside its node, and {within} are "
+                    f"enough if each rank adds up one piece of {g}, or none."
                 )
 
     def _why(self, outcome, nodes, across, inside):
@@ -648,12 +653,12 @@ class Hierarchical(InPlace):
         idle = [r for r, place in enumerate(places_of(nodes)) if place < g and not across[r]]
         if idle:
             return (
-                f"Rank {idle[0]} sends nothing there: its wire is idle. Let {g} ranks of each node carry one piece of {g} "
+                f"Rank {idle[0]} sends nothing there, so its wire is idle. Let {g} ranks of each node carry one piece of {g} "
                 "across."
             )
         if g > 1 and sum(inside) < sum(across):
             return "More goes between the nodes than inside them: are the two splits the wrong way round?"
-        return f"Add up inside the node first, and cut: what crosses should be one piece of {g}."
+        return f"Add up inside the node first, and cut the sum: each rank should carry one piece of {g} across."
 
 
 def places_of(nodes: list[int]) -> list[int]:

@@ -137,30 +137,30 @@ def claim_slips() -> dict[str, dict[float, str]]:
     """For each claim that is wrong, other wrong figures and what they come from."""
     return {
         "C": {
-            1250: "It is so in MiB, of 2^20 bytes. How many MB, of 10^6 bytes?",
-            1.31072: "In MB, not GB.",
+            1250: "That is right in MiB, of 2^20 bytes. How many MB, of 10^6 bytes, is it?",
+            1.31072: "That is in GB: MB are asked for.",
             655.36: "Numbers in fp32 have 4 bytes.",
-            327.68: "Those are numbers: 4 bytes each in fp32.",
+            327.68: "That is how many numbers there are: each has 4 bytes in fp32.",
         },
         "D": {
-            140.5: "112 are of 10^9 bytes, 28.5 of 2^30. Which unit does the sum have?",
+            140.5: "The 112 are in GB, of 10^9 bytes, and the 28.5 in GiB, of 2^30. Which unit does the sum have?",
             132.808: "That is the sum in GiB: the sum in GB is asked for.",
-            223.52: "That is the lesson's sum, of 13 billion parameters: here it is 7.",
+            223.52: "That is the lesson's sum for 13 billion parameters: here there are 7 billion.",
             112: "Those are the model states alone.",
             112.956: "The activations are those of one layer, and 32 layers keep theirs.",
         },
         "F": {
-            32: "Recomputed is the forward, 2 of 8 FLOPs, and not a third of all.",
-            64: "It is upside down: what is recomputed counts in the HFU only.",
-            48: "That is the HFU: what is recomputed is no use to the model.",
-            24: "Recomputation runs a forward more, not all: 8 FLOPs instead of 6.",
-            0.36: "In percent, as the claim.",
+            32: "Only the forward pass is recomputed: that is 2 of the 8 FLOPs, and not a third of all.",
+            64: "The fraction is upside down: what is recomputed counts only in the HFU.",
+            48: "That is the HFU: the MFU does not count what is recomputed.",
+            24: "Recomputation runs only the forward pass once more: 8 FLOPs instead of 6.",
+            0.36: "The claim is in percent.",
         },
         "G": {
-            33.5544: "Those are numbers, not bytes: how many bytes has one in fp16?",
-            134.2: "fp16: 2 bytes.",
-            4.1943: "Divided by 16? What lies between layers is not split among the GPUs.",
-            62.5: "In GB, not GiB.",
+            33.5544: "That is how many numbers there are: how many bytes does each of them have in fp16?",
+            134.2: "A number in fp16 has 2 bytes.",
+            4.1943: "Is it divided by 16? The claim is about all that the 125 layers keep.",
+            62.5: "That is in GiB: GB are asked for.",
         },
     }
 
@@ -177,21 +177,22 @@ def step(sizes: list[int], batch: int) -> tuple[dict[str, float], dict[str, dict
     sample = 4 * (first + 2 * second + out)
     stays = 4 * weights + 12 * trained
     keeps = batch * sample
-    numbers = "Those are numbers: 4 bytes each in fp32."
+    numbers = "That is how many numbers there are: each has 4 bytes in fp32."
     back = 2 * batch * (products[1] + 2 * products[2])
     values = {"stays": stays, "kept": keeps, "backward": back, "equal": stays / sample}
     slips = {
         "stays": {
-            16 * weights: "What is frozen has no gradient, and nothing of Adam's.",
+            16 * weights: "What is frozen has no gradient, and Adam keeps nothing for it.",
             16 * trained: "What is frozen is in memory, too.",
-            4 * weights: "Those are the weights. And gradients, and Adam's two numbers?",
+            4 * weights: "Those are the weights. Where are the gradients, and Adam's two numbers?",
             stays / 4: numbers,
             4 * weights
             + 8
-            * trained: "Weights, gradients and two numbers of Adam's: what learns has four times 4 bytes.",
-            4 * weights + 4 * trained: "Weights and gradients. And Adam's two numbers?",
+            * trained: "What learns has a weight, a gradient and two numbers of Adam's: four times 4 bytes.",
+            4 * weights
+            + 4 * trained: "Those are weights and gradients. Where are Adam's two numbers?",
             stays
-            + keeps: "Those are states and activations together: the activations are freed in backward.",
+            + keeps: "Those are states and activations together: the activations are freed in the backward pass.",
             4 * weights + 16 * trained: "In fp32 there is no second copy of the weights.",
         },
         "kept": {
@@ -200,43 +201,45 @@ def step(sizes: list[int], batch: int) -> tuple[dict[str, float], dict[str, dict
             keeps
             + 4
             * batch
-            * first: "Of the frozen layer's GELU no derivative is needed: its input is not kept.",
+            * first: "Nobody needs the derivative of the GELU behind the frozen layer, so its input is not kept.",
             keeps
             - 4
             * batch
-            * first: "The first layer that learns keeps its input, though a frozen one has made it.",
-            keeps - 4 * batch * second: "GELU keeps its input, and the next layer GELU's output.",
+            * first: "The first layer that learns keeps its input, even if a frozen layer has computed it.",
+            keeps
+            - 4 * batch * second: "GELU keeps its input, and the next layer keeps GELU's output.",
             keeps - 4 * batch * out: "The last output is kept by the loss.",
-            keeps + 4 * batch * inputs: "The input is the batch itself, and not counted.",
+            keeps + 4 * batch * inputs: "The input is the batch itself and is not counted.",
         },
         "backward": {
             4
             * batch
             * sum(
                 products
-            ): "That is twice the forward. A frozen layer needs no gradient of its weights, and who "
-            "needs that of its inputs?",
+            ): "That is twice the forward pass. A frozen layer needs no gradient of its weights, and who "
+            "needs the gradient of its inputs?",
             4
             * batch
             * sum(
                 products[1:]
-            ): "Of the second layer's input no gradient is needed: nobody learns below it.",
-            2 * batch * sum(products): "That is the forward.",
+            ): "Nobody needs the gradient of the second layer's input: nothing in front of that layer learns.",
+            2 * batch * sum(products): "That is the forward pass.",
             2
             * batch
             * sum(
                 products[1:]
             ): "Those are the gradients of the weights. The second layer learns from what comes "
             "back through the third.",
-            back / 2: "A multiplication and an addition for each weight: two.",
+            back / 2: "Each weight takes a multiplication and an addition: two FLOPs.",
             back / batch: "That is for one sample.",
-            back + 2 * batch * sum(products): "That is forward and backward.",
+            back
+            + 2 * batch * sum(products): "Those are the forward and the backward pass together.",
         },
         "equal": {
-            stays / sample / 4: "Numbers against bytes? Both in bytes.",
-            16 * weights / sample: "What is frozen has no gradient, and nothing of Adam's.",
-            batch: "That is the batch above: there the activations are another size than the model states.",
-            sample / stays: "It is upside down.",
+            stays / sample / 4: "Is one of the two in numbers? Count both in bytes.",
+            16 * weights / sample: "What is frozen has no gradient, and Adam keeps nothing for it.",
+            batch: "That is the batch above, with which activations and model states are not equal.",
+            sample / stays: "The fraction is upside down.",
         },
     }
     return values, slips

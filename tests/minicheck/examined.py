@@ -5,8 +5,9 @@ from functools import partial
 
 import torch
 
+import minicheck as check
 from minicheck import Wrong
-from minicheck.exam import Exam, Outcome, decode, encode, waited
+from minicheck.exam import Exam, Outcome, Solo, decode, encode, waited
 from tests.bank.bank import ROOT, Bug, assignment, run
 from tests.bank.judge import examined, together
 
@@ -100,3 +101,19 @@ def assert_odd_answers_are_told(lesson):
 
 def _odd(value, *given):
     return value
+
+
+def assert_whoever_raises_is_no_rank(lesson):
+    """An answer on one machine that raises is told so as `your code`, with its line, and not as a rank."""
+
+    def raises(*given):
+        raise ValueError("no")
+
+    kinds = [kind for kind in vars(lesson).values() if isinstance(kind, type)]
+    alone = [kind for kind in kinds if issubclass(kind, Solo) and "name" in vars(kind)]
+    named = [kind.name for kind in alone if kind.functions]
+    found = verdicts(*[(getattr(check, name), raises) for name in named])
+    assert named
+    for name, wrong in zip(named, found, strict=True):
+        assert "your code raised ValueError: no" in wrong and "in raises" in wrong, (name, wrong)
+        assert not re.search(r"\brank 0\b", wrong), (name, wrong)

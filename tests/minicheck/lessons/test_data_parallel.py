@@ -248,7 +248,7 @@ STEP = {"messages": 252, "nbytes": 56e6, "saved": 1.19e-3, "rate": 0.0125, "twic
         ({"messages": 288}, "n−1 steps"),
         ({"messages": 336}, "no gradient"),
         ({"messages": 14}, "one for each tensor"),
-        ({"nbytes": 14e6}, "bytes has one"),
+        ({"nbytes": 14e6}, "how many bytes"),
         ({"nbytes": 70e6}, "no gradient"),
         ({"nbytes": 52.5e6}, "a fifth of the parameters"),
         ({"nbytes": 32e6}, "factor"),

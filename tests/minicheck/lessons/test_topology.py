@@ -20,7 +20,13 @@ from minidist.collectives import all_gather, all_reduce_, all_to_all, bandwidth,
 from minidist.comm import World
 from minidist.comm.cluster import Cluster, Level
 from tests.bank.bank import solved
-from tests.minicheck.examined import accepted, assert_odd_answers_are_told, refused, rng
+from tests.minicheck.examined import (
+    accepted,
+    assert_odd_answers_are_told,
+    assert_whoever_raises_is_no_rank,
+    refused,
+    rng,
+)
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -322,7 +328,7 @@ def test_the_factors_are_what_a_ring_sends(n):
         ((2e9, 9e9), "must"),
         ((2e9, float("nan")), "nan times"),
         ((2e9, True), "of type bool"),
-        ((2e9, 2e9 / 1.75), "the other way up"),
+        ((2e9, 2e9 / 1.75), "upside down"),
     ],
 )
 def test_wrong_bandwidths(got, says):
@@ -402,3 +408,7 @@ def test_right_answers_in_other_styles():
 
 def test_whatever_comes_is_told_in_words():
     assert_odd_answers_are_told(topology)
+
+
+def test_whoever_raises_is_no_rank():
+    assert_whoever_raises_is_no_rank(topology)

@@ -272,7 +272,7 @@ FACTS = trees.predict_trees()
         ({"across": 123e6}, "one half"),
         ({"folded": 1.3e-4}, "give their x away"),
         ({"folded": 1.55e-4}, "twice N"),
-        ({"folded": 1.36e-4}, "no power of 2"),
+        ({"folded": 1.36e-4}, "not a power of 2"),
         ({"folded": 0.5}, "too large"),
     ],
 )

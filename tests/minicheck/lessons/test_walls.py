@@ -29,7 +29,12 @@ from minicheck.oracles import walls as oracle
 from minidist.models import mlp
 from minidist.study.literature import published
 from tests.bank.bank import shows_bug, solved
-from tests.minicheck.examined import assert_odd_answers_are_told, refused, rng
+from tests.minicheck.examined import (
+    assert_odd_answers_are_told,
+    assert_whoever_raises_is_no_rank,
+    refused,
+    rng,
+)
 from tests.repository.files import ROOT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -530,3 +535,7 @@ def test_right_answers_in_other_styles():
 
 def test_whatever_comes_is_told_in_words():
     assert_odd_answers_are_told(walls)
+
+
+def test_whoever_raises_is_no_rank():
+    assert_whoever_raises_is_no_rank(walls)
