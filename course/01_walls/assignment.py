@@ -1,14 +1,17 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 01 The walls: exercises
 #
-# You build the calculators that tell whether a model fits, and what its training costs. You find errors in published
-# sums, and a loop that eats memory.
+# You build the calculators that tell whether a model fits on a card and what its training costs. You find the errors in
+# published sums, repair a loop that eats memory, and at the end you find out whether money or memory limits a model.
 #
-# Eight exercises, 18 points. After each, run the check: it tries your function on cases that it draws anew each time,
-# and says what is wrong. Try as often as you like. What your function prints is not shown there.
+# There are nine exercises, worth 20 points. The last one, worth 2, is open and graded by hand. Each of the others ends
+# with a check, which says what is wrong; it tries a function on cases that it draws anew each time. Try as often as you
+# like. What your function prints is not shown by a check; to see it, call the function in a cell of your own. A cell
+# that draws a picture runs your function in the notebook itself, and ends it if it takes too long.
 #
-# Units: 1 kB, MB, GB are 10³, 10⁶, 10⁹ bytes; 1 KiB, MiB, GiB are 2¹⁰, 2²⁰, 2³⁰. Bytes are integers, and exact.
-# The library's calculators (`minidist.study`) are refused in your functions.
+# Units: 1 kB, 1 MB and 1 GB are 10³, 10⁶ and 10⁹ bytes; 1 KiB, 1 MiB and 1 GiB are 2¹⁰, 2²⁰ and 2³⁰ bytes. Bytes are
+# integers and must be exact, however large they are; all other numbers must be right except for rounding. In your
+# functions the library's calculators and its meter (`minidist.study`) are refused.
 
 # %% nbgrader={"grade_id": "setup"}
 import torch
@@ -31,18 +34,18 @@ from minidist.tasks import digits
 # | | |
 # |---|---|
 # | call | `peak(events)` |
-# | `events` | a list of pairs `(name, nbytes)` in order: allocated if above 0, freed if below; **not changed** |
+# | `events` | a list of pairs `(name, nbytes)`, at least one, in the order in which they happen: a tensor is allocated if `nbytes` is above 0, and freed if it is below; **not changed** |
 # | returns | a tuple `(most, when, left)` |
-# | `most` | the most bytes that were live after any event |
-# | `when` | the index of the event that reached it first |
-# | `left` | a dict: the name and bytes of each tensor that was never freed |
+# | `most` | the largest number of bytes that are live after an event |
+# | `when` | the index of the first event after which that many are live |
+# | `left` | a dict with the name and the bytes of each tensor that is still live at the end |
 #
-# There is at least one event. A name may come back after it was freed, with another size. About 7 lines.
+# A tensor is freed as a whole. After that its name may come back, with another size. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Keep two things while you go through the events: the sum, and a dict of what is live. `enumerate` counts the events.
-# Above the peak so far: only then replace it.
+# Go through the events with `enumerate`, which counts them. Keep two things on the way: how many bytes are live, and a
+# dict of what is live. If you replace the peak only when there are *more* bytes, the first event that reached it stays.
 #
 # </details>
 
@@ -68,14 +71,16 @@ def peak(events):
 check.peak(peak)
 
 # %% [markdown] nbgrader={"grade_id": "peak_target"}
-# **Target:** a step of three layers. The forward climbs, the backward falls, and your mark sits on the summit.
+# **Target:** a step of three layers. The line climbs in the forward pass and falls in the backward pass, and your mark
+# sits on the summit.
 
 # %%
 forward = [("y1", 4000), ("y2", 6000), ("y3", 3000)]
 backward = [("g3", 900), ("y3", -3000), ("g2", 1800), ("y2", -6000), ("g1", 1200), ("y1", -4000)]
 events = [("w1", 1200), ("w2", 1800), ("w3", 900), *forward, *backward]
 live = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
-most, when, left = peak(events)
+with check.limit(10):
+    most, when, left = peak(events)
 study.curves(
     {"live": (range(len(events)), live)},
     points={"your peak": ([when], [most])},
@@ -88,25 +93,25 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "model_states_spec"}
 # ## 2 · Model states (2 points)
 #
-# What stays in memory from step to step?
+# What stays in memory from one step to the next?
 #
 # | | |
 # |---|---|
 # | call | `model_states(trained, frozen, optimizer, precision)` |
-# | `trained`, `frozen` | numbers of parameters; frozen ones are used, but never updated |
+# | `trained`, `frozen` | numbers of parameters, of which one may be 0; frozen parameters are used, but never updated |
 # | `optimizer` | `"sgd"`, `"momentum"` or `"adam"` |
-# | `precision` | of weights and gradients: `"fp32"` or `"fp16"` |
+# | `precision` | of all weights and gradients: `"fp32"` or `"fp16"` |
 # | returns | a dict with the bytes of `"parameters"`, `"gradients"` and `"optimizer states"`, integers |
-# | raises | `ValueError` for any other optimizer or precision; its text has the word |
+# | raises | `ValueError` for any other optimizer or precision, such as `"Adam"` or `"bf16"`; its text contains the unknown word |
 #
-# Momentum keeps one fp32 number for each parameter that it updates, Adam two, plain SGD none. With `"fp16"` (mixed
-# precision) the optimizer also keeps an fp32 copy of each weight that it updates; it counts among its states.
-# About 9 lines.
+# For each parameter that it updates, momentum keeps one number in fp32, Adam keeps two, and plain SGD none. With
+# `"fp16"`, in mixed precision, the optimizer also keeps a copy in fp32 of each weight that it updates; this copy counts
+# among the optimizer states. About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
-# A dict from the optimizer's word to its bytes a parameter, another from the precision's to those of a weight.
-# Frozen: a weight, no gradient, nothing for the optimizer.
+# One dict leads from the optimizer to its bytes per parameter, another from the precision to the bytes of a weight. A
+# frozen parameter has a weight, but neither a gradient nor an optimizer state.
 #
 # </details>
 
@@ -133,16 +138,20 @@ def model_states(trained, frozen, optimizer, precision):
 check.model_states(model_states)
 
 # %% [markdown] nbgrader={"grade_id": "model_states_target"}
-# **Target:** the first bar at 112 GB. The second is why people fine-tune small additions to a frozen model: here 0.2 %
-# of its parameters.
+# **Target:** the first bar is 112 GB long. The second one shows why people fine-tune small additions to a frozen model:
+# here they are 0.2 % of its parameters.
 
 # %%
 cases = {
     "7 B, all trained": (7_000_000_000, 0),
     "7 B frozen, 14 M added": (14_000_000, 7_000_000_000),
 }
+heights = {}
+with check.limit(10):
+    for word, case in cases.items():
+        heights[word] = sum(model_states(*case, "adam", "fp16").values())
 study.bars(
-    {word: sum(model_states(*case, "adam", "fp16").values()) for word, case in cases.items()},
+    heights,
     unit="B",
     target=80e9,
     note="one card:",
@@ -152,29 +161,34 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "activation_bytes_spec"}
 # ## 3 · Activations of an MLP (3 points)
 #
-# Linear layers, an activation function between them, and `mse_loss` at the end. The network is fine-tuned: its first
-# layers are frozen, and only those behind them learn. What does the forward keep for the backward, to the byte?
+# A network consists of linear layers, with an activation function between any two of them and `mse_loss` at the end. It
+# is being fine-tuned: its first layers are frozen, and only those behind them learn. How many bytes does the forward
+# pass keep for the backward pass?
 #
 # | | |
 # |---|---|
 # | call | `activation_bytes(batch, sizes, itemsize, activation, frozen)` |
-# | `sizes` | a list: of the inputs, the hidden layers, the outputs; at least 2; **not changed** |
-# | `itemsize` | bytes of a number |
+# | `batch` | the number of samples |
+# | `sizes` | a list: the numbers of inputs, of units in each hidden layer, and of outputs; 2 numbers or more; **not changed** |
+# | `itemsize` | the bytes of a number: 2, 4 or 8 |
 # | `activation` | `"relu"` or `"gelu"` |
-# | `frozen` | how many linear layers, from the first on, have frozen weights and biases: none, some or all |
-# | returns | bytes of activations when the forward ends, an integer |
+# | `frozen` | how many linear layers, counted from the first, have frozen weights and biases: none, some or all of them |
+# | returns | the bytes of activations at the end of the forward pass, an integer |
 #
-# Not counted: weights, which are model states; the inputs x and the targets y, which are the batch itself.
+# Two things are not counted: the weights, which are model states, and the inputs x and the targets y, which are the
+# batch itself.
 #
-# **What is kept.** A linear layer that learns keeps its input: the gradient of the weights is made of it. `relu` keeps
-# its *output*, which says where the input was above 0. `gelu` keeps its *input*: its derivative is made of that.
-# `mse_loss` keeps the network's output. The same tensor is kept once, whoever asks for it. But all this is kept only
-# where the backward comes by, and it goes back no further than to the first layer that learns. About 5 lines.
+# **What is kept.** A linear layer that learns keeps its input, because the gradient of its weights is computed from it.
+# `relu` keeps its *output*, which shows where the input was above 0. `gelu` keeps its *input*, from which its
+# derivative is computed. `mse_loss` keeps the network's output. A tensor that several of them need is kept only once.
+# But whatever the backward pass does not reach keeps nothing, and it goes back no further than to the first layer that
+# learns. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Draw two hidden layers: x, linear, y1, relu, h1, linear, y2, relu, h2, linear, out, loss. Underline what somebody
-# keeps. With gelu, underline y1 and y2, too. Now freeze the first linear layer: who still keeps h1, and who kept y1?
+# Write down a network with two hidden layers: x, linear, y1, relu, h1, linear, y2, relu, h2, linear, out, loss.
+# Underline the tensors that somebody keeps. With gelu you underline y1 and y2 as well. Now freeze the first linear
+# layer: who still keeps h1, and who was it that kept y1?
 #
 # </details>
 
@@ -195,34 +209,33 @@ def activation_bytes(batch, sizes, itemsize, activation, frozen):
 check.activation_bytes(activation_bytes)
 
 # %% [markdown] nbgrader={"grade_id": "activation_bytes_target"}
-# **Target:** with all layers learning, gelu is near twice as long as relu. It is smoother, and it costs memory. The more
-# layers are frozen, the less is kept; if only the last one learns, the two are equal.
+# **Target:** if all layers learn, gelu's bar is nearly twice as long as relu's: gelu is smoother, and it costs memory.
+# The more layers are frozen, the less is kept. If only the last one learns, the two bars are equally long.
 
 # %%
 sizes = [784, 4096, 4096, 4096, 10]
-study.bars(
-    {
-        f"{word}, {frozen} frozen": activation_bytes(512, sizes, 4, word, frozen)
-        for frozen in (0, 2, 3)
-        for word in ("relu", "gelu")
-    },
-    unit="B",
-    title="Activations of three hidden layers of 4,096, batch 512",
-)
+heights = {}
+with check.limit(10):
+    for frozen in (0, 2, 3):
+        for word in ("relu", "gelu"):
+            heights[f"{word}, {frozen} frozen"] = activation_bytes(512, sizes, 4, word, frozen)
+study.bars(heights, unit="B", title="Activations of three hidden layers of 4,096, batch 512")
 
 # %% [markdown] nbgrader={"grade_id": "predict_memory_spec"}
 # ## 4 · Predict, then measure (2 points)
 #
-# An MLP 1500 → 2500 → 2000 → 1000 with GELU and `mse_loss` has 10,755,500 parameters, 3,752,500 of them in its first
-# layer, which is frozen. The others are trained in fp32 with Adam, on batches of 2,000 samples. A product multiplies and
-# adds once for each weight and sample.
+# An MLP 1500 → 2500 → 2000 → 1000 with GELU between its layers and `mse_loss` at the end has 10,755,500 parameters. Its
+# first layer, which has 3,752,500 of them, is frozen. The others are trained in fp32 with Adam, on batches of 2,000
+# samples. A matrix product multiplies once and adds once for each weight and each sample.
 #
 # - `stays`: how many bytes of model states are there after a step?
-# - `kept`: how many bytes of activations are there when the forward ends? As in exercise 3, without x and y.
-# - `backward`: how many FLOPs has the backward? It makes the products of which something is needed, and no others.
-# - `equal`: at which batch do activations take as many bytes as model states?
+# - `kept`: how many bytes of activations are there at the end of the forward pass? Count as in exercise 3, without x
+#   and y.
+# - `backward`: how many FLOPs do the matrix products of the backward pass take? It computes only those whose result is
+#   needed.
+# - `equal`: with how many samples in a batch would the activations take as many bytes as the model states?
 #
-# Write numbers or formulas, right within 1 %. Your functions from above may help.
+# Write numbers or formulas that are right within 1 %. Your functions from above may help.
 
 # %% nbgrader={"grade_id": "predict_memory", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
@@ -245,8 +258,8 @@ equal = stays / sample
 check.predict_memory(stays, kept, backward, equal, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_memory_target"}
-# **Target:** your numbers beside the meter's. On the device `"meta"` tensors have a shape and no numbers, so the step
-# takes no memory at all.
+# **Target:** your numbers agree with the meter's. On the device `"meta"` tensors have a shape but no numbers, so this
+# step takes no memory at all.
 
 
 # %%
@@ -260,7 +273,7 @@ def step(batch):
     profile = measure(lambda: (mse_loss(model(x), y).backward(), optimizer.step()))
     after, end = profile.timeline.at(profile.phases[0][2]), profile.timeline.at(profile.time)
     states = sum(end[part] for part in ("parameters", "gradients", "optimizer states"))
-    kept = after["activations"] - y.nbytes  # the loss keeps y, and the frozen layer no x
+    kept = after["activations"] - y.nbytes  # the loss keeps y; the frozen layer keeps no x
     return states, kept, profile.by_phase["backward"].flops
 
 
@@ -276,30 +289,33 @@ study.table(rows, ["", "predicted", "measured"])
 # %% [markdown] nbgrader={"grade_id": "largest_model_spec"}
 # ## 5 · How many layers fit? (2 points)
 #
-# A GPT on one card, trained with Adam in mixed precision: 16 bytes a parameter. When the backward has ended, and the
-# activations are gone, all gradients are copied into one fp32 buffer, to compute their norm.
+# A GPT is trained on one card with Adam in mixed precision, which takes 16 bytes per parameter. When the backward pass
+# has ended and the activations are gone, all gradients are copied into one buffer in fp32, in which their norm is
+# computed.
 #
 # | | |
 # |---|---|
 # | call | `largest_model(memory, batch, seq, hidden, heads, vocab)` |
-# | `memory` | bytes of the card |
-# | returns | the most layers that fit, an integer; 0 if not even one does |
+# | `memory` | the bytes of the card |
+# | `batch`, `seq`, `hidden`, `heads`, `vocab` | b, s, h, a and V, integers; h is a multiple of a |
+# | returns | the largest number of layers that fit, an integer; 0 if not even one does |
 #
-# With b, s, h, a, V for batch, seq, hidden, heads, vocab, count this and nothing else:
+# Count the following, and nothing else:
 #
-# - parameters: 12h² + 13h in each layer; (V + s)·h once, for words and positions
+# - parameters: 12h² + 13h in each layer, and (V + s)·h once, for words and positions
 # - activations: s·b·h·(34 + 5as/h) **bytes** in each layer
-# - the buffer: 4 bytes a parameter
+# - the buffer: 4 bytes per parameter
 #
 # The model must fit at its peak, wherever in the step that is.
 #
-# **Invariant:** to the byte. One byte less than L layers need, and L−1 is the answer. About 7 lines.
+# **Invariant:** the answer is right to the byte. On a card with one byte less than L layers need, it is L − 1. About 7
+# lines.
 #
 # <details><summary>Hint</summary>
 #
-# Two moments, and the layers must fit at both: how many fit at the end of the forward, how many with the buffer? For
-# each, what is there once is taken off first. Divide the rest by what one more layer needs, with `//`. Multiply out the
-# bracket, so that all numbers are whole: 34sbh + 5as²b.
+# The layers must fit at two moments. How many fit at the end of the forward pass, and how many when the buffer is
+# there? For each of the two subtract what is there only once, and divide the rest by what one more layer needs, with
+# `//`. Multiply out the bracket, so that all numbers are integers: 34sbh + 5as²b.
 #
 # </details>
 
@@ -321,35 +337,39 @@ def largest_model(memory, batch, seq, hidden, heads, vocab):
 check.largest_model(largest_model)
 
 # %% [markdown] nbgrader={"grade_id": "largest_model_target"}
-# **Target:** 28 layers on 80 GB, 30 on 80 GiB: that is what mixing the units costs. GPT-3 has 96 layers, six times as
+# **Target:** 28 layers on 80 GB, and 30 on 80 GiB: so much depends on the unit. GPT-3 has 96 layers, each six times as
 # wide.
 
 # %%
 shape = dict(batch=4, seq=2048, hidden=2048, heads=16, vocab=50257)
 cards = {"32 GB": 32 * 10**9, "80 GB": 80 * 10**9, "80 GiB": 80 * 2**30, "141 GB": 141 * 10**9}
-study.bars(
-    {word: largest_model(memory, **shape) for word, memory in cards.items()},
-    title="Layers of 2,048 that fit, with 4 sequences of 2,048 words",
-)
+with check.limit(10):
+    fitting = {word: largest_model(memory, **shape) for word, memory in cards.items()}
+study.bars(fitting, title="Layers of 2,048 that fit, with 4 sequences of 2,048 words")
 
 # %% [markdown] nbgrader={"grade_id": "run_cost_spec"}
 # ## 6 · What a run costs (2 points)
 #
+# How long does a run take, how many hours of GPUs are paid for, and how well are the GPUs used?
+#
 # | | |
 # |---|---|
 # | call | `run_cost(parameters, tokens, gpus, peak, achieved, recompute)` |
-# | `peak` | FLOP/s that one GPU could do |
-# | `achieved` | FLOP/s that one GPU does, all that it executes |
-# | `recompute` | `True` if the forward is run once more before the backward, to save memory |
-# | returns | a dict with `"gpu_hours"`, `"days"`, `"mfu"`, `"hfu"` |
+# | `parameters`, `tokens`, `gpus` | how many there are |
+# | `peak` | the FLOP/s that one GPU could do |
+# | `achieved` | the FLOP/s that one GPU does, counting everything that it executes |
+# | `recompute` | `True` if the forward pass is run once more before the backward pass, to save memory |
+# | returns | a dict with four numbers: `"gpu_hours"`, the hours of all GPUs together; `"days"`, how long the run takes; and `"mfu"` and `"hfu"` |
 #
-# The model needs 6 FLOPs for each parameter and token: 2 in forward, 4 in backward. What is recomputed comes on top.
-# The GPUs work at the same time. The **MFU** is what the model needs, the **HFU** what the hardware executes, both as a
-# fraction (0 to 1) of what the GPUs could do in the time of the run. About 6 lines.
+# The model needs 6 FLOPs for each parameter and token: 2 in the forward pass and 4 in the backward pass. What is
+# recomputed comes on top. All GPUs work at the same time. The **MFU** is what the model needs and the **HFU** is what
+# the hardware executes, both as a fraction (0 to 1) of what the GPUs could have done in the time of the run. About 6
+# lines.
 #
 # <details><summary>Hint</summary>
 #
-# First the seconds that one GPU alone would take: all that is executed, over `achieved`. All else is made of it.
+# Begin with the seconds that one GPU would need alone: all that is executed, divided by `achieved`. The four numbers
+# follow from it.
 #
 # </details>
 
@@ -374,13 +394,16 @@ def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
 check.run_cost(run_cost)
 
 # %% [markdown] nbgrader={"grade_id": "run_cost_target"}
-# **Target:** two pairs of near numbers. LLaMA's 65 billion parameters read 1.4 trillion tokens; each of 2,048 A100 took
-# 380 tokens a second. BLOOM's step is 2,048 sequences of 2,048 tokens on 384 A100, with recomputation; its team reports
-# 149 TFLOP/s on each.
+# **Target:** two pairs of numbers that nearly agree. LLaMA's 65 billion parameters read 1.4 trillion tokens, of which
+# each of its 2,048 A100 processed 380 a second. BLOOM's step has 2,048 sequences of 2,048 tokens, on 384 A100 and with
+# recomputation; its team reports 149 TFLOP/s for each card.
 
 # %%
-llama = run_cost(65_200_000_000, 1_400_000_000_000, 2048, 312e12, 6 * 65.2e9 * 380, recompute=False)
-bloom = run_cost(176_247_271_424, 2048 * 2048, 384, 312e12, 149.02e12, recompute=True)
+with check.limit(10):
+    llama = run_cost(
+        65_200_000_000, 1_400_000_000_000, 2048, 312e12, 6 * 65.2e9 * 380, recompute=False
+    )
+    bloom = run_cost(176_247_271_424, 2048 * 2048, 384, 312e12, 149.02e12, recompute=True)
 rows = [
     ["LLaMA-65B, days", llama["days"], 21],
     ["BLOOM, seconds a step", bloom["days"] * 86400, 105],
@@ -392,29 +415,31 @@ study.table(rows, ["", "your formula", "published"])
 # %% [markdown] nbgrader={"grade_id": "find_errors_spec"}
 # ## 7 · Find the errors (2 points)
 #
-# Eight sums, as papers and write-ups about large models have them; C and G were published. Some are wrong: a unit, a
-# factor, a forgotten part. The others hold, but for rounding. Training is in mixed precision.
+# Here are eight sums as they stand in papers and articles about large models; C and G were really published. Some are
+# wrong: they have the wrong unit, a wrong factor, or leave something out. The others are right except for rounding. All
+# training is in mixed precision.
 #
 # | | claim |
 # |---|---|
 # | A | A layer of GPT-3 (h = 12288, a = 96, b = 1) keeps 3.4 times as many bytes (†) with s = 4096 as with s = 2048. |
-# | B | One billion parameters that read 20 billion tokens at an MFU of 40 % take one A100 (312 TFLOP/s) 11.13 days. |
+# | B | To train one billion parameters on 20 billion tokens takes one A100 (312 TFLOP/s) 11.13 days, at an MFU of 40 %. |
 # | C | A vocabulary of 64,000 words, each a vector of 5,120 numbers in fp32, takes 1,250 MB. |
-# | D | 7 billion parameters: 112 GB of model states with Adam and 28.5 GB of activations (‡), together 140.5 GB. |
-# | E | Two billion parameters, of which 20 million are trained, with Adam, have 4.28 GB of model states. |
+# | D | 7 billion parameters have 112 GB of model states with Adam and 28.5 GB of activations (‡), together 140.5 GB. |
+# | E | Two billion parameters, of which 20 million are trained with Adam, have 4.28 GB of model states. |
 # | F | With full recomputation, a run with an HFU of 48 % has an MFU of 32 %. |
-# | G | 125 layers keep their inputs, s·b·h numbers in fp16 each: 33 GB (b = 32, s = 1024, h = 8192). |
+# | G | If each of 125 layers keeps its input, s·b·h numbers in fp16, they keep 33 GB (b = 32, s = 1024, h = 8192). |
 # | H | With SGD and momentum, the model states of 6.67 billion parameters fill a card of 80 GB. |
 #
-# (†) s·b·h·(34 + 5as/h). (‡) 32 layers of as many, b = 1, s = 2048, h = 4096, a = 32.
+# (†) s·b·h·(34 + 5as/h) for one layer. (‡) As many for each of 32 layers, with b = 1, s = 2048, h = 4096, a = 32.
 #
-# Write a dict: each wrong claim's letter, and the figure that it should have, in the claim's unit, within 0.3 %. For
-# instance `{"A": 4.0, "B": 12.5}`.
+# Write a dict with the letter of each wrong claim, and the number that should stand there instead of the last one: in
+# the claim's unit, and within 0.3 %. If A and B were wrong, it could be `{"A": 4.0, "B": 12.5}`.
 #
 # <details><summary>Hint</summary>
 #
-# Calculate each in bytes. Then divide by 10⁹ for GB, by 10⁶ for MB. What do you get with 2³⁰ or 2²⁰? A run's
-# utilizations are to each other as its FLOPs: how many does the model need, and how many are executed?
+# Calculate each sum in bytes, and divide by 10⁹ for GB or by 10⁶ for MB. What do you get if you divide by 2³⁰ or 2²⁰?
+# The MFU and the HFU of a run differ by the same factor as two numbers of FLOPs: those that the model needs, and those
+# that are executed.
 #
 # </details>
 
@@ -434,8 +459,8 @@ errors = {
 check.find_errors(errors)
 
 # %% [markdown] nbgrader={"grade_id": "find_errors_target"}
-# **Target:** four lines. G stands in a famous paper, which says "around 60 GB" of the same model in another section:
-# numbers were taken for bytes.
+# **Target:** four lines. Claim G stands in a famous paper, which says "around 60 GB" about the same model in another
+# section: somebody took numbers for bytes.
 
 # %%
 claimed = {"C": 1250, "D": 140.5, "F": 32, "G": 33}
@@ -450,8 +475,8 @@ study.table(
 # %% [markdown] nbgrader={"grade_id": "train_lean_spec"}
 # ## 8 · Find the bugs: a loop that eats memory (3 points)
 #
-# The next cell was found in somebody's code. After each step it looks at the loss of a test set. It gives the right
-# numbers, and runs out of memory after a while.
+# The next cell was found in somebody's code. After each step it computes the loss of a test set. Its numbers are right,
+# but after a while it runs out of memory.
 
 
 # %% nbgrader={"grade_id": "train_lean_broken"}
@@ -482,25 +507,26 @@ def looked_at(train):
 memory_timeline(looked_at(train_lean), title="The loop as it was found: five steps")
 
 # %% [markdown] nbgrader={"grade_id": "train_lean_task"}
-# Every step leaves something behind. Copy the function, and repair it: two things are held too long, and a third is
+# Every step leaves something behind. Copy the function and repair it: two things are held too long, and a third is
 # freed too late.
 #
 # | | |
 # |---|---|
 # | call | `train_lean(model, optimizer, loss_fn, batches, test)` |
-# | `model` | without gradients, and in `train()`, when it comes |
-# | `batches`, `test` | a list of pairs (x, y), and one pair |
-# | returns | two lists of **floats**: the loss of each batch before its step, and of the test set after each step, also where it is nan |
-# | afterwards | the model has taken the same steps as above, in the mode in which it came; what was frozen is frozen |
-# | cost | no more FLOPs than above; a peak no higher than one forward and backward need |
+# | `model` | has no gradients and is in the mode `train()` when it comes; some layers may be frozen |
+# | `batches`, `test` | a list of pairs (x, y), and one such pair |
+# | returns | two lists of **floats**: the loss of each batch before its step, and the loss of the test set after each step, also where it is nan |
+# | afterwards | the model has taken the same steps as above, and is in the mode in which it came; what was frozen is still frozen |
+# | cost | no more FLOPs than above, and a peak no higher than one forward and backward pass need |
 #
-# **Invariant:** when a training forward begins, nothing is live but the weights, the optimizer states and the data. (What
-# a variable of the loop still holds of one output or loss does not count.)
+# **Invariant:** when the forward pass of a batch begins, nothing is live but the weights, the optimizer states and the
+# data. (An output or a loss that a variable of the loop still holds does not count.) An answer that gets all of this
+# right and executes more FLOPs earns half of the points.
 #
 # <details><summary>Hint</summary>
 #
-# A loss that is a tensor holds its graph, and the graph holds all activations until a backward frees them. The test set
-# has no backward. And what is in `p.grad` while the next forward runs?
+# A loss that is a tensor holds its graph, and the graph holds all activations until a backward pass frees them. For the
+# test set there is no backward pass. And what is in `p.grad` while the next forward pass runs?
 #
 # </details>
 
@@ -526,8 +552,101 @@ def train_lean(model, optimizer, loss_fn, batches, test):
 check.train_lean(train_lean)
 
 # %% [markdown] nbgrader={"grade_id": "train_lean_target"}
-# **Target:** hills of one height, and level ground between them. (The first is lower: momentum comes with its step.
-# The pink that always stays is the data.)
+# **Target:** hills of the same height, with level ground between them. (The first hill is lower, because momentum comes
+# into being with the first step. The pink strip that is always there is the data.)
 
 # %%
-memory_timeline(looked_at(train_lean), title="Your loop: five steps")
+with check.limit(30):
+    profile = looked_at(train_lean)
+memory_timeline(profile, title="Your loop: five steps")
+
+# %% [markdown] nbgrader={"grade_id": "money_or_memory_spec"}
+# ## 9 · Money or memory? (2 points, graded by hand)
+#
+# You rent A100 cards of 80 GB at 2 dollars an hour. Whatever they run, they execute 45 % of their peak of 312 TFLOP/s. You
+# train a model of GPT-3's family, as in [the lesson](lesson:walls): with L layers, h = 128L and L heads it has 12h² + 13h
+# parameters in each layer and (50,257 + 2,048)·h once. It reads 20 tokens for each parameter, which is about what
+# [Hoffmann et al. 2022](paper:hoffmann2022) recommend. Each card holds a copy of the whole model, with Adam in mixed
+# precision, and works on one sequence of 2,048 words at a time; count model states and activations, and no buffer.
+#
+# **Up to which budget is it money that limits the size of the model, and from there on memory? And how do this budget and
+# the largest model change if each layer keeps only its input, 2sbh bytes, and the forward pass is run once more?** (The
+# backward pass then computes the activations of one layer at a time.)
+#
+# Answer with a plot and about ten sentences. Your `run_cost` may help. Your teacher gives:
+#
+# - **1 point for the derivation.** The largest model that fits, for both ways: its layers, its parameters, and the
+#   bytes of its model states and its activations. A formula for the price of a model with Ψ parameters, with a reason
+#   for each factor, and from it the two budgets in dollars.
+# - **1 point for the plot and what it shows.** The size of the largest model against the budget, from 1,000 to 100,000
+#   dollars, for both ways, with names and units on both axes; why twice the money does not buy a model of twice the size;
+#   between which budgets recomputation makes the model smaller, and from which on larger; and why more cards do not help
+#   where memory is the limit.
+
+
+# %% nbgrader={"grade_id": "money_or_memory_plot", "solution": true}
+### BEGIN SOLUTION
+S = 2048
+
+
+def size_and_bytes(layers, recompute):
+    """The parameters of the family's model, and the bytes of its states and of its activations at the peak."""
+    h = 128 * layers
+    parameters = layers * (12 * h * h + 13 * h) + (50_257 + S) * h
+    whole_layer = 34 * S * h + 5 * layers * S * S
+    activations = layers * 2 * S * h + whole_layer if recompute else layers * whole_layer
+    return parameters, 16 * parameters, activations
+
+
+def price(parameters, recompute):
+    """Dollars for 20 tokens per parameter."""
+    cost = run_cost(parameters, 20 * parameters, 1, 312e12, 0.45 * 312e12, recompute)
+    return 2 * cost["gpu_hours"]
+
+
+budgets = [10 ** (3 + k / 20) for k in range(41)]
+lines = {}
+full_at = []
+largest = []
+for name, recompute in (("keep all", False), ("recompute", True)):
+    fitting = [n for n in range(1, 97) if sum(size_and_bytes(n, recompute)[1:]) <= 80 * 10**9]
+    most, states, activations = size_and_bytes(fitting[-1], recompute)
+    dollars = price(most, recompute)
+    print(
+        f"{name}: {fitting[-1]} layers, {most / 1e9:.2f} billion parameters, {states / 1e9:.1f} GB "
+        f"and {activations / 1e9:.1f} GB, {dollars:,.0f} dollars"
+    )
+    # the price grows with the square of the size
+    sizes = [min(most, most * (budget / dollars) ** 0.5) / 1e9 for budget in budgets]
+    lines[name] = (budgets, sizes)
+    full_at.append(dollars)
+    largest.append(most / 1e9)
+study.curves(
+    lines,
+    points={"the card is full": (full_at, largest)},
+    logx=True,
+    logy=True,
+    xlabel="budget, dollars",
+    ylabel="largest model, billion parameters",
+    title="Money is the limit, and then memory",
+)
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "money_or_memory", "solution": true, "points": 2}
+# 26 layers fit if everything is kept: 3.63 billion parameters, with 58.1 GB of model states (16 bytes each) and 20.2 GB
+# of activations (26 times 34sbh + 5as²b bytes). If each layer keeps only its input, 28 layers fit: 4.50 billion
+# parameters, with 72.1 GB of model states and 1.2 GB of activations, most of which belong to the one layer that is
+# being computed again. A model of Ψ parameters takes 6Ψ FLOPs per token, or 8Ψ with recomputation, because the forward
+# pass makes up 2Ψ of them. It reads 20Ψ tokens, a card executes 0.45 · 312·10¹² FLOP/s, and 3,600 seconds cost 2
+# dollars. So the price is 6Ψ · 20Ψ / (0.45 · 312·10¹²) · 2/3,600 = 4.75·10⁻¹⁶ Ψ² dollars, and a third more with
+# recomputation. Money is the limit up to 6,260 dollars if everything is kept, and up to 12,850 dollars with
+# recomputation; from there on it is memory.
+#
+# The price grows with the square of the size, because a larger model costs more per token and also reads more tokens.
+# So twice the money buys a model only √2 times as large. Below 6,260 dollars recomputation costs a third more and is
+# good for nothing: for the same money the model is √(3/4) times as large, 13 % smaller. It remains the smaller one up
+# to 8,350 dollars, which are 4/3 of 6,260. From there on recomputation allows the larger model, in the end 24 % larger,
+# for twice the money. Beyond 12,850 dollars both lines are flat. More cards make the run shorter: 3,130 hours of one
+# card are 16 days on eight. But each card must hold a copy of the whole model, however many there are. A million
+# dollars would pay for 46 billion parameters, whose model states alone would fill nine cards. To spend it, one has to
+# cut the model itself.
