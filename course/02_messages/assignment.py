@@ -1,18 +1,20 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 02 Messages: exercises
 #
-# You go one step beyond the lesson with each of its algorithms, find a bug in another ring, and measure a broadcast.
+# You take each of the lesson's algorithms one step further, find a bug in a ring of another kind, and measure a
+# broadcast.
 #
-# Eight exercises, 20 points. Seven of them, 18 points, are checked by a program: after each, run the check. It tries your
-# function on 1 to 8 ranks, then in real processes, and says what is wrong. Try as often as you like. What your function
-# prints is not shown there; to see it, run the function in a `World` of your own. The last exercise, 2 points, is read by
-# your teacher. An answer that gives the right numbers and takes more messages, bytes or time than it may earns half.
+# There are eight exercises, worth 20 points. The last one, worth 2, is open and graded by hand. Each of the others ends
+# with a check, which tries your function on 1 to 8 ranks and then in real processes, and says what is wrong. Try as
+# often as you like. What your function prints is not shown by a check; to see it, run the function in a `World` of your
+# own. An answer that gives the right numbers but takes more messages, bytes or time than it may earns half of the
+# points. A cell that draws a picture runs your function in the notebook itself, and ends it if it takes too long.
 #
-# In every exercise rank r's *right* neighbour is rank r+1, and the last rank's is rank 0; r's *left* neighbour is rank r−1.
-# The collectives of the library are refused here: build with `comm.send`, `recv`, `sendrecv`, `isend`, `irecv` and `batch`.
-# Wait for all that you post, before you return. Tensors are of float64, float32, int64 or int32, of one dtype on all ranks,
-# and the result has the same; add up in that dtype. A nan is a number like any other: it is passed on, and counts in a
-# sum. A message without numbers may be left out.
+# In every exercise rank r's *right* neighbour is rank r+1, and the last rank's is rank 0; r's *left* neighbour is rank
+# r−1. The collectives of the library are refused here: build with `comm.send`, `recv`, `sendrecv`, `isend`, `irecv` and
+# `batch`, and wait for everything that you have posted before you return. Tensors are of float64, float32, int64 or
+# int32, with the same dtype on all ranks. The result has this dtype too, and you add up in it. A nan is a number like
+# any other: it is passed on, and it counts in a sum. A message that would carry no numbers may be left out.
 
 # %% nbgrader={"grade_id": "setup"}
 import torch
@@ -30,10 +32,10 @@ from minidist.comm import Recv, Send, World
 # | | |
 # |---|---|
 # | call | `shift(comm, x, places)` |
-# | `x` | any shape, contiguous or not, the same on every rank; **not changed** |
+# | `x` | a tensor of any shape, which is the same on every rank; it need not be contiguous; **not changed** |
 # | `places` | any integer, the same on every rank: −1 is one place to the left, and n is once around the ring |
-# | returns | a **new** tensor, another one for every call: the `x` of the rank that is `places` to the left |
-# | cost | one message a rank, straight to its place; none if the tensor comes back to where it started |
+# | returns | a **new** tensor, a different one in every call: the `x` of the rank that is `places` to the left |
+# | cost | one message per rank, straight to its destination; none if the tensor comes back to where it started |
 #
 # A rank cannot send to itself. About 6 lines.
 #
@@ -59,37 +61,40 @@ def shift(comm, x, places):
 check.shift(shift)
 
 # %% [markdown] nbgrader={"grade_id": "shift_target"}
-# **Target:** four arrows, all in the same step, each to the rank after the next.
+# **Target:** four arrows, all in the same step, each of which ends two ranks further to the right.
 
 # %%
 world = World(4)
-world.run(shift, torch.zeros(1000), 2)
+with check.limit(10):
+    world.run(shift, torch.zeros(1000), 2)
 study.messages(world.trace, clock="steps", label="bytes", title="Your shift by 2 on 4 ranks")
 
 # %% [markdown] nbgrader={"grade_id": "broadcast_spec"}
 # ## 2 · Broadcast along a line (3 points)
 #
-# One rank, the root, has the numbers. In the end, all have them. They travel along a line: from the root to its right
-# neighbour, from there to the next, and so on, until the root's left neighbour has them. If they travelled as one message,
-# all wires but one would stand idle. So cut x into `m` pieces: while a rank passes on one piece, the next one arrives.
+# One rank, the root, has the numbers, and in the end all ranks have them. They travel along a line: from the root to
+# its right neighbour, from there to the next rank, and so on, until they reach the root's left neighbour. If they
+# travelled in one message, all wires but one would stand idle. So cut x into `m` pieces: while a rank passes one piece
+# on, the next one arrives.
 #
 # | | |
 # |---|---|
 # | call | `broadcast(comm, x, root, m)` |
-# | `x` | any shape, contiguous or not, the same on every rank; afterwards it holds the root's numbers, **in place** |
-# | `m` | how many pieces, 1 or more; as `tensor_split(m)` cuts the numbers in a row, some are empty if there are fewer than m |
+# | `x` | a tensor of any shape, which is the same on every rank; it need not be contiguous; afterwards it holds the root's numbers, **in place** |
+# | `root` | the number of a rank, the same on every rank |
+# | `m` | the number of pieces, 1 or more; `tensor_split(m)` cuts the numbers, in a row, into these pieces, of which some are empty if there are fewer than m numbers |
 # | returns | nothing |
-# | cost | m messages a rank, one a piece, all to the right; the last rank of the line sends none |
-# | time | n−2+m messages of a piece, one after another, on the clock of `World(n, ordered=True)`, where every rank has a stream |
+# | cost | m messages per rank, one for each piece, all to the right; the last rank of the line sends none |
+# | time | as long as n−2+m messages of one piece, one after another, on the clock of `World(n, ordered=True)`, in which every rank has a stream |
 #
 # About 13 lines.
 #
 # <details><summary>Hint</summary>
 #
-# First work out your place in the line: 0 for the root, n−1 for the last. In step k a rank receives piece k and passes on
-# piece k−1. On a stream both start together only in one group, `comm.batch([Recv(…), Send(…)]).wait()`, which may also
-# have one member, or none. `x.contiguous().view(-1)` shows the numbers in a row; where x is not contiguous this is a copy,
-# and what arrives in it must go back into x.
+# First work out your place in the line: 0 for the root, n−1 for the last rank. In step k a rank receives piece k and
+# passes piece k−1 on. On a stream the two start together only if they are in one group, `comm.batch([Recv(…),
+# Send(…)]).wait()`. A group may also have one member, or none. `x.contiguous().view(-1)` shows the numbers in a row. If
+# x is not contiguous, this is a copy, and what arrives in it must go back into x.
 #
 # </details>
 
@@ -117,34 +122,35 @@ def broadcast(comm, x, root, m):
 check.broadcast(broadcast)
 
 # %% [markdown] nbgrader={"grade_id": "broadcast_target"}
-# **Target:** three pieces, one behind the other, on a line of four ranks that begins at rank 1. In step 3 all three wires
-# are busy.
+# **Target:** three pieces, one behind the other, on a line of four ranks that begins at rank 1. In step 3 all three
+# wires are busy.
 
 # %%
 world = World(4)
-world.run(broadcast, torch.zeros(3000), 1, 3)
+with check.limit(10):
+    world.run(broadcast, torch.zeros(3000), 1, 3)
 study.messages(world.trace, clock="steps", label="bytes", title="Your broadcast from rank 1")
 
 # %% [markdown] nbgrader={"grade_id": "reduce_scatter_spec"}
 # ## 3 · Reduce-scatter on a ring that turns to the left (3 points)
 #
-# Every rank has n chunks. In the end rank r has the sum of everybody's chunk r. The ring of the lesson turned to the right
-# and left partial sums in the caller's chunks; this one turns to the left and leaves the caller's chunks alone.
+# Every rank has n chunks, and in the end rank r has the sum of everybody's chunk r. The lesson's ring turned to the
+# right and left partial sums in the caller's chunks. This one turns to the left and leaves the caller's chunks alone.
 #
 # | | |
 # |---|---|
 # | call | `reduce_scatter(comm, chunks)` |
-# | `chunks` | a list of n tensors with one dimension, of the same lengths on every rank; chunk 0 may be longer than chunk 1, or empty; **not changed** |
+# | `chunks` | a list of n tensors with one dimension; chunk i is equally long on all ranks, but chunk 0 may be longer than chunk 1, and any chunk may be empty; **not changed** |
 # | returns | a tensor: chunk `comm.rank`, summed over all ranks |
-# | cost | n−1 messages a rank, all to the **left**, each of one chunk |
+# | cost | n−1 messages per rank, all to the **left**, each of one chunk |
 #
-# As ever, chunk i is finished at rank i. About 7 lines.
+# As in the lesson, chunk i is finished at rank i. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Where must chunk i set out, so that it visits every rank once, travels to the left, and arrives at rank i last? Then which
-# chunk is at rank r before step k? What a rank has just added up is what it sends in the next step, so one variable
-# for it is enough.
+# Where must chunk i set out if it is to travel to the left, visit every rank once, and arrive at rank i last? Which
+# chunk, then, is at rank r before step k? What a rank has just added up is what it sends in the next step, so one
+# variable is enough for it.
 #
 # </details>
 
@@ -167,7 +173,7 @@ def reduce_scatter(comm, chunks):
 check.reduce_scatter(reduce_scatter)
 
 # %% [markdown] nbgrader={"grade_id": "reduce_scatter_target"}
-# **Target:** on the right, each rank holds one finished chunk, its own, with the sum of its column on the left.
+# **Target:** on the right, each rank holds one finished chunk, its own, which is the sum of a column on the left.
 
 
 # %%
@@ -176,30 +182,32 @@ def three(comm):
     return chunks, reduce_scatter(comm, chunks)
 
 
-results = World(3).run(three)
+with check.limit(10):
+    results = World(3).run(three)
 after = [[out if i == r else None for i in range(3)] for r, (_, out) in enumerate(results)]
 study.holdings([chunks for chunks, _ in results], after, title="Your reduce-scatter on 3 ranks")
 
 # %% [markdown] nbgrader={"grade_id": "all_gather_spec"}
 # ## 4 · All-gather of lengths that nobody knows (3 points)
 #
-# Every rank has a tensor, and no rank knows how long the others' are: think of the texts in everybody's batch. In the end
-# all ranks have all tensors. A receiver must bring a tensor of the right shape, so the lengths have to travel first.
+# Every rank has a tensor, and no rank knows how long the others' tensors are; they could be the texts in everybody's
+# batch. In the end all ranks have all tensors. Whoever receives must provide a tensor of the right shape, so the
+# lengths have to travel first.
 #
 # | | |
 # |---|---|
 # | call | `all_gather(comm, x)` |
-# | `x` | one dimension, contiguous or not, **of another length on every rank**, which may be 0; **not changed** |
-# | returns | a list of n tensors: the x of rank 0, of rank 1, and so on; your own is a copy |
-# | cost | 2(n−1) messages a rank at most, all to the right |
-# | bytes | those of the tensors that a rank passes on, and 8 for each of the n−1 lengths; nothing is filled up |
+# | `x` | a tensor with one dimension, whose **length differs from rank to rank** and may be 0; it need not be contiguous; **not changed** |
+# | returns | a list of n tensors: the x of rank 0, of rank 1, and so on; your own among them is a copy |
+# | cost | at most 2(n−1) messages per rank, all to the right |
+# | bytes | those of the tensors that a rank passes on, and at most 8 for each of n−1 lengths; no tensor is padded |
 #
 # About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Two rings, one after the other: in the first each message is one number, a length, as a tensor of int64. After it every
-# rank can make room for all the others. It is the same walk both times, so write it once.
+# Use two rings, one after the other. In the first each message is one number, a length, as a tensor of int64. After it
+# every rank can allocate tensors for what the others have. It is the same walk both times, so write it only once.
 #
 # </details>
 
@@ -229,7 +237,7 @@ def hand_round(comm, parts):
 check.all_gather(all_gather)
 
 # %% [markdown] nbgrader={"grade_id": "all_gather_target"}
-# **Target:** three full rows, all alike, and rank 1 had nothing to give.
+# **Target:** three full rows, all alike, although rank 1 had nothing to give.
 
 
 # %%
@@ -238,7 +246,8 @@ def gathered(comm):
     return x, torch.cat(all_gather(comm, x))
 
 
-results = World(3).run(gathered)
+with check.limit(10):
+    results = World(3).run(gathered)
 before = [x if len(x) else None for x, _ in results]
 study.holdings(before, [y for _, y in results], title="Your all-gather on 3 ranks")
 
@@ -246,23 +255,23 @@ study.holdings(before, [y for _, y in results], title="Your all-gather on 3 rank
 # ## 5 · All-reduce of many tensors at once (3 points)
 #
 # A model has many small gradients, and each message costs its latency. So all tensors of a list go around the ring
-# together, and in each step a rank sends *one* message, with a part of the numbers of them all.
+# together: in each step a rank sends *one* message, with a part of the numbers of all of them.
 #
 # | | |
 # |---|---|
 # | call | `all_reduce(comm, tensors)` |
-# | `tensors` | a list of one tensor or more, of one dtype, of the same shapes on every rank: any shape, contiguous or not, some may be empty; afterwards each holds the sum over all ranks, **in place**. The list keeps its tensors |
+# | `tensors` | a list of one tensor or more, all of one dtype; the shapes are the same on every rank. A tensor may have any shape, be empty, or not be contiguous; afterwards each holds its sum over all ranks, **in place**, and the list holds the same tensors as before |
 # | returns | nothing |
-# | cost | 2(n−1) messages a rank for the whole list, all to the right |
-# | bytes | at most 2(n−1) chunks a rank, where a chunk is an n-th of all the numbers, rounded up |
+# | cost | 2(n−1) messages per rank for the whole list, all to the right |
+# | bytes | at most 2(n−1) chunks per rank, where a chunk is an n-th of all the numbers, rounded up |
 #
 # About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Put all numbers in a row (`torch.cat` of each `reshape(-1)`), send that row around the ring, and write the parts back:
-# `split` cuts it into the lengths that you give it, `view_as` gives a part its shape, and `copy_` writes it into a tensor,
-# contiguous or not.
+# Put all numbers in a row (`torch.cat` of each `reshape(-1)`), send that row around the ring, and write its parts back:
+# `split` cuts it into parts of the lengths that you give it, `view_as` gives a part its shape, and `copy_` writes it
+# into a tensor, contiguous or not.
 #
 # </details>
 
@@ -288,27 +297,28 @@ def all_reduce(comm, tensors):
 check.all_reduce(all_reduce)
 
 # %% [markdown] nbgrader={"grade_id": "all_reduce_target"}
-# **Target:** only the links to the right are used, and all alike: 2 · 3/4 · 4000 = 6,000 bytes over each.
+# **Target:** only the links to the right are used, and all of them equally: 2 · 3/4 · 4000 = 6,000 bytes over each.
 
 # %%
 world = World(4)
-world.run(lambda comm: all_reduce(comm, [torch.zeros(30, 30), torch.zeros(100)]))
+with check.limit(10):
+    world.run(lambda comm: all_reduce(comm, [torch.zeros(30, 30), torch.zeros(100)]))
 study.traffic(world.trace, title="Your all-reduce of 4,000 bytes on 4 ranks")
 
 # %% [markdown] nbgrader={"grade_id": "predict_spec"}
 # ## 6 · Predict, then run (2 points)
 #
-# 8 ranks reduce 100 tensors, which have 1,000,000 numbers together, in float32 (4 bytes each), with the `all_reduce` of
-# exercise 5. A message of N bytes takes α + Nβ seconds, with α = 5 µs and β = 1/(50 GB/s) = 2·10⁻¹¹ s. No run is needed: a
-# pencil is enough.
+# 8 ranks reduce 100 tensors, which have 1,000,000 numbers in all, in float32 (4 bytes each), with the `all_reduce` of
+# exercise 5. A message of N bytes takes α + Nβ seconds, with α = 5 µs and β = 1/(50 GB/s) = 2·10⁻¹¹ s. You need no run
+# for this: a pencil is enough.
 #
 # - `messages`: how many messages does each rank send in the ring?
 # - `nbytes`: how many bytes does each rank send in the ring?
 # - `seconds`: how long does the ring take?
-# - `naive_nbytes`: without a ring, all send their numbers to rank 0, which adds up and sends the sums to everyone. How many
-#   bytes does rank 0 *send*?
+# - `naive_nbytes`: without a ring, all ranks send their numbers to rank 0, which adds them up and sends the sums to
+#   everyone else. How many bytes does rank 0 *send*?
 #
-# Write numbers or formulas, right within 1 %.
+# Write numbers or formulas that are right within 1 %.
 
 # %% nbgrader={"grade_id": "predict", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
@@ -329,12 +339,13 @@ naive_nbytes = (n - 1) * N
 check.predict(messages, nbytes, naive_nbytes, seconds, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_target"}
-# **Target:** your number beside the clock of a World. On the device `"meta"` tensors have a shape and no numbers, so
-# the million costs nothing.
+# **Target:** your number agrees with the clock of a World. On the device `"meta"` tensors have a shape but no numbers,
+# so a million of them cost nothing.
 
 # %%
 world = World(8, device="meta")
-world.run(all_reduce, [torch.zeros(10_000, device="meta") for _ in range(100)])
+with check.limit(30):
+    world.run(all_reduce, [torch.zeros(10_000, device="meta") for _ in range(100)])
 study.bars(
     {"predicted": seconds, "run": world.time}, unit="s", title="Ring all-reduce of 4 MB on 8 ranks"
 )
@@ -342,9 +353,9 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "ring_sum_spec"}
 # ## 7 · Find the bug (2 points)
 #
-# A simpler ring: the whole tensor goes around, and everyone adds up what passes by. It moves more bytes than yours, but
-# it has only n−1 steps, which is best for small tensors. The next cell was found in somebody's code. It works on two
-# ranks.
+# Here is a simpler ring: the whole tensor goes around, and everyone adds up what passes by. It moves more bytes than
+# your all-reduce, but in only n−1 steps, which is best for small tensors. The next cell was found in somebody's code.
+# It works on two ranks.
 
 
 # %% nbgrader={"grade_id": "ring_sum_broken"}
@@ -364,23 +375,25 @@ def powers(comm):
     return int(ring_sum(comm, torch.tensor(10**comm.rank)))
 
 
-rows = [[n, World(n).run(powers)[0], sum(10**r for r in range(n))] for n in (1, 2, 3, 4)]
+rows = []
+for n in (1, 2, 3, 4):
+    rows.append([n, World(n).run(powers)[0], sum(10**r for r in range(n))])
 study.table(rows, ["ranks", "rank 0 gets", "should be"])
 
 # %% [markdown] nbgrader={"grade_id": "ring_sum_task"}
-# Rank r gave 10 to the power r, so each digit says how often a rank was counted. Copy the function, and repair it: one
+# Rank r gave 10 to the power r, so each digit tells how often a rank was counted. Copy the function and repair it: one
 # line is wrong.
 #
 # | | |
 # |---|---|
 # | call | `ring_sum(comm, x)` |
-# | `x` | any shape, contiguous or not, the same on every rank; **not changed** |
-# | returns | a **new** tensor, another one for every call: the sum of every rank's x |
-# | cost | n−1 messages a rank, all to the right, each of the whole x |
+# | `x` | a tensor of any shape, which is the same on every rank; it need not be contiguous; **not changed** |
+# | returns | a **new** tensor, a different one in every call: the sum of every rank's x |
+# | cost | n−1 messages per rank, all to the right, each with the whole x |
 #
 # <details><summary>Hint</summary>
 #
-# Follow rank 0's number with three ranks. What does rank 1 pass on in its second step, and whose numbers are in it?
+# Follow rank 0's number around three ranks. What does rank 1 pass on in its second step, and whose numbers are in it?
 #
 # </details>
 
@@ -403,25 +416,28 @@ def ring_sum(comm, x):
 check.ring_sum(ring_sum)
 
 # %% [markdown] nbgrader={"grade_id": "ring_sum_target"}
-# **Target:** the table once more, now with ones only.
+# **Target:** the same table, now with nothing but ones in its numbers.
 
 # %%
-rows = [[n, World(n).run(powers)[0], sum(10**r for r in range(n))] for n in (1, 2, 3, 4)]
+rows = []
+with check.limit(10):
+    for n in (1, 2, 3, 4):
+        rows.append([n, World(n).run(powers)[0], sum(10**r for r in range(n))])
 study.table(rows, ["ranks", "rank 0 gets", "should be"])
 
 # %% [markdown] nbgrader={"grade_id": "pieces_spec"}
 # ## 8 · How many pieces? (2 points, graded by hand)
 #
 # 16 ranks broadcast 100 MB with your `broadcast`, on a network with α = 5 µs and 1/β = 50 GB/s. **Into how many pieces
-# should the 100 MB be cut, how long does the broadcast take then, and how many times faster is it than in one piece?**
+# should the 100 MB be cut, how long does the broadcast take then, and how many times as fast is it as in one piece?**
 #
 # Answer with a plot and about ten sentences. A `World` on the device `"meta"` runs it in no time. Your teacher gives:
 #
-# - **1 point for the derivation.** A formula for the time with m pieces, with a reason for each of its two factors; from
-#   it the best m as a number, and the two numbers that go with it.
-# - **1 point for the plot and what it shows.** The time for at least eight values of m, from far below the best to far
-#   above it, as runs of your function beside the formula, with names and units on both axes; and what costs time to the
-#   left of the minimum, what to the right of it, and how much is lost by taking half or twice the best m.
+# - **1 point for the derivation.** A formula for the time with m pieces, with a reason for each of its two factors;
+#   from it the best m as a number, and the two other numbers that are asked for.
+# - **1 point for the plot and what it shows.** The time for at least eight values of m, from far below the best one to
+#   far above it, as runs of your function beside the formula, with names and units on both axes; what costs time to the
+#   left of the minimum, and what to the right of it; and how much is lost with half and with twice the best m.
 
 
 # %% nbgrader={"grade_id": "pieces_plot", "solution": true}
@@ -447,12 +463,13 @@ study.curves(
 
 # %% [markdown] nbgrader={"grade_id": "pieces", "solution": true, "points": 2}
 # The first piece needs n−1 messages to reach the end of the line, and each of the other m−1 pieces arrives one message
-# later: n−2+m messages, one after another. Each of them carries N/m bytes and takes α + Nβ/m. So
+# later. That makes n−2+m messages, one after another. Each of them carries N/m bytes and takes α + Nβ/m. So
 # T(m) = (n−2+m)(α + Nβ/m) = (n−2)α + Nβ + mα + (n−2)Nβ/m. The first two terms do not depend on m, and the sum of the last
 # two is least where they are equal: m = √((n−2)Nβ/α). Here Nβ is 2 ms, so m = √(14 · 2 ms / 5 µs) = √5600 ≈ 75.
-# Then T = 89 · (5 µs + 26.7 µs) = 2.82 ms. In one piece it takes 15 · 2.005 ms = 30.1 ms, 10.7 times as long.
+# Then T = 89 · (5 µs + 26.7 µs) = 2.82 ms. In one piece it takes 15 · 2.005 ms = 30.1 ms, so 75 pieces are 10.7 times as
+# fast.
 #
 # The runs lie on the formula. To the left of the minimum the pieces are large, and most wires wait for the first to get to
 # them: (n−2)Nβ/m is lost. To the right the pieces are so small that their latency costs more than their bytes: mα is lost.
-# The minimum is flat. With 37 pieces it takes 3.01 ms and with 150 pieces 3.01 ms, 7 % more than with 75; so a rough m is
-# good enough, and the sum of the two lost terms is all that one has to keep small.
+# The minimum is flat. With 37 pieces the broadcast takes 3.01 ms, and with 150 pieces as well: 7 % more than with 75. So a
+# rough m is good enough.
