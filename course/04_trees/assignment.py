@@ -1,18 +1,21 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 04 Collectives at scale: exercises
 #
-# You build the broadcasts and all-reduces that do what a ring cannot, for any root, any number of ranks and nodes of
-# any size, and write down what they cost.
+# You build broadcasts and all-reduces that do what a ring cannot, for any root, any number of ranks and nodes of any
+# size, and you write down what they cost.
 #
-# Seven exercises, 16 points. After each of the first six, run the check: it tries your function on hidden sizes, in
-# Worlds and in real processes, and says what is wrong. It also counts messages and bytes, and looks at the World's
-# clock. Try as often as you like. What your function prints is not shown there; to see it, run the function in a `World`
-# of your own. The last exercise is read by a person.
+# There are seven exercises, worth 16 points. The last one, worth 2, is open and graded by hand. Each of the others ends
+# with a check, which tries your function on hidden sizes, in Worlds and then in real processes, and says what is wrong.
+# It also counts messages and bytes, and looks at the World's clock. Try as often as you like. What your function prints
+# is not shown by a check; to see it, run the function in a `World` of your own. An answer that gives the right numbers
+# but takes more messages, bytes or time than it may earns half of the points, unless the exercise says otherwise. A
+# cell that draws a picture runs your function in the notebook itself, and ends it if it takes too long.
 #
-# The collectives of the library are refused, except where an exercise says so: build with `comm.send`, `recv`,
-# `sendrecv`, `isend`, `irecv`, and wait for all that you post, before you return. Tensors are of float32, float64, int32
-# or int64, and sums are formed in the dtype of x, exactly. A nan is passed on as any number. Some x are empty, and some
-# Worlds have one rank. N is the number of bytes of the whole tensor; a message of N bytes takes α + Nβ.
+# The collectives of the library are refused, except where an exercise allows some of them: build with `comm.send`,
+# `recv`, `sendrecv`, `isend`, `irecv` and `batch`, and wait for everything that you have posted before you return.
+# Tensors are of float32, float64, int32 or int64, and you add up in the dtype of x. A nan is passed on, and counts in a
+# sum, like any other number. Some tensors are empty, and some Worlds have only one rank. N is the number of bytes of
+# the whole tensor; a message of N bytes takes α + Nβ.
 
 # %% nbgrader={"grade_id": "setup"}
 import math
@@ -29,25 +32,26 @@ from minidist.comm import World
 # %% [markdown] nbgrader={"grade_id": "tree_broadcast_spec"}
 # ## 1 · Broadcast by a tree (2 points)
 #
-# The tree of [the lesson](lesson:trees) grows from rank 0, and receives into contiguous memory. Now let any rank be
-# the root. In every round, everyone who has the numbers sends them to one who has not, so that in each round twice as
-# many have them.
+# The tree of [the lesson](lesson:trees) grows from rank 0 and receives into contiguous memory. Now any rank may be the
+# root. In every round everyone who has the numbers sends them to someone who does not, so that each round doubles the
+# number of those who have them.
 #
 # | | |
 # |---|---|
 # | call | `tree_broadcast(comm, x, root)` |
-# | `x` | any shape, contiguous or not, the same on every rank; afterwards it holds the root's numbers, **in place** |
+# | `x` | a tensor of any shape, which is the same on every rank; it need not be contiguous; afterwards it holds the root's numbers, **in place** |
+# | `root` | the number of any rank, the same on every rank |
 # | returns | nothing |
-# | cost | n−1 messages in all, and ⌈log2 n⌉ rounds: on a clock with α = 0 they take ⌈log2 n⌉ · Nβ |
+# | cost | n−1 messages in all, each with the whole x, in ⌈log2 n⌉ rounds: on a clock with α = 0 they take ⌈log2 n⌉ · Nβ |
 #
-# Any n, any root. **Invariant:** after round k = 0, 1, 2, … the first 2^(k+1) ranks have x, counted from the root on:
-# root, root+1, root+2, … (mod n). About 8 lines.
+# It must work for any n and any root. In one such tree, after round k = 0, 1, 2, … the first 2^(k+1) ranks have x,
+# counted from the root on: root, root + 1, root + 2, … (mod n). About 8 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Let `place = (comm.rank - root) % comm.size`: the root has place 0. With `reach` = 1, 2, 4, … below n: a place below
-# `reach` has x, and sends it to place + reach, if there is such a place. A place from `reach` to 2·reach−1 receives it
-# in this round. And place p is rank (root + p) % n.
+# Let `place = (comm.rank - root) % comm.size`, so that the root has place 0. Let `reach` be 1, 2, 4, … as long as it is
+# below n. A place below `reach` has x already, and sends it to place + reach, if there is such a place. A place from
+# `reach` to 2·reach − 1 receives it in this round. And place p is rank (root + p) % n.
 #
 # </details>
 
@@ -72,40 +76,44 @@ def tree_broadcast(comm, x, root):
 check.tree_broadcast(tree_broadcast)
 
 # %% [markdown] nbgrader={"grade_id": "tree_broadcast_target"}
-# **Target:** three rounds: one arrow, two arrows, four. Compare with [Messages](lesson:messages), where the root sent all seven itself.
+# **Target:** three rounds, with one arrow, two arrows, and four. Compare this with [Messages](lesson:messages), where
+# the root sent all seven messages itself.
 
 # %%
 world = World(8)
-world.run(tree_broadcast, torch.zeros(1000), 0)
+with check.limit(10):
+    world.run(tree_broadcast, torch.zeros(1000), 0)
 study.messages(world.trace, clock="steps", label=None, title="Your broadcast on 8 ranks")
 
 # %% [markdown] nbgrader={"grade_id": "halving_doubling_spec"}
 # ## 2 · All-reduce by halving and doubling, for any n (3 points)
 #
-# As few steps as a tree, and as few bytes as a ring: in the lesson this worked where n is a power of 2. On other numbers
-# of ranks somebody has no partner. Let p be the largest power of 2 that is not above n. The n−p ranks that are too
-# many are **folded**: each gives its x to one of the p, its twin, which adds it to its own and acts for both. The p
-# halve and double. In the end each twin tells the rank that it acted for the sum.
+# Halving and doubling takes as few steps as a tree and as few bytes as a ring, but in the lesson it worked only if n
+# was a power of 2. With other numbers of ranks somebody has no partner. Let p be the largest power of 2 that is not
+# above n. The n−p ranks that are too many are **folded**: each of them gives its x to one of the p ranks, its twin,
+# which adds it to its own and acts for both. The p ranks halve and double. In the end each twin tells the sum to the
+# rank for which it has acted.
 #
 # | | |
 # |---|---|
 # | call | `halving_doubling(comm, x)` |
-# | `x` | contiguous, any shape and length, the same on every rank; afterwards it holds the sum, **in place** |
-# | n | any |
+# | `x` | contiguous, of any shape and length, the same on every rank; afterwards it holds the sum over all ranks, **in place** |
+# | n | any number |
 # | returns | nothing |
-# | cost | 2·log2 p messages and 2(p−1)/p·N bytes for each of the p ranks, if p divides the length; and 2 messages of N bytes for each of the n−p others, one to its twin and one from it |
+# | cost | 2·log2 p messages and 2(p−1)/p·N bytes for each of the p ranks, where a half of an odd length may be rounded up; and for each of the n−p others one message of N bytes to its twin and one back |
 #
-# **Halving.** In each step you have a part of x, at first all of it. You and a partner cut it into two halves; one of
-# you keeps the first, the other the second. Send the half that the partner keeps, and add what comes to yours.
+# **Halving.** In each step you have a part of x, which is at first the whole of it. You and a partner cut it into two
+# halves, of which one of you keeps the first and the other the second. Send the half that the partner keeps, and add
+# what arrives to yours.
 #
-# **Doubling.** The same steps backwards: send the half that you kept, receive the half that you gave away.
-# About 20 lines.
+# **Doubling.** Take the same steps backwards: send the half that you have kept, and receive the half that you have
+# given away. About 20 lines.
 #
 # <details><summary>Hint</summary>
 #
-# If the last n−p ranks are folded, and rank p + i into rank i, the others keep their numbers: `comm.rank ^ p` is the
-# twin, if there is such a rank, and `comm.rank ^ distance` the partner. `n.bit_length()` is the number of binary digits
-# of n. `part.tensor_split(2)` gives two halves that share their memory with x, also of an odd length.
+# If the last n−p ranks are folded, rank p + i into rank i, the others keep their numbers: `comm.rank ^ p` is the twin,
+# if there is such a rank, and `comm.rank ^ distance` is the partner. `n.bit_length()` is the number of binary digits of
+# n. `part.tensor_split(2)` gives two halves that share their memory with x, even if the length is odd.
 #
 # </details>
 
@@ -142,13 +150,13 @@ def halving_doubling(comm, x):
 check.halving_doubling(halving_doubling)
 
 # %% [markdown] nbgrader={"grade_id": "halving_doubling_target"}
-# **Target:** a butterfly between two folds. Six steps on 10 ranks, and one before and one after them, where a ring has
-# 18.
+# **Target:** a butterfly between two folds. On 10 ranks it takes six steps, with one before them and one after them; a
+# ring takes 18.
 
 # %%
 world = World(10)
-world.run(halving_doubling, torch.zeros(1000))
-assert world.trace.messages() == 8 * 6 + 2 * 2
+with check.limit(10):
+    world.run(halving_doubling, torch.zeros(1000))
 study.messages(
     world.trace, clock="steps", label=None, title="Your all-reduce of 4,000 bytes on 10 ranks"
 )
@@ -156,22 +164,24 @@ study.messages(
 # %% [markdown] nbgrader={"grade_id": "all_reduce_seconds_spec"}
 # ## 3 · What they cost (2 points)
 #
-# Write the costs of four all-reduces as formulas. The check compares them with the clock of a World, on numbers that you
-# do not know.
+# Write down the costs of four all-reduces as formulas. The check compares them with the clock of a World, on numbers
+# that you do not know.
 #
 # | | |
 # |---|---|
 # | call | `all_reduce_seconds(algorithm, n, nbytes, alpha, beta)` |
 # | `algorithm` | `"ring"`; `"tree"`, up to a root and back; `"recursive_doubling"`, in which partners exchange all of x in every step; or `"halving_doubling"`, with the folding of exercise 2 |
-# | n | any for the ring and for halving and doubling, a power of 2 for the others; 1 costs nothing |
-# | `nbytes` | N, the bytes of the whole tensor; n and p divide it |
-# | returns | seconds, a float, right but for rounding |
+# | `n` | any number for the ring and for halving and doubling, a power of 2 for the other two; with n = 1 an all-reduce costs nothing |
+# | `nbytes` | N, the bytes of the whole tensor; it is a multiple of n and of p |
+# | returns | the seconds, a float, right except for rounding |
+#
+# About 10 lines.
 #
 # <details><summary>Hint</summary>
 #
-# For each: how many steps follow one another, and how many bytes does a rank send in all of them together? For the last,
-# first without the ranks that are folded: who takes part? Then add what the folding takes, before and after: a rank that
-# has nothing to fold is ready earlier, and waits for a partner that is not.
+# Ask of each algorithm how many steps follow one another, and how many bytes a rank sends in all of them together. For
+# the last one, first leave the folding out: who takes part? Then add the time that the folding takes, before and after.
+# A rank that has nothing to fold is ready earlier, but it waits for a partner that is not.
 #
 # </details>
 
@@ -197,23 +207,29 @@ def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
 check.all_reduce_seconds(all_reduce_seconds)
 
 # %% [markdown] nbgrader={"grade_id": "all_reduce_seconds_target"}
-# **Target:** the points stand on the line. The points are your `halving_doubling`, run; the line is your formula. And
-# look what two ranks more than 64 cost.
+# **Target:** the points stand on the line. The points are runs of your `halving_doubling`, and the line is your
+# formula. Look also at what two ranks more than 64 cost.
 
 # %%
 ALPHA, BETA = 5e-6, 1 / 50e9  # of every World, unless told otherwise
-sizes, fine = [10**k for k in range(3, 10, 2)], [10 ** (k / 4) for k in range(12, 37)]
-lines = {
-    f"{name}, {n} ranks": (fine, [all_reduce_seconds(name, n, N, ALPHA, BETA) for N in fine])
-    for name, n in [("ring", 64), ("halving_doubling", 64), ("halving_doubling", 66)]
-}
-points = []
-for nbytes in sizes:
-    world = World(66, device="meta")
-    world.run(
-        lambda comm: halving_doubling(comm, torch.empty(nbytes, dtype=torch.uint8, device="meta"))
-    )
-    points.append(world.time)
+sizes = [10**k for k in range(3, 10, 2)]
+fine = [10 ** (k / 4) for k in range(12, 37)]
+lines = {}
+with check.limit(10):
+    for name, n in [("ring", 64), ("halving_doubling", 64), ("halving_doubling", 66)]:
+        times = [all_reduce_seconds(name, n, nbytes, ALPHA, BETA) for nbytes in fine]
+        lines[f"{name}, {n} ranks"] = (fine, times)
+
+
+def run_seconds(n, nbytes):
+    """How long your halving_doubling takes in a World."""
+    world = World(n, device="meta")
+    with check.limit(30):
+        world.run(halving_doubling, torch.empty(nbytes, dtype=torch.uint8, device="meta"))
+    return world.time
+
+
+points = [run_seconds(66, nbytes) for nbytes in sizes]
 study.curves(
     lines,
     points={"halving_doubling, 66 ranks": (sizes, points)},
@@ -229,18 +245,18 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "predict_trees_spec"}
 # ## 4 · Predict (2 points)
 #
-# 512 ranks, α = 5 µs, β = 1/(50 GB/s) = 2·10⁻¹¹ s, every link alike. A pencil is enough.
+# There are 512 ranks, with α = 5 µs and β = 1/(50 GB/s) = 2·10⁻¹¹ s, and all links are alike. A pencil is enough.
 #
-# - `ring`: how long does a ring all-reduce take whose bytes hardly count?
-# - `tree`: how long a tree's?
+# - `ring`: how long does a ring all-reduce take if its bytes hardly count?
+# - `tree`: and how long does a tree take then, up to a root and back?
 # - `crossover`: from how many bytes on is the ring the faster of the two?
-# - `across`: 512 ranks are 64 nodes of 8. A gigabyte (10⁹ bytes) is reduced: first in each node, cut into 8 pieces;
-#   then each piece by a ring over the 64 nodes; then in the nodes again. How many bytes does each rank send to other
-#   nodes?
+# - `across`: the 512 ranks are 64 nodes of 8. They all-reduce a gigabyte (10⁹ bytes): first inside each node, where it
+#   is cut into 8 pieces; then each piece by a ring over the 64 nodes; and then inside the nodes again. How many bytes
+#   does each rank send to other nodes?
 # - `folded`: half as many ranks again are added, so that there are 768. How long does halving and doubling take for a
 #   megabyte (10⁶ bytes)?
 #
-# Write numbers or formulas, in seconds and bytes, right within 1 %.
+# Write numbers or formulas, in seconds and bytes, that are right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_trees", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
@@ -262,16 +278,17 @@ folded = 2 * math.log2(n) * alpha + 2 * (n - 1) / n * 1e6 * beta + 2 * (alpha + 
 check.predict_trees(ring, tree, crossover, across, folded, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_trees_target"}
-# **Target:** the lines cross where you said. How large is a bucket of gradients? 25 MB is PyTorch's: on 512 ranks
-# a ring is only just worth it.
+# **Target:** the lines cross where you said. PyTorch collects gradients in buckets of 25 MB: on 512 ranks that is only
+# just enough for a ring to be worth it.
 
 # %%
 fine = [crossover * 10 ** (k / 10) for k in range(-18, 21)]
-lines = {
-    name: (fine, [all_reduce_seconds(name, 512, N, ALPHA, BETA) for N in fine])
-    for name in ("tree", "ring")
-}
-there = all_reduce_seconds("ring", 512, crossover, ALPHA, BETA)
+lines = {}
+with check.limit(10):
+    for name in ("tree", "ring"):
+        times = [all_reduce_seconds(name, 512, nbytes, ALPHA, BETA) for nbytes in fine]
+        lines[name] = (fine, times)
+    there = all_reduce_seconds("ring", 512, crossover, ALPHA, BETA)
 study.curves(
     lines,
     points={"your crossover": ([crossover], [there])},
@@ -287,31 +304,33 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "hierarchical_spec"}
 # ## 5 · All-reduce in nodes of any size (3 points)
 #
-# A scheduler gives you what is free: a whole node of eight here, five GPUs of a node there, and numbers the ranks as it
-# likes. Inside a node links are fast, between nodes they are slow. So as little as possible should go between them, and
-# several ranks of a node should carry their part of it at the same time: as many as the smallest node has.
+# A scheduler gives you what is free, a whole node of eight GPUs here and five GPUs of a node there, and numbers the
+# ranks as it likes. Inside a node links are fast, and between nodes they are slow. So as few bytes as possible should
+# go between nodes, and several ranks of a node should carry their part of them at the same time: as many as the
+# smallest node has.
 #
 # | | |
 # |---|---|
 # | call | `hierarchical(comm, x, nodes)` |
-# | `nodes` | a list, the same on every rank: `nodes[r]` is the number of rank r's node, from 0 on. Nodes need not have equally many ranks, and their ranks need not be neighbours |
-# | `x` | contiguous, any shape and length, the same on every rank; afterwards it holds the sum, **in place** |
+# | `nodes` | a list, the same on every rank: `nodes[r]` is the number of rank r's node, counted from 0. Nodes may differ in size, and the ranks of a node need not be neighbours |
+# | `x` | contiguous, of any shape and length, the same on every rank; afterwards it holds the sum over all ranks, **in place** |
 # | returns | nothing |
-# | cost | m nodes, the smallest of g ranks: to other nodes 2(m−1)/m·N/g bytes a rank at most; inside its node 2(g−1)/g·N in a node of g ranks, and 2N in a larger one |
+# | cost | with m nodes, of which the smallest has g ranks, a rank sends at most 2(m−1)/m·N/g bytes to other nodes; inside its node it sends at most 2(g−1)/g·N bytes if the node has g ranks, and 2N in a larger node. Pieces may be rounded up |
 #
-# Three steps: reduce-scatter inside the node, into g pieces; all-reduce of what you have then with the ranks of the same
-# place in the other nodes; all-gather inside the node. About 10 lines.
+# There are three steps: a reduce-scatter inside the node, into g pieces; an all-reduce of what you then have with the
+# ranks at the same place in the other nodes; and an all-gather inside the node. About 10 lines. Too many bytes between
+# nodes earn nothing, too many inside a node half of the points.
 #
 # Here you may use `reduce_scatter`, `all_reduce_` and `all_gather` of `minidist.collectives`, on groups of your own:
-# `comm.split(colors)`, with a list of every rank's color, gives you the Comm of those who have your color. It sends
+# `comm.split(colors)`, with a list of every rank's color, gives you the Comm of those who have your color, and sends
 # nothing. The library's own hierarchical all-reduce is refused.
 #
 # <details><summary>Hint</summary>
 #
 # Rank r's place in its node is the number of ranks before it that are in the same node. `reduce_scatter(inner, x,
-# sizes=sizes)` and `all_gather(inner, mine, sizes=sizes)` take the length of each rank's piece, and a length may be 0:
-# in a node of more than g ranks some have no piece. `x.view(-1).tensor_split(g)` has pieces of all but equal lengths.
-# Write the result into x with `copy_`.
+# sizes=sizes)` and `all_gather(inner, mine, sizes=sizes)` take the length of each rank's piece, which may be 0: in a
+# node of more than g ranks some have no piece. `x.view(-1).tensor_split(g)` has pieces of nearly equal lengths. Write
+# the result into x with `copy_`.
 #
 # </details>
 
@@ -336,22 +355,24 @@ def hierarchical(comm, x, nodes):
 check.hierarchical(hierarchical)
 
 # %% [markdown] nbgrader={"grade_id": "hierarchical_target"}
-# **Target:** three ranks of each node talk to their likes in the other, with 2.7 kB each: of 8,000 bytes each
-# carries one piece of 3 across, and 2(m−1)/m = 1. The fourth and the fifth rank of the larger node carry nothing.
+# **Target:** three ranks of each node talk to the ranks at their place in the other node, with 2.7 kB each. Of the
+# 8,000 bytes each carries one of 3 pieces across, and 2(m−1)/m is 1. The fourth and the fifth rank of the larger node
+# send nothing across.
 
 # %%
 world = World(8)
-world.run(hierarchical, torch.zeros(2000), [0, 0, 0, 0, 0, 1, 1, 1])
+with check.limit(10):
+    world.run(hierarchical, torch.zeros(2000), [0, 0, 0, 0, 0, 1, 1, 1])
 study.traffic(world.trace, title="Your all-reduce of 8,000 bytes on nodes of 5 and 3")
 
 # %% [markdown] nbgrader={"grade_id": "pipeline_spec"}
 # ## 6 · Find the bug (2 points)
 #
-# Where x is large, a tree is slow: it sends all of it ⌈log2 n⌉ times, one after the other. A **pipeline** is a chain
-# that passes x on in pieces. While the first piece travels from rank 1 to rank 2, the second travels to rank 1. With
-# many pieces all wires work all the time, and x arrives in hardly more than Nβ, on any number of ranks.
+# If x is large, a tree is slow, because it sends all of it ⌈log2 n⌉ times, one after the other. A **pipeline** is a
+# chain that passes x on in pieces. While the first piece travels from rank 1 to rank 2, the second travels from rank 0
+# to rank 1. With many pieces all wires work all the time, and x arrives in hardly more than Nβ, on any number of ranks.
 #
-# The next cell was found in somebody's code. All numbers arrive. It is too slow.
+# The next cell was found in somebody's code. All the numbers arrive, but it is too slow.
 
 
 # %% nbgrader={"grade_id": "pipeline_broken"}
@@ -366,9 +387,10 @@ def pipeline(comm, x, pieces):
 
 # %%
 def in_steps(pipeline):
-    """A World that ran it: 4 ranks, 12 pieces of 10 bytes. Its clock counts bytes, one after the other."""
+    """A World that has run it, on 4 ranks and with 12 pieces of 10 bytes. Its clock counts bytes."""
     world = World(4, alpha=0, beta=1)
-    world.run(pipeline, torch.zeros(120, dtype=torch.uint8), 12)
+    with check.limit(10):
+        world.run(pipeline, torch.zeros(120, dtype=torch.uint8), 12)
     return world
 
 
@@ -378,29 +400,29 @@ display(
         {"broken": broken.time / 10},
         target=4 - 2 + 12,
         note="n−2+pieces =",
-        title="Steps of a piece each",
+        title="Steps, each of one piece",
     )
 )
 study.messages(
     broken.trace,
     label=None,
-    title="The first and the last piece take the same way. When does a wire rest?",
+    title="All pieces take the same route. When does a wire rest?",
 )
 
 # %% [markdown] nbgrader={"grade_id": "pipeline_task"}
-# Copy the function, and repair it. A rank has a wire out and a wire in: both can work at once.
+# Copy the function and repair it. A rank has one wire out and one wire in, and both can work at the same time.
 #
 # | | |
 # |---|---|
 # | call | `pipeline(comm, x, pieces)` |
-# | `x` | contiguous, one dimension; afterwards it holds rank 0's numbers, **in place** |
-# | `pieces` | into how many pieces x is cut; some may be empty |
+# | `x` | contiguous, with one dimension, equally long on every rank; afterwards it holds rank 0's numbers, **in place** |
+# | `pieces` | the number of pieces into which x is cut, some of which may be empty |
 # | returns | nothing |
-# | cost | `pieces` messages from each rank but the last, to the right; n−2+pieces steps of a piece each |
+# | cost | `pieces` messages from each rank but the last, one for each piece, also for an empty one, to the right; in all n−2+pieces steps of one piece each |
 #
 # <details><summary>Hint</summary>
 #
-# Look at rank 1. While it sends a piece, it receives nothing. Which verb starts a send and does not wait for its end?
+# Look at rank 1. While it sends a piece, it receives nothing. Which call starts a send and does not wait for its end?
 # Keep what it returns, and wait for all of it when the loop is over.
 #
 # </details>
@@ -425,7 +447,7 @@ def pipeline(comm, x, pieces):
 check.pipeline(pipeline)
 
 # %% [markdown] nbgrader={"grade_id": "pipeline_target"}
-# **Target:** half the time, and no wire that rests between its first piece and its last.
+# **Target:** about half the time, and no wire that rests between its first piece and its last.
 
 # %%
 repaired = in_steps(pipeline)
@@ -434,28 +456,75 @@ display(
         {"broken": broken.time / 10, "repaired": repaired.time / 10},
         target=14,
         note="n−2+pieces =",
-        title="Steps of a piece each",
+        title="Steps, each of one piece",
     )
 )
 study.timeline({"broken": broken.trace, "repaired": repaired.trace}, title="4 ranks, 12 pieces")
 
-# %% [markdown] nbgrader={"grade_id": "pieces_spec"}
-# ## 7 · How many pieces? (2 points)
+# %% [markdown] nbgrader={"grade_id": "more_ranks_spec"}
+# ## 7 · Are a few more ranks worth it? (2 points, graded by hand)
 #
-# A broadcast of 64 MB on 16 ranks, α = 5 µs, β = 1/(50 GB/s), with your `pipeline`. **How many pieces should x be cut
-# into, and what does it cost to cut it into ten times as few, or ten times as many?** Draw the time against the number of
-# pieces, on logarithmic axes, as a formula and as runs in a World. Below the picture, answer in five sentences at most.
+# A job runs on 64 ranks. In each step they compute for 10 ms, and then they all-reduce 25 MB by halving and doubling,
+# on a network with α = 5 µs and β = 1/(50 GB/s) whose links are all alike. Now the scheduler offers more ranks, any
+# number up to 128. On n ranks computing takes 10 ms · 64/n. The all-reduce may be your `halving_doubling`, with its
+# folding, or a ring. **From how many ranks on is a step shorter than on 64: with folding, and with a ring? And from how
+# many ranks on is folding the better of the two?**
 #
-# A person reads this. One point: a number of pieces that follows from a formula, which is written down and derived in a
-# line or two. One point: a picture with both axes named, in which runs and formula agree, and a reason why time is lost
-# on either side. Half a point each where the number or the reason is there, and what it follows from is not.
+# Answer with a plot and about ten sentences. Your `all_reduce_seconds` calculates in no time, and `run_seconds`, from
+# the picture of exercise 3, runs your `halving_doubling`. Your teacher gives:
+#
+# - **1 point for the derivation.** The time of a step on n ranks as a formula, for both, with a reason for each term;
+#   which of the terms rise with n, which fall, and which stay; and from the formulas the three numbers.
+# - **1 point for the plot and what it shows.** The time of a step for 64 to 128 ranks, for both, with runs of your
+#   function for at least four n beside its formula, and with names and units on both axes; why one of the lines jumps,
+#   and where; and which of the three numbers change, and how, if the tensor is ten times as large.
 
-# %%
-# your picture
 
-# %% [markdown] nbgrader={"grade_id": "pieces", "solution": true, "points": 2}
-# The chain takes n−2+k steps of a piece each, and a step takes α + N/k·β. The product has the terms (n−2)N/k·β, which
-# falls with the number of pieces k, and kα, which rises; they are equal, and the sum is least, at
-# k = √((n−2)Nβ/α) = √(14 · 1.28 ms / 5 µs) ≈ 60. Then it takes 2 ms, where one wire alone would need 1.3. With 6 pieces
-# most wires rest while the first piece is on its way: 4.4 ms. With 600 pieces every piece pays a latency that its bytes
-# do not fill: 4.4 ms as well.
+# %% nbgrader={"grade_id": "more_ranks_plot", "solution": true}
+### BEGIN SOLUTION
+def step(algorithm, n, nbytes=25e6):
+    """Seconds of a step on n ranks."""
+    return 10e-3 * 64 / n + all_reduce_seconds(algorithm, n, nbytes, ALPHA, BETA)
+
+
+ns = list(range(64, 129))
+lines = {
+    "halving and doubling": (ns, [step("halving_doubling", n) for n in ns]),
+    "ring": (ns, [step("ring", n) for n in ns]),
+    "64 ranks, as now": (ns, [step("halving_doubling", 64)] * len(ns)),
+}
+some = [64, 65, 72, 96, 127, 128]
+runs = [10e-3 * 64 / n + run_seconds(n, 25_000_000) for n in some]
+for name in ("halving and doubling", "ring"):
+    faster = [n for n, seconds in zip(*lines[name]) if seconds < step("halving_doubling", 64)]
+    print(f"{name}: faster than on 64 from {faster[0]} ranks on")
+better = [n for n in ns[1:] if step("halving_doubling", n) < step("ring", n)]
+print(f"halving and doubling is the better of the two from {better[0]} ranks on")
+study.curves(
+    lines,
+    points={"halving and doubling": (some, runs)},
+    yunit="s",
+    xlabel="ranks, n",
+    ylabel="time of a step",
+    title="10 ms of computing on 64 ranks, and an all-reduce of 25 MB",
+)
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "more_ranks", "solution": true, "points": 2}
+# With a ring a step takes 640 ms/n + 2(n−1)α + 2(n−1)/n·Nβ. The first term is computing, which falls. The second is the
+# latency of 2(n−1) steps one after another, which rises by 10 µs with each rank. The third is the time of the bytes,
+# which hardly changes: Nβ is 0.5 ms, and the term goes from 0.98 to 0.99 ms. With halving and doubling a step takes 640
+# ms/n + 2·log2 p·α + 2(p−1)/p·Nβ, and 2(α + Nβ) more if n is above p. From 64 to 127 ranks p is 64, so only computing
+# changes: the all-reduce takes 0.06 + 0.98 = 1.04 ms on 64 ranks, and 2.05 ms on all the others, because the folding
+# takes 1.01 ms. It is worth it as soon as computing is shorter by more than that: 640/n < 8.99, from 72 ranks on. With
+# a ring a step takes 11.07 ms on 68 ranks and 10.94 ms on 69, against 11.04 ms on 64 ranks now: it is worth it from 69
+# ranks on. The ring's all-reduce is shorter than the folded one until its latencies have grown too far: 2(n−1) · 5 µs +
+# 0.99 ms reach 2.05 ms at 108 ranks, and from there on folding is better.
+#
+# The line of halving and doubling jumps up at 65 ranks, because 64 ranks then wait for one of them, which receives all
+# of x from its twin before the first step and sends all of it back after the last. From there on it falls, until it
+# jumps down at 128 ranks, where nobody is folded any more. The runs lie on the line. A ring knows nothing of powers of
+# 2, so its line has no jump. With 250 MB the folding takes 10 ms, as long as computing, and is never worth it: only
+# with 128 ranks, where there is none, is a step shorter than on 64. The ring still pays from 69 ranks on, because it
+# sends nearly the same bytes as halving and doubling do on 64 ranks, and only the latencies make a difference. And
+# below 128 ranks folding is then nowhere better than the ring.
