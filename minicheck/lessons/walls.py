@@ -962,7 +962,7 @@ def _memory(got, lean):
             f"{said} The forward pass of the test set makes a graph, and keeps activations for a backward pass that never "
             "comes: use torch.no_grad()."
         )
-    if max(got["held"]):
+    if max(got["held"], default=0):
         raise Wrong(
             f"{said} When a forward pass begins, {max(got['held']):,} bytes of gradients of the step before are "
             "still there. Free them earlier: zero_grad() before the forward pass sets them to None."

@@ -13,7 +13,7 @@ from functools import partial
 from unittest.mock import patch
 
 from minicheck import Wrong, guard
-from minicheck.exam import UNKNOWN
+from minicheck.exam import FAILED, UNKNOWN
 from tests.bank.bank import assignment, planted, run
 
 NOT_DONE = ("not written yet", "not set yet")
@@ -150,6 +150,8 @@ def words_fault(bug, text):
     """What the message to a planted answer lacks."""
     if not text.startswith(f"{bug.exercise}: ") or len(text) <= len(bug.exercise) + 20:
         return f"the message does not begin with the exercise's name, or says nothing: {text}"
+    if FAILED in text:
+        return f"the grader itself fails: {text}"
     if UNKNOWN in text:
         return f"the message does not know the mistake: {text}"
     if not bug.cheat and any(words in text for words in FOR_CHEATS):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicheck.exam import Prediction
+from minicheck.exam import FAILED, Prediction
 from tests.bank import __main__ as command
 from tests.bank import judge as module
 from tests.bank.bank import Bug, assignment, edited, planted
@@ -230,6 +230,7 @@ def test_words():
         bug, "two: the answer is 7, and should be 1"
     )
     assert words_fault(Bug("one", "why", cheat=True), "one: this is the library's: build it") == ""
+    assert "fails" in words_fault(bug, f"one: {FAILED}: ValueError: max() of nothing, in one.py")
 
 
 def test_what_graders_ask_is_asked_in_one_launch(monkeypatch):
