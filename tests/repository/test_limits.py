@@ -17,6 +17,7 @@ ASSIGNMENTS = sorted(
 def unlimited(cells):
     """Names of learners' functions that run outside of a limit. cells: (source, its nbgrader mark), in order."""
     learners = set()  # functions of learners, and those that call them
+    limiting = set()  # functions that are given, and have a limit inside
     found = []
     for source, mark in cells:
         tree = ast.parse(source)
@@ -24,21 +25,25 @@ def unlimited(cells):
             continue  # it asks a check, or is the learner's own picture
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                if mark.get("solution") or names(node) & learners:
+                if "check.limit(" in ast.unparse(node):
+                    limiting.add(node.name)
+                if mark.get("solution") or names(node, limiting) & learners:
                     learners.add(node.name)
                 else:
                     learners.discard(node.name)  # code that is given, with a bug to be found
             else:
-                found += sorted(names(node) & learners)
+                found += sorted(names(node, limiting) & learners)
     return found
 
 
-def names(node):
-    """The names in a piece of code, but for what stands within a limit."""
+def names(node, limiting):
+    """The names in a piece of code, but for what stands within a limit, or is handed to a function that has one."""
     if isinstance(node, ast.With) and "check.limit(" in ast.unparse(node.items[0]):
         return set()
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in limiting:
+        return set()
     found = {node.id} if isinstance(node, ast.Name) else set()
-    return found.union(*map(names, ast.iter_child_nodes(node)))
+    return found.union(*(names(child, limiting) for child in ast.iter_child_nodes(node)))
 
 
 def marked(path):
@@ -70,6 +75,8 @@ def test_what_has_no_limit_is_found():
     assert unlimited(cells) == []
     inside = "for i in range(3):\n    with check.limit(10):\n        y = twice(i)\n    print(y)"
     assert unlimited([*cells, (inside, {})]) == []
+    bounded = "def shown(f):\n    with check.limit(10):\n        f(1)\n\n\nshown(add)"
+    assert unlimited([*cells, (bounded, {})]) == []
     assert unlimited([*cells, ("print([twice(i) for i in range(3)])", {})]) == ["twice"]
     assert unlimited([*cells, ("World(3).run(add, 1)", {})]) == ["add"]
     assert unlimited([*cells, ("def add(a, b):\n    return 0\n\n\nadd(1, 2)", {})]) == []
