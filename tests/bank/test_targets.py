@@ -15,7 +15,14 @@ from minicheck import Wrong
 from tests.repository.files import ROOT
 
 # those whose pictures have a limit
-LESSONS = ("01_walls", "02_messages", "03_topology", "04_trees", "05_data_parallel")
+LESSONS = (
+    "01_walls",
+    "02_messages",
+    "03_topology",
+    "04_trees",
+    "05_data_parallel",
+    "11_remat",
+)
 SOON = 0.3  # seconds, in place of those that the cell allows
 TOO_LONG = 20  # seconds after which this test ends a cell that has no limit
 
