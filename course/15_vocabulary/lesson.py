@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 15 · Vocabulary parallel
 #
-# A language model begins and ends with its [vocabulary](term:vocabulary). At the beginning each [token](term:token), a word or a piece of one, is replaced by a row of numbers. At the end the model says for every token of the vocabulary how likely it comes next. Say there are 64,000 of them. Then the last layer makes 64,000 numbers for each position of the text, the **logits**, and the loss needs all of them: it is a softmax, and a softmax divides by a sum over everything.
+# A language model begins and ends with its [vocabulary](term:vocabulary). At the beginning each [token](term:token), a word or a piece of one, is replaced by a row of numbers. At the end the model says for every token of the vocabulary how likely it is to come next. Say there are 64,000 of them. Then the last layer makes 64,000 numbers for each position of the text, the **logits**, and the loss needs all of them: it is a softmax, and a softmax divides by a sum over everything.
 #
-# [Tensor parallelism](lesson:tensor) splits the matrices of a layer over ranks. Split the last matrix over 8 ranks, and each has 8,000 of the logits, in single precision. It looks as if they had to be put together before the loss can be computed. **How many bytes must a rank send for the loss of one token**, if all of them travel in one collective?
+# [Tensor parallelism](lesson:tensor) splits the matrices of a layer over ranks. Split the last matrix over 8 ranks, and each has 8,000 of the logits, in single precision. It looks as if they had to be put together before the loss can be computed. **How many bytes does a rank have to send for the loss at one position of the text**, if one collective is to do it?
 
 # %%
 guess = 224_000  # bytes: 7/8 of 64,000 logits of 4 bytes. Change this number
@@ -99,14 +99,13 @@ def look_up(comm, rows, tokens, vocab):
     elsewhere = (tokens < first) | (tokens >= end)
     local = (tokens - first).masked_fill(elsewhere, 0)  # any row that exists; it is wiped out below
     own = rows[local].masked_fill(elsewhere[..., None], 0)
-    return own.clone(), all_reduce_(comm, own)
+    return own.clone(), all_reduce_(comm, own)  # a copy, for all_reduce_ overwrites `own`
 
 
 whole = torch.tensor([[10.0 * w, 10 * w + 1] for w in range(1, 8)])  # 7 rows, H = 2
 tokens = torch.tensor([6, 0, 3])
 parts = list(whole.split(uneven(7, 3)))
 looked = World(3).run(lambda comm, parts: look_up(comm, parts[comm.rank], tokens, 7), parts)
-owner = {str(row): r for r, part in enumerate(parts) for row in part}
 study.holdings(
     {
         "own rows": [list(part) for part in parts],
@@ -151,8 +150,10 @@ def off(found, right):
 errors = {}
 for word, added in (("own", False), ("added up", True)):
     errors[word] = [off(dx, dlogits @ table) for dx in World(3).run(gradient_of_x, added)]
+percent = {f"rank {r}, own": round(100 * error) for r, error in enumerate(errors["own"])}
+percent["added up"] = round(100 * max(errors["added up"]))
 study.bars(
-    {f"rank {r}, own": round(100 * e) for r, e in enumerate(errors["own"])} | {"added up": 0},
+    percent,
     unit="%",
     title="How far off is the gradient of x?",
 )
@@ -161,7 +162,7 @@ study.bars(
 assert max(errors["added up"]) < 1e-12 and min(errors["own"]) > 0.3
 
 # %% [markdown]
-# Each rank would train everything before the projection with a gradient of its own, most of which is missing, and the copies of the model would drift apart. The contributions have to be added up: **identity forward, all-reduce backward**. That is the operator **f** of [Tensor parallel](lesson:tensor), and the look-up, **all-reduce forward and identity backward**, ends in its conjugate **g**. Both ends of the model together send as much as one block of a tensor-parallel transformer has in one direction.
+# Each rank would train everything before the projection with a gradient of its own, most of which is missing, and the copies of the model would drift apart. The contributions have to be added up: **identity forward, all-reduce backward**. That is the operator **f** of [Tensor parallel](lesson:tensor), and the look-up, **all-reduce forward and identity backward**, ends in its conjugate **g**. So there is one all-reduce of positions × H numbers forward, after the look-up, and another one backward, before the gradient of x is used. A block of a tensor-parallel transformer has two of them in forward alone.
 #
 # ## The loss, naively
 #
@@ -196,7 +197,7 @@ study.traffic(trace, title="Gathered: 5 positions, 50 tokens, 3 ranks")
 assert all(torch.allclose(mine, serial, rtol=0, atol=1e-12) for mine in losses)
 
 # %% [markdown]
-# It is right, it sends $4V\frac{n-1}{n}$ bytes for each position, and every rank holds all logits after all, which is what we wanted to avoid.
+# It is right. But in the end every rank holds all the logits, which is what we wanted to avoid, and it sends $V\frac{n-1}{n}$ numbers for each position. In single precision that is $4V\frac{n-1}{n}$ bytes. (The run is in double precision, with 8 bytes a number: 5 · 50 · 8 · 2/3 = 1,333 bytes from a rank, give or take a few because 3 does not divide 50.)
 #
 # ## Three reductions
 #
@@ -245,7 +246,7 @@ assert all(torch.allclose(mine, serial, rtol=0, atol=1e-12) for mine in losses)
 #
 # $$\frac{\partial\,\text{loss}}{\partial x_c} = \frac{e^{x_c - m}}{s} - [c = t].$$
 #
-# (The first term is the derivative of $\log \sum e^{x_c}$; m drops out, as it must.) Every rank has m and s from the forward, so it can compute the gradients of its own logits by itself.
+# (The bracket is 1 where c is the target and 0 elsewhere. The first term is the derivative of $\log \sum e^{x_c}$; m drops out, as it must.) Every rank has m and s from the forward, so it can compute the gradients of its own logits by itself.
 
 
 # %%
@@ -271,7 +272,7 @@ print(
 assert off(grad, leaf.grad) < 1e-12
 
 # %% [markdown]
-# ## One message
+# ## One collective
 #
 # Three all-reduces are three times the latency, and the second has to wait for the first, because s needs m. Is there a way without waiting?
 #
@@ -279,11 +280,11 @@ assert off(grad, leaf.grad) < 1e-12
 #
 # $$e^{x_c - m} = e^{x_c - m_i}\, e^{m_i - m}, \qquad\text{so}\qquad s = \sum_i s_i\, e^{m_i - m}.$$
 #
-# Each rank's sum is multiplied by one factor, which is at most 1. This is the trick of the [online softmax](term:online-softmax), which you have met in [Operators](lesson:operators), where the parts were blocks that came one after the other.
+# Each rank's sum is multiplied by one factor, which is at most 1. This is the trick of the [online softmax](term:online-softmax). [Operators](lesson:operators) uses it on one device, where the parts are blocks that come one after the other.
 #
 # ![Cross-entropy of one position over eight tokens on two ranks, target 5. Rank 0 has the logits 1, 3, 0, 2: its largest is 3, its sum 1.553. Rank 1 has 0, 5, 1, 1: 5, 1.043, and the target's logit 5. After an all-gather of three numbers a rank, both merge them: m = 5, s = 1.553·exp(3 − 5) + 1.043 = 1.254, loss = log 1.254 = 0.226.](../course/15_vocabulary/figures/split_loss.svg)
 #
-# Follow the picture with a calculator once: rank 0's sum was on the scale of its own maximum 3, and $e^{3-5} = 0.135$ brings it to the common 5.
+# Follow the picture with a calculator once: rank 0's sum was on the scale of its own maximum 3, and $e^{3-5} = 0.1353$ brings it to the common 5. (With the rounded sums you get 1.253; the picture was computed with all digits.)
 
 
 # %%
@@ -312,11 +313,11 @@ study.table(
 assert [row[1] for row in rows] == ["yes"] * 3 and rows[2][2] < rows[1][2]
 
 # %% [markdown]
-# The all-gather has three messages where the three all-reduces have eighteen. It sends a few more bytes, $12(n-1)$ in single precision instead of $24\frac{n-1}{n}$, since everybody gets everybody's three numbers, and nobody adds on the way.
+# The all-gather has three messages where the three all-reduces have eighteen. It sends more bytes, $12(n-1)$ in single precision instead of $24\frac{n-1}{n}$, since everybody gets everybody's three numbers, and nobody adds on the way. In double precision, as here, that is 72 bytes instead of 36. (Rank 0 sends a little less than 36, and less than 300 where all logits are gathered, because 4 divides neither the 5 positions nor the 50 tokens.)
 #
 # ## Predict the cost, then run it
 #
-# By rings and in single precision, gathering sends $4V\frac{n-1}{n}$ bytes a position from each rank, and merging $12(n-1)$. The lines are these formulas, the points are runs of the library's two losses on meta tensors, which have shapes and no numbers.
+# By rings and in single precision, gathering sends $4V\frac{n-1}{n}$ bytes a position from each rank, and merging $12(n-1)$. In the plot the merged loss is called *split*, because its logits stay split. The lines are these formulas; the points are runs of the library's two losses, `gathered_cross_entropy` and `vocab_cross_entropy`, on meta tensors, which have shapes and no numbers.
 
 # %%
 from minidist.parallel.vocab import VocabEmbedding, gathered_cross_entropy, vocab_cross_entropy
@@ -415,12 +416,12 @@ study.reveal(
 assert times["merged"] < times["three reductions"] / 4
 
 # %% [markdown]
-# When do the bytes count? With the α–β model you can look for the place yourself: a ring all-reduce of N bytes takes $2(n-1)(\alpha + \frac{N}{n}\beta)$, an all-gather of 3N bytes from each rank $(n-1)(\alpha + 3N\beta)$.
+# When do the bytes count? With the α–β model you can look for the place yourself: a ring all-reduce of N bytes takes $2(n-1)(\alpha + \frac{N}{n}\beta)$, an all-gather of 3N bytes from each rank $(n-1)(\alpha + 3N\beta)$. (The run above took longer than the first formula says, since a device also needs time for each addition.) With 8 ranks and α = 5 µs the two are equal at 1.25 million positions if a link has 450 GB/s, and at some 69,000 if it has 25 GB/s.
 
 
 # %%
 def loss_seconds(n, positions, alpha, bandwidth):
-    beta = 1 / bandwidth
+    beta = 1e-9 / bandwidth  # bandwidth is in GB/s
     nbytes = 4 * positions
     return {
         "three reductions": 3 * 2 * (n - 1) * (alpha + nbytes / n * beta),
@@ -434,10 +435,10 @@ study.explore(
     n=[2, 4, 8, 16],
     positions=[2**k for k in range(8, 22)],
     alpha=[1e-6, 5e-6, 20e-6],
-    bandwidth=[12.5e9, 25e9, 100e9, 450e9],
+    bandwidth=[12.5, 25, 100, 450],
     labels={"n": "ranks", "alpha": "latency α", "bandwidth": "bandwidth"},
-    units={"alpha": "s", "bandwidth": "B/s"},
-    start={"n": 8, "alpha": 5e-6, "bandwidth": 450e9},
+    units={"alpha": "s", "bandwidth": "GB/s"},
+    start={"n": 8, "alpha": 5e-6, "bandwidth": 450},
     unit="s",
     logx=True,
     logy=True,
@@ -449,7 +450,7 @@ study.explore(
 # %% [markdown]
 # ## Break it
 #
-# Here are four mistakes that everyone makes once. *No maximum* leaves m out. *Own maximum, not merged* subtracts each rank's own $m_i$ and adds the sums as they are. *No mask* takes the nearest row of a target that another rank has. In the last one the target's logit *stays on its rank*. Each is run on three sets of logits: as before; all larger by 1,000, which is harmless for a softmax; and with one rank's logits larger by 5 than the others'.
+# Here are four mistakes that everyone makes once. *No maximum* leaves m out. *Own maximum, not merged* subtracts each rank's own $m_i$ and adds the sums as they are. *No mask* takes the nearest row of a target that another rank has. In the last one the target's logit *stays on its rank*. Each is run on three sets of logits: as before; all larger by 1,000, which is harmless for a softmax; and with the logits of one rank, the last, larger by 5.
 
 
 # %%
@@ -510,7 +511,7 @@ assert all(row[1] != "yes" for row in broken[2:])
 # %% [markdown]
 # The first one is the most treacherous: it is right until logits have grown, which they do late in training. The next two look like a model that learns badly. The last differs from rank to rank, which is a symptom you can look for: **compare the losses of all ranks, bit for bit.**
 #
-# Half precision makes it worse. In float16 the exponential function overflows above 11, and a sum of thousands of small terms loses its digits. So the library keeps the logits in their own type and computes m, s and the loss in float32. Even logits of ±10,000 are no problem then:
+# Half precision makes it worse. In float16 the exponential function overflows above 11, and a sum of thousands of small terms loses its digits. So the library keeps the logits in their own type and computes m, s and the loss in float32. Even logits of ±10,000 are no problem then. (Expect a large loss: three of the five targets have a logit near −10,000, which is 20,000 below the largest, and the loss is the mean over the five.)
 
 
 # %%
@@ -679,7 +680,7 @@ assert peaks[large_, "one H100"] > 4 * peaks[large_, "8, NVLink"]
 #
 # **Keep the ranks inside a node.** With 64,000 tokens the split pays even over the network, but there it takes 1.8 times as long as inside a node.
 #
-# **Pad the vocabulary.** GPT-2's 50,257 tokens take almost three times as long on one H100 as 50,304. A row of 50,257 logits is not a multiple of 16 bytes, and tensor cores cannot load it; nor can they load the rows of an eighth of it. So programs add tokens that nobody uses, until each rank's part is such a multiple.
+# **Pad the vocabulary.** GPT-2's 50,257 tokens take almost three times as long on one H100 as 50,304. A row of 50,257 logits in bfloat16 is not a multiple of 16 bytes long, and the fast path to the tensor cores wants rows that are. Nor is an eighth of it. So programs add tokens that nobody uses, until the rows of each rank's part are such a multiple.
 #
 # And the memory, with the large vocabulary:
 
@@ -692,6 +693,8 @@ study.bars(
 )
 
 # %% [markdown]
+# An eighth of the whole would be 346 MiB. A rank needs more, because the tensors of positions × H numbers, the rows that were looked up and the gradient of x, are 80 MiB each and lie whole on every rank.
+#
 # ## The library's file
 #
 # [minidist/parallel/vocab.py](file:minidist/parallel/vocab.py) has what we have built. `VocabEmbedding` holds this rank's rows. Its forward is our look-up; `_own` finds the local indices and the mask, and refuses tokens that are outside the vocabulary. `reduce_from` is g: all-reduce forward, identity backward.
@@ -706,7 +709,7 @@ display(study.source(VocabEmbedding.forward), study.source(VocabEmbedding._own))
 study.source(VocabEmbedding.project)
 
 # %% [markdown]
-# `vocab_cross_entropy` is an autograd function, so that its backward can be written by hand: autograd would keep the exponentials of all logits. Its forward merges as ours did. Where labels are smoothed it sends a fourth number, since that loss also wants the sum of all logits. It goes through the positions in blocks, so that no float32 copy of all logits is made at once.
+# `vocab_cross_entropy` is an autograd function, so that its backward can be written by hand: autograd would keep the exponentials of all logits. Its forward merges as ours did. `_numbers` computes what a rank has to tell of its part: `hits` are the targets' logits, `peaks` the maxima, `totals` the sums. Where labels are smoothed (PyTorch's `label_smoothing`: a part of the target's weight is spread evenly over all tokens) there is a fourth number, since that loss also wants the sum of all logits. It goes through the positions in blocks, so that no float32 copy of all logits is made at once. `counted` says which positions count, and what the comments call tokens are positions.
 
 # %%
 from minidist.parallel import vocab as vocab_file
@@ -714,7 +717,7 @@ from minidist.parallel import vocab as vocab_file
 study.source(vocab_file._Split.forward)
 
 # %% [markdown]
-# And its backward, in which there is no `comm`: softmax minus 1 at the target, from what the forward has kept.
+# And its backward, in which there is no `comm`: softmax minus 1 at the target, from what the forward has kept. In it `dloss` is the gradient of each position's loss; `even` is what smoothing subtracts from every logit's gradient, and `more`, which is negative, what is added at the target. `once_differentiable` makes PyTorch raise an error if somebody asks for a gradient of this gradient.
 
 # %%
 study.source(vocab_file._Split.backward)
@@ -776,7 +779,7 @@ assert real.trace.messages(0) == 40 * (4 + 4 + 2)
 # - Split the vocabulary by rows. A rank looks up its own tokens and has zeros for the rest; the sum is exact, and backward needs no message.
 # - The projection sends nothing forward. Backward, the gradient of its input is a sum over the ranks.
 # - Of its part of the logits a rank has to tell three numbers a position: the largest, the sum of the exponentials, and the target's. V does not occur.
-# - Put on one scale by $e^{m_i - m}$, they travel in one round. The backward of the loss is silent.
+# - Put on one scale by $e^{m_i - m}$, they travel in one round. The backward of the loss sends nothing.
 # - Subtract the maximum of *all*, and sum in float32. Compare the losses of all ranks bit for bit.
 # - It saves $\frac{n-1}{n}$ of the matrix, of its gradients and optimizer states, and of the logits. It is not for small vocabularies, and belongs inside a node.
 #
