@@ -5,7 +5,7 @@
 #
 # Nothing in a pipeline says that a stage has to work in the order of 1F1B. The order is a list, and a list can be changed. In this lesson we derive two better ones, **interleaved** and **zero bubble**, from a single argument about the last gradient of a step, and we find out when they are worse.
 #
-# **Four stages and eight micro-batches, of which no stage may have more than four under way, as in 1F1B: what share of the time must still be lost?**
+# **Take four stages and eight micro-batches, and let no stage have more than four of them under way, as in 1F1B. To what share of the time can the best schedule of this lesson bring the loss down?**
 
 # %%
 guess = 27.0  # per cent, which is what 1F1B loses: change this number
@@ -30,8 +30,7 @@ from torch import nn
 
 from minidist import study
 from minidist.comm import World, launch
-from minidist.comm.cluster import Cluster
-from minidist.comm.cluster import H100
+from minidist.comm.cluster import H100, Cluster
 
 
 class Product:
@@ -78,6 +77,8 @@ print("weight's gradient:", float(stage.weight_grad))
 # | `B3` or `I3` | `F3` | the gradient that `B3` or `I3` of the stage after made |
 # | `W3` | `I3` | |
 #
+# (The first stage has nobody before it: its inputs come from the batch. The last has nobody after it: its first gradient comes from the loss.)
+#
 # So the messages need not be written down, a clock can be run over the lists, and mistakes can be found before anything runs. A clock is a few lines. Each stage does its list in order; an action starts when its stage is free and what it needs is there. If a whole round over the stages moves nothing, and somebody is not done, they wait for each other in a circle: the program would hang.
 
 # %%
@@ -85,20 +86,26 @@ SECONDS = {"F": 1, "B": 2, "I": 1, "W": 1}
 
 
 def needs(kind, m, s, S):
-    """What an action of stage s needs, as (kind, micro-batch, stage). A gradient comes from a B or an I."""
+    """What an action of stage s needs, as (what, micro-batch, the stage that makes it)."""
     if kind == "F":
-        return [("F", m, s - 1)] if s > 0 else []
+        return [("activation", m, s - 1)] if s > 0 else []
     if kind == "W":
-        return [("gradient", m, s)]
-    return [("F", m, s)] + ([("gradient", m, s + 1)] if s < S - 1 else [])
+        return [("gradient", m, s)]  # its own stage's I has to be over
+    if s == S - 1:
+        return [("activation", m, s)]  # the last stage's gradient comes from its own loss
+    return [("activation", m, s), ("gradient", m, s + 1)]
+
+
+# A W makes nothing that an action waits for.
+MAKES = {"F": "activation", "B": "gradient", "I": "gradient", "W": "weight gradient"}
 
 
 def clock(lists):
     """When the last action ends, and what hangs: the first word of each stage that never starts."""
     S = len(lists)
-    ended = {}
-    free = [0] * S
-    position = [0] * S
+    ended = {}  # when each thing was made
+    free = [0] * S  # since when each stage has nothing to do
+    position = [0] * S  # how far each stage is in its list
     moved = True
     while moved:
         moved = False
@@ -110,7 +117,7 @@ def clock(lists):
                     break  # another stage first
                 start = max([free[s]] + [ended[item] for item in waits_for])
                 free[s] = start + SECONDS[kind]
-                ended["gradient" if kind in "BI" else kind, m, s] = free[s]
+                ended[MAKES[kind], m, s] = free[s]
                 position[s] += 1
                 moved = True
     stuck = {s: words[position[s]] for s, words in enumerate(lists) if position[s] < len(words)}
@@ -124,7 +131,7 @@ F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5
 """
 one_f_one_b = [line.split() for line in text.strip().splitlines()]
 too_eager = [row[:] for row in one_f_one_b]
-too_eager[0][2:4] = ["B0", "F2"]  # fine: one forward fewer to warm up
+too_eager[0][2:4] = ["B0", "F2"]  # allowed: one forward fewer to warm up
 hangs = [row[:] for row in one_f_one_b]
 hangs[0][:4] = ["F0", "B0", "F1", "F2"]
 hangs[1][:3] = ["F0", "F1", "B0"]
@@ -139,7 +146,7 @@ study.table(rows, ["3 stages, M = 6", "slots", "hangs"], title="A clock over lis
 # %% [markdown]
 # The second row changes one thing, and it still ends, but stage 0 has sent too little ahead, and the others wait for it. In the third, stage 0 does not start `F1` before `B0` has come back, and stage 2 does not start `B0` before it has had `F1`. That is a circle, and no patience helps.
 #
-# The library's `validate` does this with an explanation in words, `simulate` is the clock, and `grid` prints what it finds. From here on we use these three. In a grid each column is one slot of time, `──` means that the action before goes on, and a dot is a slot in which a stage waits.
+# The library's `validate` does this with an explanation in words, `simulate` is the clock, and `grid` prints what it finds. From here on we use these three. They take lists of actions instead of words: `parse` turns a line of words into actions, and `schedules.lists(rule, S, M)` asks one of the library's rules for the lists of all S stages. In a grid each column is one slot of time, `──` means that the action before goes on, and a dot is a slot in which a stage waits.
 
 # %%
 from minidist.parallel import schedules
@@ -180,13 +187,13 @@ print(grid(schedules.lists(schedules.one_f_one_b, 3, 6)))
 #
 # ![A model of six parts on three stages. In a loop, parts 0, 1, 2 are the first chunks of stages 0, 1, 2, and parts 3, 4, 5 their second chunks; from stage 2 a micro-batch goes back to stage 0. In a V, parts 3, 4, 5 lie on stages 2, 1, 0, so that parts 2 and 3 share a stage and the last part is where the first is.](../course/17_schedules/figures/chunks.svg)
 #
-# (The V in the lower half comes later.) A pass through one chunk takes only a v-th of the time. So the first micro-batch reaches the last stage after $(S-1)\,T_F/v$, and the last gradient, which leaves the last stage from its chunk 0, is home after $(S-1)\,T_B/v$. If the last stage again works without a gap, the story gives
+# (The V in the lower half comes later.) A pass through one chunk takes only a v-th of the time. So, with $T_F$ and $T_B$ still for all chunks of a stage, the first micro-batch reaches the last stage after $(S-1)\,T_F/v$. Gradients come through the last parts of the model first. The last gradient to leave the last stage therefore leaves it from its chunk 0, and is home after $(S-1)\,T_B/v$. If the last stage again works without a gap, the story gives
 #
 # $$\text{bubble} = \frac{S-1}{v}\,(T_F + T_B), \qquad \frac{\text{bubble}}{\text{time}} = \frac{S-1}{vM + S - 1}.$$
 #
 # ### Which micro-batch next?
 #
-# It remains to find an order in which the last stage has no gap. Follow micro-batch 0. Stage 0 sends it off, and S slots later it is back at stage 0, for chunk 1. In the meantime stage 0 has time for exactly S passes. So let it take micro-batches 0 … S − 1 through chunk 0, and just when it is done with them, micro-batch 0 is there for chunk 1, followed by 1, 2 and so on. Then the next group of S.
+# It remains to find an order in which the last stage has no gap. Follow micro-batch 0. Let us call the work on one micro-batch in one chunk a *pass*. Stage 0 begins its pass, the other stages theirs, and S passes later micro-batch 0 is back at stage 0, for chunk 1. In the meantime stage 0 has time for exactly S passes. So let it take micro-batches 0 … S − 1 through chunk 0, and just when it is done with them, micro-batch 0 is there for chunk 1, followed by 1, 2 and so on. Then the next group of S.
 #
 # That is the whole rule for the forwards: **groups of S micro-batches; each group through chunk 0, then the same group through chunk 1, …; then the next group.** The k-th forward of a stage, counted from 0, belongs to group k // (S·v); within the group, each run of S passes is one chunk. The backwards have the same order with the chunks from the last to the first, since that is the way the gradients come.
 #
@@ -250,7 +257,7 @@ study.table(
 assert [row[1] for row in warm_up[1:3]] == [28.5, 28.5] and warm_up[1][2] > warm_up[2][2] + 1
 
 # %% [markdown]
-# With free messages d is enough: 28.5 slots, 24 of work and 4.5 of bubble, half of 1F1B's nine, as the formula says. The second d pays for the messages. In the alternating phase a stage that is only d ahead needs each message at the very moment at which it is made, so it waits for every one of them, in every turn. A stage that is 2d ahead has sent one forward more for each stage on the way out *and* on the way back, and every message has a whole turn to travel in. What that costs is three chunks on stage 0. And three times d is too much: stage 0 would have to begin a forward that cannot be there before it has done a backward, which is a circle.
+# With no forward ahead but those for the earlier chunks, neighbours work by turns, and the step takes 78 slots. With free messages d is enough: 28.5 slots, 24 of work and 4.5 of bubble, half of 1F1B's nine, as the formula says. The second d pays for the messages. In the alternating phase a stage that is only d ahead needs each message at the very moment at which it is made, so it waits for every one of them, in every turn. A stage that is 2d ahead has sent one forward more for each stage on the way out *and* on the way back, and every message has a whole turn to travel in. What that costs is three chunks on stage 0. And three times d is too much: stage 0 would have to begin a forward that cannot be there before it has done a backward, which is a circle.
 #
 # Now the chunks can be followed in a picture. It has three stages and three micro-batches, which make one group. Stage 0 takes 0, 1 and 2 through its first chunk (light). When it is done with 2, micro-batch 0 has been all the way round and is there for the second chunk (dark). The backwards come to the second chunk first. On the last stage there is no gap between its first forward and its last backward.
 #
@@ -272,7 +279,7 @@ print(grid(lists))
 guess_messages = 48  # change this number
 
 # %% [markdown]
-# We count them in a run. The stages are those of the last lesson: 8 layers of 8,192 × 8,192, micro-batches of 4,096 rows, in a World that charges each operation the time of a modelled H100, with links of 450 GB/s and 5 µs. On the device `"meta"` tensors have a shape and no numbers, so that only the clock runs. A learned offset in front of the first layer plays the part of an embedding: without something to learn before it, the first stage would not have to compute the gradient of its input.
+# We count them in a run. The stages are those of the last lesson: 8 layers of 8,192 × 8,192, micro-batches of 4,096 rows, in a World that charges each operation the time of a modelled H100, with links of 450 GB/s and 5 µs, which carry a message of 134 MB in 0.3 ms. On the device `"meta"` tensors have a shape and no numbers, so that only the clock runs. A learned offset in front of the first layer plays the part of an embedding: without something to learn before it, the first stage would not have to compute the gradient of its input.
 
 # %%
 from minidist.parallel.pipeline import Pipeline
@@ -294,22 +301,23 @@ def layers(count, first):
     return nn.Sequential(*([Offset()] if first else []), *made)
 
 
-def on_stages(comm, schedule, M, v, place, rows):
-    """One step of the pipeline: what each stage did and when, and the most activations it kept."""
+def on_stages(comm, schedule, M, v, place, rows, steps):
+    """Steps of a pipeline: what each stage did in the last and when, and the most activations it kept."""
     chunks = []
     for chunk in range(v):
         first = comm.rank == 0 and chunk == 0
         chunks.append(layers(8 // comm.size // v, first))
     pipeline = Pipeline(chunks, comm, schedule, lambda y, _: y.sum(), place=place)
     x = torch.empty(rows * M, H, device="meta")
-    pipeline.step(M, x, x)
+    for _ in range(steps):
+        pipeline.step(M, x, x)
     return pipeline.spans, pipeline.peak
 
 
-def run(schedule, M=8, v=1, place="loop", rows=ROWS, bandwidth=450e9):
+def run(schedule, M=8, v=1, place="loop", rows=ROWS, bandwidth=450e9, steps=1):
     """The World, every stage's actions, and the activations that each keeps at most."""
     world = World(4, cluster=Cluster.uniform(4, 5e-6, 1 / bandwidth, H100), device="meta")
-    results = world.run(on_stages, schedule, M, v, place, rows)
+    results = world.run(on_stages, schedule, M, v, place, rows, steps)
     return world, [spans for spans, _ in results], [peak for _, peak in results]
 
 
@@ -363,6 +371,8 @@ for stage_ in range(4):
         assert words_ == schedules.interleaved(stage_, 4, 8, v_)
 
 # %% [markdown]
+# (The run loses a little more than the formula says, which supposes that messages take no time.)
+#
 # Each message is as large as before: the activation of a micro-batch has the same size between any two layers. So the bytes grow with the messages. And the stages at the front keep more: stage 0 has 11 chunks in flight, each with half a stage's activations, which makes 5.5 where 1F1B has 4.
 #
 # ## Zero bubble: the last gradient leaves earlier
@@ -373,7 +383,7 @@ for stage_ in range(4):
 # 2. It works without a gap, $M\,(T_F+T_I+T_W)$. But it may **put off its W's**: let it hold back S − 1 of them, and do them at the very end, after its last `I`. Together with the W that belongs to the last `I`, that makes S. Its last gradient then leaves $S\,T_W$ before the stage itself is done.
 # 3. On the trip home each stage needs only its `I`: $(S-1)\,T_I$. Stage 0 does its last `W` when the gradient has come: $T_W$.
 #
-# The step ends when the trip has ended:
+# As long as $T_W$ is at most $T_I$, the trip ends last, or at the same moment as the last stage's work, and with it the step:
 #
 # $$T = (S-1)\,T_F + M\,(T_F+T_I+T_W) - S\,T_W + (S-1)\,T_I + T_W .$$
 #
@@ -383,7 +393,7 @@ for stage_ in range(4):
 #
 # ### How many W's may a stage hold back?
 #
-# Why S − 1, and not all of them? Memory. An activation is kept from its `F` until its `W`. In 1F1B, stage s keeps S − s micro-batches at most: the first stage S, the last only one. So the last stage has room to put off S − 1 W's before it holds more of them than the first stage does, and stage s has room for s. If each stage uses just this room, **all stages keep S micro-batches**, as many as the fullest stage did before.
+# Why S − 1, and not all of them? Memory. An activation is kept from its `F` until its `W`. In 1F1B, stage s keeps S − s micro-batches at most: the first stage S, the last only one. So the last stage can put off S − 1 W's before it keeps more micro-batches than the first stage does, and stage s can put off s. If each stage uses just this room, **all stages keep S micro-batches**, as many as the fullest stage did before.
 #
 # That is the rule, and with it the list can be written down: 1F1B's warm-up; then in each turn `F`, `I`, and the `W` of the micro-batch s places back; what is left comes at the end.
 
@@ -410,7 +420,7 @@ validate(lists)
 print(grid(lists))
 
 # %% [markdown]
-# Check the story on this grid. Stage 2 starts after 2 slots. Its last gradient, that of `I5`, is made in slot 17, and three W's follow. The gradient goes to stage 1, which does its `I5` in slot 18, and to stage 0, which does `I5` and `W5` in slots 19 and 20. All three stages are done at the same moment, after 20 slots instead of 24.
+# Check the story on this grid. Stage 2 starts after 2 slots. Its last gradient, that of `I5`, is made in slot 17, counted from 1, and three W's follow. The gradient goes to stage 1, which does its `I5` in slot 18, and to stage 0, which does `I5` and `W5` in slots 19 and 20. All three stages are done at the same moment, after 20 slots instead of 24.
 #
 # Now it is your turn. The editor starts from 1F1B with every `B` cut in two and nothing moved. Hold back one W on stage 1 and two on stage 2, and watch the bubble shrink. It tells you the first action that is wrong, or the time and what each stage keeps. Can you get below 14 slots? (Think of when stage 2 can begin, and how much it has to do.)
 
@@ -437,11 +447,13 @@ study.schedule_editor(
 )
 
 # %% [markdown]
+# (You cannot. Stage 2 begins in the third slot and has 4 · 3 slots of work. More memory does not help it either.)
+#
 # ### With more memory: no bubble at all
 #
 # What if the last stage may hold back $2(S-1)$ W's? Then its last gradient leaves earlier still, and the same sum gives a bubble of $(S-1)(T_F+T_I-2T_W)$, which is zero if the three times are equal. The other stages must have enough to do in the meantime: they warm up with twice as many forwards. This is **ZB-H2**, and it keeps $2S-1$ micro-batches on every stage.
 #
-# The first and the last stage then no longer end together. The last starts S − 1 slots late and ends S − 1 slots late, without a gap in between. If the optimizer's step may begin on each stage as soon as that stage is done, the next batch follows without a gap as well. (Whoever clips gradients by their global norm has to wait for all stages, and loses this; the authors of the paper let the step begin, check the norm afterwards, and take the step back in the rare case that it was wrong.)
+# The first and the last stage then no longer end together. The last starts S − 1 slots late and ends S − 1 slots late, without a gap in between. So a single step, from the first action of any stage to the last, takes as long as with ZB-H1; what is gone is the bubble within each stage's own time, from its own first action to its own last. If the optimizer's step may begin on each stage as soon as that stage is done, the next batch follows without a gap as well. (Whoever clips gradients by their global norm has to wait for all stages, and loses this; the authors of the paper let the step begin, check the norm afterwards, and take the step back in the rare case that it was wrong.)
 #
 # **Which loses less of the time in a run on the modelled H100, interleaving with v = 2 or ZB-H1?**
 
@@ -454,7 +466,7 @@ h2 = run(schedules.zb_h2)
 both_halves = {"1F1B": plain, "interleaved, v = 2": twice, "ZB-H1": h1, "ZB-H2": h2}
 
 
-def cost(spans):
+def own_time(spans):
     """The longest time that a stage takes from its own first action to its own last."""
     return max(row[-1][2] - row[0][1] for row in spans)
 
@@ -469,7 +481,7 @@ for name, (world, spans, peaks) in both_halves.items():
         (
             name,
             f"{waiting(world, spans):.1%}",
-            f"{1 - busy / cost(spans):.1%}",
+            f"{1 - busy / own_time(spans):.1%}",
             kept,
             f"{fullest:.2f}",
         )
@@ -500,7 +512,7 @@ assert waiting(*h1[:2]) < waiting(*twice[:2]) < waiting(*plain[:2])
 assert h1[2] == [4, 4, 4, 4] and h2[2] == [7, 7, 7, 7] and plain[2] == [4, 3, 2, 1]
 
 # %% [markdown]
-# Look at the last two columns. ZB-H1 keeps as many micro-batches as 1F1B's first stage, four, and still needs more bytes, 4.56 GB instead of 3.89. The reason is what `I` leaves behind: for each layer, the gradient that arrived there, which `W` will need. In these stages, which are nothing but products, that gradient is as large as the input of the layer, and so a W that is held back costs twice its activation. In a transformer it is less: scores, GELU's input and the like are let go after `I`, and by the authors' count 32 of 34 parts of a layer's activations, without those of attention, stay until `W`.
+# Look at the last two columns. ZB-H1 keeps as many micro-batches as 1F1B's first stage, four, and still needs more bytes, 4.56 GB instead of 3.89. The reason is what `I` leaves behind: for each layer, the gradient that arrived there, which `W` will need. In these stages, which are nothing but products, that gradient is as large as the input of the layer, and so a W that is held back costs twice its activation. In a transformer it is less, because what only `I` needs, such as the input of GELU, is let go after `I`. By the authors' count a layer keeps 34 bytes for each number of its input, without attention's scores, until `I`, and from then on 32, gradients for `W` included.
 #
 # The interactive timeline shows ZB-H1 as it ran. Look at the end of stage 3: the W's that it held back. (On stage 0, W takes longer than I, because nobody waits for the gradient of its input: what the learned offset needs is computed in W.)
 
@@ -536,7 +548,7 @@ study.reveal(
         title="Time lost on four stages with 8 micro-batches",
     ),
     unit="%",
-    words="What ZB-V still loses is the start: the last stage cannot begin before something has come. (Interleaving keeps 5.5 micro-batches on the first stage, the others at most four.)",
+    words="What ZB-V still loses is the start: the last stage cannot begin before something has come, which is 1.5 of 25.5 slots, or 5.9 %. The rest is mostly messages. (Interleaving keeps 5.5 micro-batches on the first stage, the others at most four.)",
 )
 
 # %% tags=["maintainer"]
@@ -574,8 +586,8 @@ def step_gradients(comm, schedule, x, y, M, v=1, place="loop"):
 task = digits()
 x, y = task.x[:60], task.y[:60]
 serial = mlp(WIDTHS, dtype=torch.float64)
-for some_x, some_y in zip(x.chunk(6), y.chunk(6)):
-    (nn.functional.cross_entropy(serial(some_x), some_y) / 6).backward()
+for micro_x, micro_y in zip(x.chunk(6), y.chunk(6)):
+    (nn.functional.cross_entropy(serial(micro_x), micro_y) / 6).backward()
 wanted = {
     f"{i} {name}": p.grad for i, layer in enumerate(serial) for name, p in layer.named_parameters()
 }
@@ -610,7 +622,7 @@ assert all(word == "bit for bit" for row in rows for word in row[1:])
 #
 # Every formula above supposed three things: that messages take no time, that $T_F = T_I = T_W$, and that memory is there. Let us take them away, one at a time.
 #
-# **Messages take time.** Let a message take c slots, and count how much longer the step becomes for each slot of c. On the trip of the first micro-batch and on that of the last gradient stages wait for S − 1 messages each, which makes $2(S-1)$, 6 on four stages, unless they have something else to do. And between the trips? A stage that has enough work between a message that it sends and the answer that it waits for does not notice. So it depends on how far ahead the schedule sends.
+# **Messages take time.** Let a message take c slots. As long as c is small, the step becomes k · c slots longer; the last two columns of the table below give k. On the trip of the first micro-batch the stages wait for S − 1 messages, and on the trip of the last gradient for S − 1 more, which makes $2(S-1)$, 6 on four stages, unless they have something else to do. And between the trips? A stage that has enough work between a message that it sends and the answer that it waits for does not notice. So it depends on how far ahead the schedule sends.
 
 # %%
 SCHEDULES = {
@@ -639,7 +651,7 @@ for name in SCHEDULES:
     growth.append((name, free, *(round(x, 1) for x in longer)))
 study.table(
     growth,
-    ["4 stages", "slots, M = 8, c = 0", "and c times, M = 8", "and c times, M = 16"],
+    ["4 stages", "slots, M = 8, c = 0", "k, M = 8", "k, M = 16"],
     title="What messages cost",
 )
 
@@ -648,9 +660,9 @@ assert [row[2] for row in growth] == [6, 16, 14, 30, 12, 3, 13]
 assert [row[3] for row in growth] == [6, 28, 14, 30, 12, 3, 13]
 
 # %% [markdown]
-# GPipe waits for its two trips and for nothing else, since all forwards are sent ahead. **1F1B pays in every turn**, and the more micro-batches there are the more it pays: it keeps just as many micro-batches under way as it needs when messages are free, and not one to spare. That is what the second d of the interleaved warm-up mends: with v = 2 only the way out and home again over all seven edges is paid for, 2 · 7 = 14, whatever M is; with v = 4 it is 2 · 15. ZB-H2, which sends twice as many ahead, pays only for the trip out.
+# GPipe waits for its two trips and for nothing else, since all forwards are sent ahead. **1F1B pays in every turn**, and the more micro-batches there are the more it pays: it keeps just as many micro-batches under way as it needs when messages are free, and not one to spare. That is what the second d of the interleaved warm-up mends: with v = 2 only the way out and home again over all seven edges is paid for, 2 · 7 = 14, whatever M is; with v = 4 it is 2 · 15. **ZB-H1** warms up with no more forwards than 1F1B, and yet it does not pay in every turn: a gradient leaves after `I`, one slot earlier than after a whole `B`, and in this slot two messages have time to travel. ZB-H2, which sends twice as many ahead, pays only for the trip out.
 #
-# The numbers can be added up. Interleaving with v = 4 begins with the smallest bubble after ZB-V, 26.25 slots where 1F1B takes 33, but it has fifteen edges. **At which c, in forwards of a whole stage, does it become slower than 1F1B with M = 8?**
+# So for each schedule the step takes the slots at c = 0 and k · c more. Interleaving with v = 4 begins with the smallest bubble after ZB-V, 26.25 slots where 1F1B takes 33, but it has fifteen edges. **At which c, in forwards of a whole stage, does it become slower than 1F1B with M = 8?**
 
 # %%
 guess_c = 1.0  # forwards: change this number
@@ -680,12 +692,20 @@ assert slots("1F1B") == 33 and slots("interleaved, v = 4") == 26.25
 assert 0.3 < slower <= 0.5 and slots("interleaved, v = 2", 0.6) < slots("1F1B", 0.6)
 
 # %% [markdown]
-# Now the same in a run. Between nodes a link has some 25 GB/s for each GPU, not 450. A micro-batch of 4,096 rows is 134 MB, which takes 5.4 ms at 25 GB/s, and a forward of two layers on the modelled H100 takes a few times that. We run three schedules over links that become slower and slower.
+# Now the same in a run. Between nodes a link has some 25 GB/s for each GPU, not 450. A micro-batch of 4,096 rows is 134 MB, which takes 5.4 ms at 25 GB/s, and a forward of two layers on the modelled H100 takes 26 ms, five times as long. We run three schedules over links that become slower and slower. What we time is the *second* step. In the first one a stage has to be told the shape of each activation before it can get ready to receive it, so that fewer messages travel while stages compute.
 
 # %%
 BANDWIDTHS = [450e9, 100e9, 50e9, 25e9, 12.5e9]
+
+
+def second_step(schedule, v, bandwidth):
+    """Seconds from the first action of the second step to its last, over all stages."""
+    _, spans, _ = run(schedule, v=v, bandwidth=bandwidth, steps=2)
+    return max(row[-1][2] for row in spans) - min(row[0][1] for row in spans)
+
+
 runs = {
-    name: [run(schedule, v=v, bandwidth=b)[0].time for b in BANDWIDTHS]
+    name: [second_step(schedule, v, b) for b in BANDWIDTHS]
     for name, schedule, v in (
         ("1F1B", schedules.one_f_one_b, 1),
         ("interleaved, v = 2", schedules.interleaved, 2),
@@ -701,8 +721,15 @@ study.table(
     title="The same step over slower links, modelled H100s",
 )
 
+# %% tags=["maintainer"]
+MESSAGE_ = 2**27 * (1 / 25e9 - 1 / 450e9)
+FELT_ = [round((times[3] - times[0]) / MESSAGE_, 1) for times in runs.values()]
+assert FELT_[:2] == [16, 14] and 12 <= FELT_[2] < 13, FELT_
+
 # %% [markdown]
-# **W is shorter than F.** In a transformer the forward and `I` contain attention, which has no weights; `W` contains only the products with weights. The longer the sequence, the shorter is W beside F and I. What W cannot fill remains bubble: $(S-1)(T_F+T_I-T_W)$ for ZB-H1 grows as W shrinks. It is still less than 1F1B's $(S-1)(T_F+T_I+T_W)$, whatever W is; but for ZB-H2, with $2T_W$ in it, "zero" is a hope. Move the sliders:
+# Compare this with the table of k. At 25 GB/s a message takes 5.07 ms longer than at 450. For 1F1B k is 16, so the step should take 81 ms longer, and for interleaving with v = 2 it should take 14 · 5.07 = 71 ms longer. That is what the run shows: 962 instead of 881, 832 instead of 761. ZB-H1 takes 64 ms longer, where 12 · 5.07 would be 61. None of the better schedules has lost its lead on these links, and ZB-H1 has even gained on 1F1B.
+#
+# **W is shorter than F.** In a transformer the forward and `I` contain attention, which has no weights; `W` contains only the products with weights. The longer the sequence, the shorter is W beside F and I. What W cannot fill remains bubble: ZB-H1's $(S-1)(T_F+T_I-T_W)$ grows as W shrinks. It is still less than 1F1B's $(S-1)(T_F+T_I+T_W)$, whatever W is; but ZB-H2's bubble, $(S-1)(T_F+T_I-2T_W)$, is zero only as long as W is not shorter than the mean of F and I. Move the sliders:
 
 # %%
 study.explore(
@@ -715,7 +742,7 @@ study.explore(
 )
 
 # %% [markdown]
-# Here are the bubble rates that the authors of the zero-bubble paper published for their own measured times, and what our clock makes of the same times. (1F1B-I is interleaved. ZB-1p and ZB-2p are not written by a rule but searched, by letting each stage choose while the clock runs, with memory for S and for 2S micro-batches; the library has the search as `simulate.search`.)
+# Here are the bubble rates that the authors of the zero-bubble paper published for their own measured times, and what our clock makes of the same times. (A bubble rate is the share of bubble in a stage's own time, for the stage that takes longest. In the names p stands for the number of stages. 1F1B-I is interleaved. ZB-1p and ZB-2p are not written by a rule. They are searched for, by letting each stage choose its next action while the clock runs, with memory for S and for 2S micro-batches; the library has the search as `simulate.search`.)
 
 # %%
 from minidist.study.literature import simulated
@@ -766,13 +793,13 @@ print(
 # %% [markdown]
 # ## The library's files
 #
-# A schedule of the library is a function that writes one stage's list, as ours do. [schedules.py](file:minidist/parallel/schedules.py) has them all; here is the one for both zero-bubble schedules by hand, in which `ahead` is 1 for ZB-H1 and 2 for ZB-H2:
+# A schedule of the library is a function that writes one stage's list, as ours do. [schedules.py](file:minidist/parallel/schedules.py) has them all; here is the one for both zero-bubble schedules by hand, in which `ahead` is 1 for ZB-H1 and 2 for ZB-H2. (A list times a condition is the list if the condition holds, and else an empty list.)
 
 # %%
 study.source(schedules._zero_bubble)
 
 # %% [markdown]
-# What an action needs, and which stage it comes from, is read from the words, for a loop and for a V. That is all the library knows about messages; the executor of the last lesson and the validator ask the same function:
+# What an action needs, and which stage it comes from, is read from the words, for a loop and for a V. `Item("a", m, part)` is the activation that a part of the model makes of micro-batch m, `Item("g", m, part)` the gradient that it sends back. That is all the library knows about messages; the executor of the last lesson and the validator ask the same function:
 
 # %%
 from minidist.parallel.schedules import Shape
@@ -780,7 +807,7 @@ from minidist.parallel.schedules import Shape
 study.source(Shape.needs)
 
 # %% [markdown]
-# The validator goes through three questions, in [validate.py](file:minidist/parallel/validate.py). First it looks at each list by itself: is everything there, once, in an order that a stage can follow? Then it lets the stages run until nothing moves, as our `clock` does. (The third is about weights that change during a step, which is the subject of [PipeDream](lesson:pipedream).)
+# The validator goes through three questions, in [validate.py](file:minidist/parallel/validate.py). First it looks at each list by itself: is everything there, once, in an order that a stage can follow? (`_mistakes` yields what is wrong with one action, after those that are done; `NOUNS` has the names of the actions for the messages.) Then it lets the stages run until nothing moves, as our `clock` does. (The third is about weights that change during a step, which is the subject of [PipeDream](lesson:pipedream).)
 
 # %%
 from minidist.parallel import validate as validation
