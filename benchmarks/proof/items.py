@@ -596,6 +596,21 @@ LESSONS_A = {
     ),
 }
 
+LESSONS_B = {title: item for title, item in LESSONS_A.items() if title != "5 exercises"} | {
+    "5 exercises": lessons(
+        "10_eight_bits",
+        "11_remat",
+        "12_operators",
+        "13_zero",
+        "14_tensor",
+        "15_vocabulary",
+        "16_pipelines",
+        "17_schedules",
+        "18_pipedream",
+        "19_hybrid",
+    ),
+}
+
 PROOFS = {
     "foundation": FOUNDATION,
     "world": WORLD,
@@ -611,4 +626,5 @@ PROOFS = {
     "predict": PREDICT,
     "practice": PRACTICE,
     "lessons-a": LESSONS_A,
+    "lessons-b": LESSONS_B,
 }
