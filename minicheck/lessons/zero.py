@@ -262,14 +262,15 @@ class Owners(Report):
         best = oracle.fullest(sizes, n, placed)
         if max(loads) <= best:
             return
-        shown = f"{sizes} bytes on {n} ranks: " if len(sizes) <= 12 else ""
+        where = f", placed {placed}" if any(rank is not None for rank in placed) else ""
+        shown = f"{sizes} bytes on {n} ranks{where}: " if len(sizes) <= 12 else ""
         said = f"{shown}the fullest rank owns {max(loads):,} bytes, and {best:,} are possible by the rule."
         if len(set(owner)) == 1 and n > 1:
             raise Wrong(f"{said} One rank owns all: is its load counted?")
         if owner == oracle.greedy(sizes, n, range(len(sizes)), placed):
             raise Wrong(f"{said} They go in the order of the model: begin with the largest.")
         if owner == oracle.greedy(sizes, n, oracle.largest_first(sizes), placed, counted=False):
-            raise Wrong(f"{said} Do the bytes count that were placed before?")
+            raise Wrong(f"{said} Do the bytes count that were placed before, on rank 0 as well?")
         raise Wrong(
             f"{said} Largest first, each to the rank that has the fewest bytes by then, not the fewest parameters."
         )
@@ -299,7 +300,10 @@ class Sharded(Exam):
     )
     forbidden = FORBIDDEN
     cases = ranked(
-        lambda n, owners: f"n = {n}, owners {owners}{', a nan' * (n == 1)}{', float32' * (n == 4)}",
+        lambda n, owners: (
+            f"n = {n}, owners {owners}{', a nan' * (n == 1)}{', gradients missing' * (n > 1)}"
+            f"{', float32' * (n == 4)}"
+        ),
         (
             (3, [0, 1, 2, 2, 1, 0]),
             (2, [1, 0, 0, 1]),
@@ -576,7 +580,7 @@ class ToOwners(Exam):
         sent(outcome, least, least * (1 + 1 / n), said, hint)
 
     def _gradient(self, r, i, owner, got, own, k, earlier, cleared):
-        which = f"rank {r}: after backward {k + 1}, params[{i}].grad"
+        which = f"rank {r}, after backward {k + 1}: params[{i}].grad"
         if r != owner:
             if got is not None:
                 raise Wrong(
@@ -808,7 +812,7 @@ class ShardedLinear(Exam):
         close(
             got - 1,
             want,
-            f"rank {r}: the gradient of shard {i}, beside what was there",
+            f"rank {r}: what backward added to the gradient of shard {i}",
             looks,
             SHARD,
         )
@@ -860,6 +864,7 @@ def predict_zero(
     }
     giga = "In bytes: 1 GB is 1,000,000,000 of them."
     states = "That counts 8 bytes of states. The fp32 copy of the weights is one, too: 12."
+    twelve = "That counts 12 bytes for each parameter. There are 16: weight, gradient, and three fp32 numbers."
     slips = {
         "stage_1": {
             16 * psi / n: "That is stage 3.",
@@ -900,8 +905,10 @@ def predict_zero(
         },
         "gpus": {
             2 * large / card: "Gradients and states need room, too.",
-            12 * large / card: states,
             4 * large / card: "Optimizer states need room, too.",
+            math.ceil(4 * large / card): "Optimizer states need room, too.",
+            12 * large / card: twelve,
+            math.ceil(12 * large / card): twelve,
         },
     }
     slips |= _offload_slips(psi, n)
