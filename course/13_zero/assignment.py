@@ -106,7 +106,7 @@ study.bars(
 # | `optimizer` | `optimizer(tensors)` makes an Adam, with `step()`, for a list of tensors; it refuses an empty list |
 # | returns | `step()`, called after each backward, with the gradients of this rank's samples in `p.grad` |
 # | a missing gradient | `p.grad` is None on a rank that has none: it counts as zeros. At least one rank has one. |
-# | memory | between steps: the optimizer states of what this rank owns, and nothing more than before |
+# | memory | between steps: the optimizer states of what this rank owns, and nothing more than before but what lies in `p.grad` |
 # | cost | 2(n − 1)Ψ numbers in a step, all ranks together |
 #
 # **Invariants.** After `step()` every rank has in `params` the weights of the serial program, which steps with the *mean over all n ranks*, bit for bit the same on all. What is in `p.grad` after a step does not matter; the next backward sets it anew. In the check each rank's Adam has another rate, so that only the owner's step is right. About 22 lines.
@@ -199,7 +199,7 @@ study.bars(
 # | afterwards | each backward *adds* to `p.grad`, at p's owner, the mean over the ranks of what this backward computed; where `p.grad` was None before the backward, the mean is all there is. Elsewhere `p.grad` is None after each backward. |
 # | between | the program sets all `p.grad` to None when it has taken a step, on all ranks, without telling you |
 # | memory | during a backward: the gradients that this rank owns, and one or two on their way; after it, what it owns |
-# | cost | (n − 1)Ψ numbers for a backward, all ranks together, and 1/n of it more at most |
+# | cost | (n − 1)Ψ numbers for a backward, all ranks together; up to 1/n more is accepted |
 #
 # **Invariant:** what another rank owns leaves the memory while the backward runs, not after it. Every backward reaches every parameter, on every rank, in the same order. About 14 lines.
 #
@@ -381,7 +381,7 @@ study.curves(losses, xlabel="step", ylabel="loss", title="Your layers learn")
 # - `stage_1`, `stage_2`, `stage_3`: bytes of model states on each GPU
 # - `sent_2`, `sent_3`: bytes that each GPU sends in a step, at stage 2 and at stage 3; all that is sent is fp16
 # - `gpus`: how many GPUs of 32 GB (32 · 10⁹ bytes) hold the model states of 100 B parameters, at stage 3?
-# - `offloaded`: bytes of model states on each GPU at stage 2, if optimizer states and step are the hosts', when backward has ended
+# - `offloaded`: bytes of model states on each GPU at stage 2, when backward has ended, if the hosts keep the optimizer states and take the step, each for the part that its GPU owns
 # - `over_link`: bytes that a step then moves between each GPU and its host, both ways together
 # - `tokens`: a GPU computes 400 TFLOP/s (400 · 10¹² in a second) and takes in 25 GB/s from the others. From how many tokens of a micro-batch on, on each of the 16 GPUs, do stage 3's gathers hide behind the computation?
 #
@@ -411,7 +411,7 @@ check.predict_zero(
 )
 
 # %% [markdown] nbgrader={"grade_id": "predict_zero_target"}
-# **Target:** your bars end below what one card has: 80 GB. Which is the least that you need?
+# **Target:** with the numbers above, all bars but the first end below the 80 GB of a card. Which is the lowest stage that you need?
 
 # %%
 study.bars(
@@ -469,9 +469,9 @@ study.bars(
 # | `grads` | a list: the gradients that this rank owns, float64 tensors of any shape; no gradient is on two ranks. **A rank that owns nothing has an empty list.** It calls `clip` like all others, and gets the same norm. |
 # | `limit` | a positive number, the same on all ranks |
 # | afterwards | all gradients of all ranks, in place (in the memory that they had), times min(1, limit / (norm + 1e-6)) |
-# | returns | the norm before: a Python float or a tensor with one number, bit for bit the same on every rank; where a gradient is nan it is nan, and so are the gradients that hold a nan |
+# | returns | the norm before: a Python float or a tensor with one number, bit for bit the same on every rank; if any gradient holds a nan, the norm is nan on every rank, and every number that was nan still is |
 # | precision | the squares are added up in float64 |
-# | cost | one number of each rank travels; that is worth a quarter of the points |
+# | cost | a single number of each rank travels, as in an all-reduce of one number; that is worth a quarter of the points |
 #
 # <details><summary>Hint</summary>
 #
@@ -508,7 +508,7 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "which_sharding_spec"}
 # ## 7 · Which sharding? (2 points, graded by hand)
 #
-# A model with 13 billion parameters is trained with Adam in mixed precision (fp16 weights and gradients) on four nodes of eight GPUs. Each GPU has 80 GB and computes 400 TFLOP/s. Inside a node it takes in 450 GB/s, from other nodes 25 GB/s (modelled, without latency). Traffic inside a node, traffic between nodes, and computing go on at the same time; forward and backward are as long as the longest of the three.
+# A model with 13 billion parameters is trained with Adam in mixed precision (fp16 weights and gradients) on four nodes of eight GPUs. Each GPU has 80 GB and computes 400 TFLOP/s. Inside a node it takes in 450 GB/s, from other nodes 25 GB/s (modelled, without latency). Traffic inside a node, traffic between nodes, and computing go on at the same time; forward and backward together take as long as the longest of the three. (So this model need not give the numbers of the lesson's formulas.)
 #
 # **From how many tokens on each GPU is all traffic hidden, with stage 3 over all 32 ranks, and with hybrid sharding, where each node is a replica? And which of the two would you take for micro-batches of 2,048 tokens?**
 #

@@ -301,7 +301,7 @@ def stage_2(comm, model, optimizer_class):
 judge(stage_1, stage_2)
 
 # %% [markdown]
-# The same results for the same bytes. Did it help? A `World` keeps an account of the memory of each rank. On the device `"meta"` tensors have a shape and no numbers, so that we can take a larger model, 12 layers of 1,024 × 1,024 on four H100s; times and bytes are modelled. **At stage 1 gradients reach 50 MB when the backward ends. What is the most that rank 0 holds at stage 2?**
+# The same results for the same bytes. Did it help? A `World` keeps an account of the memory of each rank. On the device `"meta"` tensors have a shape and no numbers, so that we can take a larger model, 12 layers of 1,024 × 1,024 on four H100s; times and bytes are modelled. **At stage 1 gradients reach 50 MB when the backward ends. What is the most that rank 0 holds of gradients at stage 2?**
 
 # %%
 guess_gradients = 50  # MB: change this number
@@ -536,7 +536,7 @@ from minidist.parallel.zero import Flat, Schedule
 study.source(ShardedOptimizer.step, docstring=False)
 
 # %% [markdown]
-# `FullySharded` is stage 3. It wraps any model, without a `ShardedLinear` for each kind of layer. You tell it which modules are the *blocks* that are gathered together, for example `blocks=nn.Linear`, or the layers of a transformer; hooks before and after each block's forward and backward do the rest. How does it free a weight that autograd has saved? It keeps the tensor and takes away its memory: `allocate` grows the storage before the gather, and `release` shrinks it to zero bytes. What autograd holds is then an empty shell, until the block is gathered again.
+# `FullySharded` is stage 3. It wraps any model, without a `ShardedLinear` for each kind of layer. You tell it which modules are the *blocks* that are gathered together, for example `blocks=nn.Linear`, or the layers of a transformer; hooks before and after each block's forward and backward do the rest. How does it free a weight that autograd has saved? It keeps the tensor and takes away its memory: `allocate` grows the storage before the gather, and `release` shrinks it to zero bytes. What autograd holds is then an empty shell, until the block is gathered again. In the code below, `self.full` is the block's flat buffer, `self.chunks` are the ranks' parts of it, and `self.held` are the block's parameters; `h.put(h.piece)` gives the module this rank's piece of one in place of the whole.
 
 # %%
 study.source(Flat.allocate)
@@ -551,7 +551,7 @@ study.source(Flat.release)
 study.source(Schedule._use)
 
 # %% [markdown]
-# The same file also has the code that finds the blocks, saves and loads state dicts, and hands missing gradients on. Under other names: stage 3 is PyTorch's `fully_shard` (FSDP2), stage 1 its `ZeroRedundancyOptimizer`; DeepSpeed calls them stages, as the paper does. One rule holds for all: they average the gradients themselves, so there must be no `DataParallel` around the model; this library refuses it.
+# The same file also has the code that finds the blocks, saves and loads state dicts, and hands missing gradients on. Under other names: stage 3 is PyTorch's `fully_shard` (FSDP2), stage 1 its `ZeroRedundancyOptimizer`; DeepSpeed calls them stages, as the [ZeRO paper](paper:rajbhandari2020) does. One rule holds for all: they average the gradients themselves, so there must be no `DataParallel` around the model; this library refuses it.
 #
 # ## Predict the cost, then run
 #
@@ -598,7 +598,7 @@ for name in STAGES:
 assert [note[6:10] for note in notes.values()] == ["2.00", "2.00", "2.00", "3.00"]
 
 # %% [markdown]
-# The totals agree, but for 12 bytes of flags that data parallelism carries along. Within stage 3 the colours differ: the library keeps *the* parameter as a shard in 32 bits and rounds it when it is gathered, so that it counts 4 + 4 + 8 where the paper counts 2 + 2 + 12. The sum is the same.
+# The totals agree, but for 12 bytes: data parallelism sends a flag for each parameter, which tells whether any rank had a gradient for it. Within stage 3 the colours differ: the library keeps *the* parameter as a shard in 32 bits and rounds it when it is gathered, so that it counts 4 + 4 + 8 where the ZeRO paper, and our formula, count 2 + 2 + 12. The sum is the same.
 #
 # ## Prefetch
 #
@@ -923,7 +923,7 @@ assert [row[1:] for row in rows] == [[0, 1, 2, 3, 4, 5], [0, 0, 1, 2, 3, 4]]
 # %% [markdown]
 # Exact is the serial program. Delayed is *not*: every gradient is taken at parameters that lack the last update. It usually converges all the same, after some exact steps at the beginning (`warmup`); [PipeDream](lesson:pipedream) looks at such delays in detail.
 #
-# **What does it cost?** The paper says that one V100 reaches about 40 TFLOP/s with a model of 10 billion parameters. Let us see whether that is plausible. The link carries 12 GB/s. The host's memory gives 153.6 GB/s, and PyTorch's Adam moves 76 bytes for each parameter, plus 12 for the conversions between 16 and 32 bits. So, with $C$ the GPU's time for the forward and $2C$ for the backward, beside which gradients go down,
+# **What does it cost?** The [ZeRO-Offload paper](paper:ren2021) says that one V100 reaches about 40 TFLOP/s with a model of 10 billion parameters. Let us see whether that is plausible. The link carries 12 GB/s. The host's memory gives 153.6 GB/s, and PyTorch's Adam moves 76 bytes for each parameter, plus 12 for the conversions between 16 and 32 bits. So, with $C$ the GPU's time for the forward and $2C$ for the backward, beside which gradients go down,
 #
 # $$T_\text{exact} = C + \max(2C, D) + H + U, \qquad T_\text{delayed} = \max(C + \max(2C, D), H) + U,$$
 #
