@@ -708,12 +708,11 @@ def learn(comm, rule, rate, data):
 
 # %%
 torch.set_num_threads(1)  # products so small are slower on two cores
-learned = {
-    (rule, rate): torch.stack(World(4).run(learn, rule, rate, data)[3])
-    for rate in (0.36, 0.1)
-    for rule in ("flush", *RULES)
-    if (rule, rate) != ("2bw", 0.36)
-}
+learned = {}
+for rate in (0.36, 0.1):
+    for rule in ("flush", *RULES):
+        if (rule, rate) != ("2bw", 0.36):
+            learned[rule, rate] = torch.stack(World(4).run(learn, rule, rate, data)[3])
 
 
 def smooth(losses, width=20):
