@@ -390,7 +390,7 @@ guess_faster = "three reductions"  # or "merged"
 
 # %%
 def collectives_of(comm, way, count=4096):
-    """The messages alone, without the arithmetic."""
+    """The collectives alone, without the arithmetic of the loss."""
     one = [torch.empty(count, device="meta") for _ in range(3)]
     if way == "merged":
         return all_gather(comm, torch.stack(one)[None])
@@ -416,7 +416,7 @@ study.reveal(
 assert times["merged"] < times["three reductions"] / 4
 
 # %% [markdown]
-# When do the bytes count? With the α–β model you can look for the place yourself: a ring all-reduce of N bytes takes $2(n-1)(\alpha + \frac{N}{n}\beta)$, an all-gather of 3N bytes from each rank $(n-1)(\alpha + 3N\beta)$. (The run above took longer than the first formula says, since a device also needs time for each addition.) With 8 ranks and α = 5 µs the two are equal at 1.25 million positions if a link has 450 GB/s, and at some 69,000 if it has 25 GB/s.
+# When do the bytes count? With the α–β model you can look for the place yourself: a ring all-reduce of N bytes takes $2(n-1)(\alpha + \frac{N}{n}\beta)$, an all-gather of 3N bytes from each rank $(n-1)(\alpha + 3N\beta)$. (In the run above a message took about 3.4 µs, and each of the 21 additions that belong to the three reductions took 5 µs, which the formulas leave out.) With 8 ranks and α = 5 µs the two are equal at 1.25 million positions if a link has 450 GB/s, and at some 69,000 if it has 25 GB/s.
 
 
 # %%
