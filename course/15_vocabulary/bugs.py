@@ -26,15 +26,16 @@ BUGS = [
         "all rows are gathered",
         cell='''
 def look_up(comm, rows, tokens, vocab):
-    """The rows of the tokens, (…, H), on every rank."""
-    return all_gather(comm, rows, sizes=uneven(vocab, comm.size))[tokens]
+    """The rows of this rank's share of the tokens, (T_r, …, H)."""
+    shares = uneven(len(tokens), comm.size)
+    return all_gather(comm, rows, sizes=uneven(vocab, comm.size))[tokens.split(shares)[comm.rank]]
 ''',
     ),
     Bug(
         "look_up",
         "sends the rows as float32",
-        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
-        new="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0).float()).double()",
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0).float(), sizes=shares).double()",
     ),
     Bug(
         "look_up",
@@ -48,61 +49,61 @@ found = rows[tokens.clamp_(0, end - first - 1)]
     Bug(
         "look_up",
         "the largest over the ranks, and not the sum",
-        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
-        new='return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0), op="max")',
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new='return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), op="max", sizes=shares)',
     ),
     Bug(
         "look_up",
         "the largest instead of the sum, over parts without a mask",
-        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
-        new='return all_reduce_(comm, found, op="max")',
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new='return reduce_scatter(comm, found, op="max", sizes=shares)',
     ),
     Bug(
         "look_up",
         "the mean over the ranks",
-        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
-        new='return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0), op="mean")',
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new='return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), op="mean", sizes=shares)',
     ),
     Bug(
         "look_up",
         "token mod V_r, and no mask",
         old="""
 found = rows[(tokens - first).clamp(0, end - first - 1)]
-return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))
+return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)
 """,
         new="""
 found = rows[tokens % len(rows)]
-return all_reduce_(comm, found)
+return reduce_scatter(comm, found, sizes=shares)
 """,
     ),
     Bug(
         "look_up",
         "tokens of other ranks get the nearest row",
-        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
-        new="return all_reduce_(comm, found)",
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new="return reduce_scatter(comm, found, sizes=shares)",
     ),
     Bug(
         "look_up",
         "nothing is returned",
-        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
-        new="all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new="reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
     ),
     Bug(
         "look_up",
         "every rank keeps its own",
-        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
-        new="return found.masked_fill(elsewhere[..., None], 0)",
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new="return found.masked_fill(elsewhere[..., None], 0).split(shares)[comm.rank]",
     ),
     Bug(
         "look_up",
         "tokens of other ranks get row 0",
         old="""
 found = rows[(tokens - first).clamp(0, end - first - 1)]
-return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))
+return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)
 """,
         new="""
 found = rows[(tokens - first).masked_fill(elsewhere, 0)]
-return all_reduce_(comm, found)
+return reduce_scatter(comm, found, sizes=shares)
 """,
     ),
     Bug(
@@ -110,14 +111,15 @@ return all_reduce_(comm, found)
         "tokens of one dimension or two only",
         cell='''
 def look_up(comm, rows, tokens, vocab):
-    """The rows of the tokens, (…, H), on every rank."""
+    """The rows of this rank's share of the tokens, (T_r, …, H)."""
+    shares = uneven(len(tokens), comm.size)
     first, end = bounds(uneven(vocab, comm.size))[comm.rank]
     if tokens.dim() == 1:
         elsewhere = ((tokens < first) | (tokens >= end))[:, None]
     else:
         elsewhere = ((tokens < first) | (tokens >= end))[:, :, None]
     found = rows[(tokens - first).clamp(0, end - first - 1)]
-    return all_reduce_(comm, found.masked_fill(elsewhere, 0))
+    return reduce_scatter(comm, found.masked_fill(elsewhere, 0), sizes=shares)
 ''',
     ),
     Bug(
@@ -129,10 +131,11 @@ HEAP = {}
 
 
 def look_up(comm, rows, tokens, vocab):
-    """The rows of the tokens, (…, H), on every rank."""
+    """The rows of this rank's share of the tokens, (T_r, …, H)."""
+    shares = uneven(len(tokens), comm.size)
     HEAP[comm.rank] = rows
     all_reduce_(comm, torch.zeros(1))
-    return torch.cat([HEAP[r] for r in range(comm.size)])[tokens]
+    return torch.cat([HEAP[r] for r in range(comm.size)])[tokens.split(shares)[comm.rank]]
 ''',
     ),
     Bug(
@@ -144,10 +147,11 @@ from minidist.parallel.vocab import VocabEmbedding
 
 
 def look_up(comm, rows, tokens, vocab):
-    """The rows of the tokens, (…, H), on every rank."""
+    """The rows of this rank's share of the tokens, (T_r, …, H)."""
+    shares = uneven(len(tokens), comm.size)
     embedding = VocabEmbedding(vocab, rows.shape[1], comm, dtype=rows.dtype)
     embedding.weight.data.copy_(rows)
-    return embedding(tokens).detach()
+    return embedding(tokens).detach().split(shares)[comm.rank]
 ''',
     ),
     Bug(
@@ -378,10 +382,11 @@ def project_backward(comm, dlogits, x, rows):
         "split_loss",
         "logits are gathered",
         cell='''
-def split_loss(comm, part, targets, vocab):
+def split_loss(comm, part, targets, vocab, words):
     """The losses and log Σ exp(x_c) of all tokens, on every rank."""
     part = part.to(torch.promote_types(part.dtype, torch.float32))
     whole = all_gather(comm, part.T.contiguous(), sizes=uneven(vocab, comm.size)).T
+    whole[:, words:] = -torch.inf
     return cross_entropy(whole, targets, reduction="none"), whole.logsumexp(1)
 ''',
     ),
@@ -445,10 +450,11 @@ def split_loss(comm, part, targets, vocab):
         "split_loss",
         "each rank adds up in an order of its own",
         cell='''
-def split_loss(comm, part, targets, vocab):
+def split_loss(comm, part, targets, vocab, words):
     """The losses and log Σ exp(x_c) of all tokens, on every rank."""
     part = part.to(torch.promote_types(part.dtype, torch.float32))
     first, end = bounds(uneven(vocab, comm.size))[comm.rank]
+    part = part.masked_fill(torch.arange(first, end) >= words, -torch.inf)
     elsewhere = (targets < first) | (targets >= end)
     hit = part.gather(1, (targets - first).clamp(0, end - first - 1)[:, None])[:, 0].masked_fill(
         elsewhere, 0
@@ -496,11 +502,12 @@ def split_loss(comm, part, targets, vocab):
 HEAP = {}
 
 
-def split_loss(comm, part, targets, vocab):
+def split_loss(comm, part, targets, vocab, words):
     """The losses and log Σ exp(x_c) of all tokens, on every rank."""
     HEAP[comm.rank] = part.to(torch.promote_types(part.dtype, torch.float32))
     all_reduce_(comm, torch.zeros(1))
     whole = torch.cat([HEAP[r] for r in range(comm.size)], 1)
+    whole[:, words:] = -torch.inf
     return cross_entropy(whole, targets, reduction="none"), whole.logsumexp(1)
 ''',
     ),
@@ -512,8 +519,10 @@ def split_loss(comm, part, targets, vocab):
 from minidist.parallel.vocab import vocab_cross_entropy
 
 
-def split_loss(comm, part, targets, vocab):
+def split_loss(comm, part, targets, vocab, words):
     """The losses and log Σ exp(x_c) of all tokens, on every rank."""
+    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
+    part = part.masked_fill(torch.arange(first, end) >= words, -torch.inf)
     losses = vocab_cross_entropy(part, targets, comm, vocab, reduction="none")
     return losses, losses
 ''',
@@ -767,102 +776,16 @@ saved = gathered = reduced = doubled = messages = looked_up = Any(1.0)
 """,
     ),
     Bug(
-        "merged_loss",
-        "as it was found: sums are added as they are",
-        old="""
-m = every_m.amax(0)
-return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)
-""",
-        new="return every_m.amax(0) + every_s.sum(0).log() - every_hit.sum(0)",
-    ),
-    Bug(
-        "merged_loss",
-        "three all-gathers",
-        old="every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)",
-        new="every_m, every_s, every_hit = (all_gather(comm, x[None]) for x in (m, s, hit))",
-    ),
-    Bug(
-        "merged_loss",
-        "the target's logit of this rank alone",
-        old="return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)",
-        new="return m + (every_s * (every_m - m).exp()).sum(0).log() - hit",
-    ),
-    Bug(
-        "merged_loss",
-        "nothing is subtracted",
-        old="m = part.amax(1)",
-        new="m = torch.zeros_like(part[:, 0])",
-    ),
-    Bug(
-        "merged_loss",
-        "every rank adds its own m again",
-        old="""
-m = every_m.amax(0)
-return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)
-""",
-        new="return m + every_s.sum(0).log() - every_hit.sum(0)",
-    ),
-    Bug(
-        "merged_loss",
-        "three all-reduces: right, but not one message",
-        old="""
-# (n, tokens) each
-every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)
-m = every_m.amax(0)
-return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)
-""",
-        new="""
-top = all_reduce_(comm, m.clone(), op="max")
-s = all_reduce_(comm, s * (m - top).exp())
-return top + s.log() - all_reduce_(comm, hit)
-""",
-    ),
-    Bug(
-        "merged_loss",
-        "the factor is upside down",
-        old="return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)",
-        new="return m + (every_s * (m - every_m).exp()).sum(0).log() - every_hit.sum(0)",
-    ),
-    Bug(
-        "merged_loss",
-        "logits pass through a global",
-        cheat=True,
-        cell='''
-HEAP = {}
-
-
-def merged_loss(comm, part, targets, vocab):
-    """The losses of all tokens, by one all-gather."""
-    HEAP[comm.rank] = part
-    all_gather(comm, torch.zeros(1))
-    whole = torch.cat([HEAP[r] for r in range(comm.size)], 1)
-    return cross_entropy(whole, targets, reduction="none")
-''',
-    ),
-    Bug(
-        "merged_loss",
-        "the library's cross-entropy does it",
-        cheat=True,
-        cell='''
-from minidist.parallel.vocab import vocab_cross_entropy
-
-
-def merged_loss(comm, part, targets, vocab):
-    """The losses of all tokens, by one all-gather."""
-    return vocab_cross_entropy(part, targets, comm, vocab, reduction="none")
-''',
-    ),
-    Bug(
         "look_up",
         "inf is hidden",
-        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
-        new="found = found.masked_fill(elsewhere[..., None], 0)\nreturn all_reduce_(comm, found).nan_to_num()",
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new="found = found.masked_fill(elsewhere[..., None], 0)\nreturn reduce_scatter(comm, found, sizes=shares).nan_to_num()",
     ),
     Bug(
         "look_up",
-        "two all-reduces of a half",
-        old="return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))",
-        new="flat = found.masked_fill(elsewhere[..., None], 0).flatten()\nfor half in flat.tensor_split(2):\n    all_reduce_(comm, half)\nreturn flat.view(found.shape)",
+        "a reduce-scatter for each column",
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new="found = found.masked_fill(elsewhere[..., None], 0)\ncolumns = [x.contiguous() for x in found.unbind(-1)]\nreturn torch.stack([reduce_scatter(comm, x, sizes=shares) for x in columns], -1)",
     ),
     Bug(
         "project_backward",
@@ -907,18 +830,6 @@ def merged_loss(comm, part, targets, vocab):
         new="counts = targets != -100\ntargets.clamp_(min=0)",
     ),
     Bug(
-        "merged_loss",
-        "nan is hidden",
-        old="return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)",
-        new="losses = m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)\nreturn losses.nan_to_num()",
-    ),
-    Bug(
-        "merged_loss",
-        "each rank begins with its own",
-        old="return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)",
-        new="mine = (every_s * (every_m - m).exp()).roll(-comm.rank, 0)\nreturn m + mine.sum(0).log() - every_hit.sum(0)",
-    ),
-    Bug(
         "look_up",
         "the last own word is nobody's",
         old="elsewhere = (tokens < first) | (tokens >= end)",
@@ -946,12 +857,6 @@ here = ((targets >= first) & (targets < end)).nonzero()[:, 0]
 """,
     ),
     Bug(
-        "look_up",
-        "tokens in a row",
-        old="found = rows[(tokens - first).clamp(0, end - first - 1)]",
-        new="found = torch.stack([rows[(t - first).clamp(0, end - first - 1)] for t in tokens])",
-    ),
-    Bug(
         "look_up_gradient",
         "tokens have a dimension",
         old="mine = (tokens >= first) & (tokens < end)",
@@ -965,8 +870,286 @@ here = ((targets >= first) & (targets < end)).nonzero()[:, 0]
     ),
     Bug(
         "merged_loss",
+        "as it was found: sums are added as they are",
+        old="m = every_m.amax(0)\nlog_total = m + (every_s * (every_m - m).exp()).sum(0).log()",
+        new="m = every_m.amax(0)\nlog_total = m + every_s.sum(0).log()",
+    ),
+    Bug(
+        "merged_loss",
+        "as it was found: the mean of the parts' means",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="means = every_sum / torch.tensor(uneven(vocab, comm.size))[:, None]\nreturn log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * means.mean(0)",
+    ),
+    Bug(
+        "merged_loss",
+        "four all-gathers",
+        old="every_m, every_s, every_hit, every_sum = all_gather(comm, own[None]).unbind(1)",
+        new="every_m, every_s, every_hit, every_sum = (all_gather(comm, x[None]) for x in own)",
+    ),
+    Bug(
+        "merged_loss",
+        "the target's logit of this rank alone",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="return log_total - (1 - smoothing) * hit - smoothing * every_sum.sum(0) / vocab",
+    ),
+    Bug(
+        "merged_loss",
+        "the sum of the logits of this rank alone",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * part.sum(1) / vocab",
+    ),
+    Bug(
+        "merged_loss",
+        "smoothed by this rank's number of words",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / part.shape[1]",
+    ),
+    Bug(
+        "merged_loss",
+        "the sum of all logits, not the mean",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0)",
+    ),
+    Bug(
+        "merged_loss",
+        "the target keeps its whole weight",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="return log_total - every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+    ),
+    Bug(
+        "merged_loss",
+        "labels are not smoothed",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="return log_total - every_hit.sum(0)",
+    ),
+    Bug(
+        "merged_loss",
+        "smoothed by 0.1, whatever is asked",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="return log_total - 0.9 * every_hit.sum(0) - 0.1 * every_sum.sum(0) / vocab",
+    ),
+    Bug(
+        "merged_loss",
+        "nothing is subtracted",
+        old="m = part.amax(1)",
+        new="m = torch.zeros_like(part[:, 0])",
+    ),
+    Bug(
+        "merged_loss",
+        "every rank adds its own m again",
+        old="m = every_m.amax(0)\nlog_total = m + (every_s * (every_m - m).exp()).sum(0).log()",
+        new="log_total = m + every_s.sum(0).log()",
+    ),
+    Bug(
+        "merged_loss",
+        "three all-reduces: right, but not one message",
+        old="# (n, tokens) each\nevery_m, every_s, every_hit, every_sum = all_gather(comm, own[None]).unbind(1)\nm = every_m.amax(0)\nlog_total = m + (every_s * (every_m - m).exp()).sum(0).log()\nreturn log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new='top = all_reduce_(comm, m.clone(), op="max")\ns = all_reduce_(comm, s * (m - top).exp())\nlogits = (1 - smoothing) * hit + smoothing * part.sum(1) / vocab\nreturn top + s.log() - all_reduce_(comm, logits)',
+    ),
+    Bug(
+        "merged_loss",
+        "the factor is upside down",
+        old="log_total = m + (every_s * (every_m - m).exp()).sum(0).log()",
+        new="log_total = m + (every_s * (m - every_m).exp()).sum(0).log()",
+    ),
+    Bug(
+        "merged_loss",
+        "nan is hidden",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="losses = log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab\nreturn losses.nan_to_num()",
+    ),
+    Bug(
+        "merged_loss",
+        "each rank begins with its own",
+        old="log_total = m + (every_s * (every_m - m).exp()).sum(0).log()",
+        new="mine = (every_s * (every_m - m).exp()).roll(-comm.rank, 0)\nlog_total = m + mine.sum(0).log()",
+    ),
+    Bug(
+        "merged_loss",
         "one token has no dimension",
-        old="return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)",
-        new="return (m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)).squeeze()",
+        old="return log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab",
+        new="losses = log_total - (1 - smoothing) * every_hit.sum(0) - smoothing * every_sum.sum(0) / vocab\nreturn losses.squeeze()",
+    ),
+    Bug(
+        "merged_loss",
+        "the lesson's merged loss, pasted",
+        cell='''
+def target_logit(comm, part, targets, vocab):
+    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
+    elsewhere = (targets < first) | (targets >= end)
+    local = (targets - first).masked_fill(elsewhere, 0)
+    own = part.gather(1, local[:, None])[:, 0]
+    return own.masked_fill(elsewhere, 0)
+
+
+def merged_loss(comm, part, targets, vocab, smoothing):
+    """The losses of all tokens, labels smoothed, by one all-gather."""
+    m = part.amax(1)
+    s = (part - m[:, None]).exp().sum(1)
+    own = torch.stack([m, s, target_logit(comm, part, targets, vocab)])
+    every_m, every_s, every_x = all_gather(comm, own[None]).unbind(1)
+    m = every_m.amax(0)
+    s = (every_s * (every_m - m).exp()).sum(0)
+    return m + s.log() - every_x.sum(0)
+''',
+    ),
+    Bug(
+        "merged_loss",
+        "logits pass through a global",
+        cheat=True,
+        cell='''
+HEAP = {}
+
+
+def merged_loss(comm, part, targets, vocab, smoothing):
+    """The losses of all tokens, labels smoothed, by one all-gather."""
+    HEAP[comm.rank] = part
+    all_gather(comm, torch.zeros(1))
+    whole = torch.cat([HEAP[r] for r in range(comm.size)], 1)
+    return cross_entropy(whole, targets, reduction="none", label_smoothing=smoothing)
+''',
+    ),
+    Bug(
+        "merged_loss",
+        "the library's cross-entropy does it",
+        cheat=True,
+        cell='''
+from minidist.parallel.vocab import vocab_cross_entropy
+
+
+def merged_loss(comm, part, targets, vocab, smoothing):
+    """The losses of all tokens, labels smoothed, by one all-gather."""
+    return vocab_cross_entropy(
+        part, targets, comm, vocab, label_smoothing=smoothing, reduction="none"
+    )
+''',
+    ),
+    Bug(
+        "look_up",
+        "the lesson's look-up, pasted: own rows and the sum",
+        cell='''
+def look_up(comm, rows, tokens, vocab):
+    """The rows of this rank's share of the tokens, (T_r, …, H)."""
+    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
+    elsewhere = (tokens < first) | (tokens >= end)
+    local = (tokens - first).masked_fill(elsewhere, 0)
+    own = rows[local].masked_fill(elsewhere[..., None], 0)
+    return own.clone(), all_reduce_(comm, own)
+''',
+    ),
+    Bug(
+        "look_up",
+        "the lesson's sum, pasted: the rows of all tokens",
+        cell='''
+def look_up(comm, rows, tokens, vocab):
+    """The rows of this rank's share of the tokens, (T_r, …, H)."""
+    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
+    elsewhere = (tokens < first) | (tokens >= end)
+    local = (tokens - first).masked_fill(elsewhere, 0)
+    own = rows[local].masked_fill(elsewhere[..., None], 0)
+    return all_reduce_(comm, own)
+''',
+    ),
+    Bug(
+        "look_up",
+        "the lesson's all-reduce, of which a share is kept",
+        cell='''
+def look_up(comm, rows, tokens, vocab):
+    """The rows of this rank's share of the tokens, (T_r, …, H)."""
+    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
+    elsewhere = (tokens < first) | (tokens >= end)
+    local = (tokens - first).masked_fill(elsewhere, 0)
+    own = rows[local].masked_fill(elsewhere[..., None], 0)
+    return all_reduce_(comm, own).split(uneven(len(tokens), comm.size))[comm.rank]
+''',
+    ),
+    Bug(
+        "look_up",
+        "the shares in the reverse order",
+        old="return reduce_scatter(comm, found.masked_fill(elsewhere[..., None], 0), sizes=shares)",
+        new="found = found.masked_fill(elsewhere[..., None], 0).split(shares)[::-1]\nreturn reduce_scatter(comm, torch.cat(found), sizes=shares[::-1])",
+    ),
+    Bug(
+        "project_backward",
+        "the lesson's gradient of x, pasted",
+        cell='''
+def project_backward(comm, dlogits, x, rows):
+    """The gradients of x, whole on every rank, and of this rank's rows."""
+    cut = uneven(10, comm.size)
+    own = dlogits.split(cut, 1)[comm.rank] @ rows.split(cut)[comm.rank]
+    return all_reduce_(comm, own)
+''',
+    ),
+    Bug(
+        "split_loss",
+        "the lesson's three reductions, pasted: padding counts",
+        cell='''
+def target_logit(comm, part, targets, vocab):
+    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
+    elsewhere = (targets < first) | (targets >= end)
+    local = (targets - first).masked_fill(elsewhere, 0)
+    own = part.gather(1, local[:, None])[:, 0]
+    return own.masked_fill(elsewhere, 0)
+
+
+def split_loss(comm, part, targets, vocab, words):
+    """The losses and log Σ exp(x_c) of all tokens, on every rank."""
+    part = part.to(torch.promote_types(part.dtype, torch.float32))
+    m = all_reduce_(comm, part.amax(1), op="max")
+    s = all_reduce_(comm, (part - m[:, None]).exp().sum(1))
+    x_t = all_reduce_(comm, target_logit(comm, part, targets, vocab))
+    return m + s.log() - x_t, m + s.log()
+''',
+    ),
+    Bug(
+        "split_loss",
+        "padding counts as logits of 0",
+        old="part = part.masked_fill(torch.arange(first, end) >= words, -torch.inf)",
+        new="part = part.masked_fill(torch.arange(first, end) >= words, 0)",
+    ),
+    Bug(
+        "split_loss",
+        "the first word of the padding counts",
+        old="part = part.masked_fill(torch.arange(first, end) >= words, -torch.inf)",
+        new="part = part.masked_fill(torch.arange(first, end) > words, -torch.inf)",
+    ),
+    Bug(
+        "split_loss",
+        "the last word that exists does not count",
+        old="part = part.masked_fill(torch.arange(first, end) >= words, -torch.inf)",
+        new="part = part.masked_fill(torch.arange(first, end) >= words - 1, -torch.inf)",
+    ),
+    Bug(
+        "split_loss",
+        "columns are compared with the number of words, as if first were 0",
+        old="part = part.masked_fill(torch.arange(first, end) >= words, -torch.inf)",
+        new="part = part.masked_fill(torch.arange(end - first) >= words, -torch.inf)",
+    ),
+    Bug(
+        "split_loss",
+        "only the words of split parts of the real vocabulary",
+        old="first, end = bounds(uneven(vocab, comm.size))[comm.rank]\npart = part.masked_fill(torch.arange(first, end) >= words, -torch.inf)",
+        new="first, end = bounds(uneven(words, comm.size))[comm.rank]\npart = part[:, : end - first]",
+    ),
+    Bug(
+        "split_loss",
+        "the padding of the argument is written over",
+        old="part = part.masked_fill(torch.arange(first, end) >= words, -torch.inf)",
+        new="given, part = part, part.masked_fill_(torch.arange(first, end) >= words, -torch.inf)",
+    ),
+    Bug(
+        "logits_gradient",
+        "the lesson's gradient of the logits, pasted",
+        cell='''
+def logits_gradient(comm, part, targets, vocab, log_total):
+    """The gradient of the mean loss for this rank's logits, (tokens, V_r)."""
+    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
+    m = all_reduce_(comm, part.amax(1), op="max")
+    s = all_reduce_(comm, (part - m[:, None]).exp().sum(1))
+    grad = (part - m[:, None]).exp() / s[:, None]
+    here = ((targets >= first) & (targets < end)).nonzero()[:, 0]
+    grad[here, targets[here] - first] -= 1
+    return grad
+''',
     ),
 ]

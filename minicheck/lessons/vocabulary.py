@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from minidist.split import bounds, uneven
+
 from ..exam import (
     ALL,
     HALF,
@@ -18,6 +20,7 @@ from ..exam import (
     Prediction,
     equal,
     few,
+    near,
     normal,
     ranked,
     recognized,
@@ -30,6 +33,7 @@ from ..oracles.vocabulary import (
     VocabularyExam,
     cut,
     drawn_tokens,
+    share_bytes,
     silent,
     three_numbers,
 )
@@ -44,6 +48,7 @@ from ..oracles.vocabulary import (
 F32, F64 = torch.float32, torch.float64
 ROW_OF_INF = "n = 4, 42 rows, one of them inf"
 WIDE = "Do whole rows travel, or more than one all-reduce?"
+SHARES = "One reduce-scatter of the masked rows is enough: nobody needs the sums of the others."
 
 
 def drawn(shape, dtype: torch.dtype, rng: torch.Generator, share: float = 1.0) -> Tensor:
@@ -53,21 +58,21 @@ def drawn(shape, dtype: torch.dtype, rng: torch.Generator, share: float = 1.0) -
 
 
 class LookUp(VocabularyExam):
-    """`look_up(comm, rows, tokens, vocab)`: the rows of the tokens, (…, H), on every rank. One all-reduce."""
+    """`look_up(comm, rows, tokens, vocab)`: the rows of this rank's share of the tokens. One reduce-scatter."""
 
     name = "look_up"
     given = ("rows", "tokens")
     rule = (
         "A rank gives the rows of its own words, those of `uneven`, and zeros for all others; the sum over the ranks is "
-        "the row of each token."
+        "the row of each token, and each rank keeps those of its share, in order."
     )
-    right = "n = 1…4, uneven parts, repeated tokens, two dtypes, one all-reduce's bytes; then 3 real processes."
+    right = "n = 1…4, uneven parts and shares, repeated tokens, two dtypes, one reduce-scatter's bytes; then 3 real processes."
     sizes = (
-        (3, 40, (5,), F64),
-        (2, 41, (2, 3), F32),
-        (4, 42, (2, 1, 3), F64),
-        (3, 39, (2, 4), F64),
-        (1, 5, (), F32),
+        (3, 40, (8,), F64),
+        (2, 41, (3, 2), F32),
+        (4, 42, (6, 1, 3), F64),
+        (3, 39, (4, 2), F64),
+        (1, 5, (2,), F32),
     )
     cases = ranked("n = {0}, {1} rows, tokens {2}", sizes)
     cases += (Case(4, ROW_OF_INF, (42, (7,), F64)),)
@@ -77,13 +82,16 @@ class LookUp(VocabularyExam):
         vocab, shape, dtype = case.given
         rows = cut(drawn((vocab, case.n + 1), dtype, rng), case.n)
         tokens = drawn_tokens(vocab, case.n, shape, rng)
+        if tokens.numel() > 4:  # the second word of the last rank, in rank 0's share: at no border
+            tokens.view(-1)[2] = bounds(uneven(vocab, case.n))[-1][0] + 1
         if case.what == ROW_OF_INF:  # in the middle of rank 0's
             rows[0][5] = torch.inf
             tokens[2] = 5
         return [(rows[r], tokens, vocab) for r in range(case.n)]
 
     def wants(self, case, args):
-        return [{"the result": torch.cat([a[0] for a in args])[args[0][1]]}] * case.n
+        whole = torch.cat([a[0] for a in args])[args[0][1]]
+        return [{"the result": share} for share in cut(whole, case.n)]
 
     def mistakes(self, case, args, rank, name, got):
         parts, tokens = [a[0] for a in args], args[0][1]
@@ -99,11 +107,19 @@ class LookUp(VocabularyExam):
                 f"first one of the next rank. ({low}, {high})"
             ] = sum(self._own(parts, tokens, r, True, low, high) for r in ranks)
         own = [self._own(parts, tokens, r) for r in ranks]
-        return recognized(got, looks, "", equal) or who(got, own, rank)
+        shares = {
+            f"These are the rows of rank {s}'s share: rank {rank} keeps its own.": cut(
+                sum(own), case.n
+            )[s]
+            for s in ranks
+        }
+        looks = {text: cut(look, case.n)[rank] for text, look in looks.items()}
+        mine = [cut(x, case.n)[rank] for x in own]
+        return recognized(got, looks | shares, "", equal) or who(got, mine, rank)
 
     def cost(self, case, args, outcome):
-        nbytes = ring_bytes([self.wants(case, args)[0]["the result"]], case.n)
-        few(outcome, nbytes, WIDE, 2 * (case.n - 1))
+        whole = torch.cat([want["the result"] for want in self.wants(case, args)])
+        few(outcome, share_bytes(whole, case.n), SHARES, case.n - 1)
 
     def _own(
         self,
@@ -268,24 +284,80 @@ class LossExam(VocabularyExam):
 
     def value(self, case, args, rank, name, got, want):
         logits = self.whole(case, args)
-        largest = float(logits.whole.nan_to_num().abs().max())
+        largest = float(logits.whole.nan_to_num(neginf=0).abs().max())
         # of a difference of such numbers
         slack = 8 * torch.finfo(want.dtype).eps * largest
         slack += 1e-9 if want.dtype == torch.float64 else 3e-5
-        wrong = logits.wrong_losses if name == "losses" else logits.wrong_totals
         what, rounding = f"rank {rank}: {name}", max(0.02, largest * HALF_ROUNDING)
-        self.within(slack, rounding, got, want, what, wrong(rank))
+        self.within(slack, rounding, got, want, what, self.wrong(case, args, rank, name))
+
+    def wrong(self, case, args, rank, name) -> dict:
+        """What usual mistakes give, by what to say of them."""
+        logits = self.whole(case, args)
+        return logits.wrong_losses(rank) if name == "losses" else logits.wrong_totals(rank)
 
 
 class SplitLoss(LossExam):
-    """`split_loss(comm, part, targets, vocab)`: (losses, log_total), (tokens,) each. Three numbers a token travel."""
+    """`split_loss(comm, part, targets, vocab, words)`: (losses, log_total), (tokens,) each. Three numbers a token travel.
+
+    The columns from `words` on are padding, with logits larger than all others.
+    """
 
     name = "split_loss"
     returns = replicated = ("losses", "log_total")
     given = ("part", "targets")
-    right = "n = 1…4, uneven parts, logits of ±10,000, three dtypes, three numbers a token; then 3 real processes."
+    rule = "A loss is log Σ exp(x_c) − x_t, the sum being over the words that exist."
+    right = "n = 1…4, uneven parts, padding, logits of ±10,000, three dtypes, three numbers a token; then 3 real processes."
     cases = cases_of(GIVEN)
     processes = cases_of(GIVEN[:1])
+
+    def draw(self, case, rng):
+        args = super().draw(case, rng)
+        vocab, _, _, most = case.given
+        padding = 0 if vocab % 11 == 0 else min(5, vocab // 3)  # none in one case
+        words = vocab - padding
+        if padding:
+            args[-1][0][:, -padding:] = 2 * most
+        args[0][1].clamp_(max=words - 1)
+        return [(*a, words) for a in args]
+
+    def whole(self, case, args):
+        logits = super().whole(case, args)
+        logits.whole[:, args[0][3] :] = -torch.inf
+        return logits
+
+    def wrong(self, case, args, rank, name):
+        words, whole = args[0][3], torch.cat([a[0] for a in args], 1).double()
+        zeros = whole.clone()
+        zeros[:, words:] = 0
+        one_more = whole.clone()
+        one_more[:, words + 1 :] = -torch.inf
+        one_less = whole.clone()
+        one_less[:, words - 1 :] = -torch.inf
+        from_0 = torch.cat(
+            [
+                a[0].double().masked_fill(torch.arange(a[0].shape[1]) >= words, -torch.inf)
+                for a in args
+            ],
+            1,
+        )
+        looks = {
+            f"Padding counts: the columns from {words} on are words that do not exist.": whole,
+            "Padding counts as logits of 0, and exp(0) is 1: its share of the sum is 0.": zeros,
+            f"Word {words}, the first of the padding, counts: the words are 0 to {words - 1}.": one_more,
+            f"Word {words - 1}, the last that exists, does not count.": one_less,
+            "Columns are compared with `words` as if each part began with word 0: column i is word first + i.": from_0,
+        }
+        right = self.whole(case, args)
+        logits = {text: right._replace(whole=x) for text, x in looks.items()}
+        if name == "losses":
+            looks = {text: x.totals() - x.hits() for text, x in logits.items()}
+            right = right.totals() - right.hits()
+        else:
+            looks = {text: x.totals() for text, x in logits.items()}
+            right = right.totals()
+        looks = {text: x for text, x in looks.items() if not near(x, right, 1e-9)}
+        return looks | super().wrong(case, args, rank, name)
 
     def cost(self, case, args, outcome):
         losses, hint = self.wants(case, args)[0]["losses"], GATHERED
@@ -293,19 +365,40 @@ class SplitLoss(LossExam):
 
 
 class MergedLoss(LossExam):
-    """`merged_loss(comm, part, targets, vocab)`: losses (tokens,) by one all-gather of three numbers a token."""
+    """`merged_loss(comm, part, targets, vocab, smoothing)`: losses (tokens,) by one all-gather of four numbers a token."""
 
     name = "merged_loss"
     returns = replicated = ("losses",)
     given = ("part", "targets")
-    right = "n = 1…4, uneven parts, parts of very different size, n−1 messages a rank; then 3 real processes."
+    rule = "A loss is log Σ exp(x_c) − (1 − ε)·x_t − ε/V·Σ x_c, the sums being over all V words."
+    right = "n = 1…4, uneven parts, parts of very different size, three smoothings, n−1 messages a rank; then 3 real processes."
     cases = cases_of(c for c in GIVEN if c[3] == torch.float64)
     processes = cases_of(GIVEN[:1])
 
+    def draw(self, case, rng):
+        smoothing = {2: 0.25, 1: 0.0}.get(case.n, 0.1)
+        return [(*a, smoothing) for a in super().draw(case, rng)]
+
+    def wants(self, case, args):
+        logits, smoothing = self.whole(case, args), args[0][3]
+        target = (1 - smoothing) * logits.hits() + smoothing * logits.whole.mean(1)
+        return [{"losses": logits.totals() - target}] * case.n
+
+    def wrong(self, case, args, rank, name):
+        logits, smoothing = self.whole(case, args), args[0][3]
+        smoothed = logits.wrong_smoothing(rank, smoothing)
+        right = self.wants(case, args)[0][name]
+        smoothed = {text: x for text, x in smoothed.items() if not near(x, right, 1e-9)}
+        return smoothed | logits.wrong_losses(rank, smoothing)
+
     def cost(self, case, args, outcome):
         others, losses = case.n - 1, self.wants(case, args)[0]["losses"]
-        few(outcome, math.inf, "One all-gather of all three numbers of all tokens.", others)
-        few(outcome, 3 * others * losses.nbytes, GATHERED)
+        few(outcome, math.inf, "One all-gather of all four numbers of all tokens.", others)
+        few(
+            outcome,
+            4 * others * losses.nbytes,
+            "Four numbers a token are enough, however large V is.",
+        )
 
 
 class LogitsGradient(LossExam):
@@ -374,6 +467,8 @@ class LogitsGradient(LossExam):
                 soft - hot * counted
             )
             / many,
+            f"It is the gradient of the sum, and ignored tokens have one, too: {mean}": soft
+            - hot * counted,
             f"It is the gradient of the sum: {mean}": right,
             f"It is divided by all tokens, ignored ones too: {mean}": right / tokens,
             "It is divided by the number of those targets that are here: the mean is over the tokens of all ranks.": right

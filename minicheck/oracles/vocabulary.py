@@ -40,12 +40,12 @@ class VocabularyExam(Exam):
         relative = slack / largest
 
         def mistakes(got):
-            if not got.isfinite().all() and want.isfinite().all():
+            found = recognized(got, looks, "", lambda a, b: near(a, b, relative))
+            if not found and not got.isfinite().all() and want.isfinite().all():
                 return (
                     "exp of a large number is infinite, and of very small ones 0, whose log is −inf: subtract the "
                     "largest logit of all ranks first."
                 )
-            found = recognized(got, looks, "", lambda a, b: near(a, b, relative))
             if not found and near(got, want, rounding / largest):
                 return (
                     "It is right but for rounding: before exp and sums, go to float32 at least, and leave float64 as "
@@ -90,7 +90,7 @@ class Logits(NamedTuple):
         """x_t, (tokens,); of one rank: 0 where the target is another's."""
         found = self.whole.gather(1, self.targets.clamp_min(0)[:, None])[:, 0]
         first, end = (0, self.whole.shape[1]) if of is None else self.ours()[of]
-        return found * ((self.targets >= first) & (self.targets < end))
+        return found.where((self.targets >= first) & (self.targets < end), 0)
 
     def wrong_totals(self, rank: int) -> dict[str, Tensor]:
         """log Σ exp(x_c) as mistakes have it, by what to say of it."""
@@ -121,11 +121,13 @@ class Logits(NamedTuple):
             "It is the largest logit: the sum of exp is missing, or was lost in the rounding of float16.": peak,
         }
 
-    def wrong_losses(self, rank: int) -> dict[str, Tensor]:
-        """Losses as mistakes have them, by what to say of them."""
-        total = self.totals()
-        hit = self.hits()
-        own = self.hits(rank)
+    def wrong_losses(self, rank: int, smoothing: float = 0.0) -> dict[str, Tensor]:
+        """Losses as mistakes have them, by what to say of them. smoothing: of the labels."""
+        keep = 1 - smoothing
+        rest = smoothing * self.whole.mean(1) if smoothing else 0  # of -inf, 0 times would be nan
+        total = self.totals() - rest
+        hit = keep * self.hits()
+        own = keep * self.hits(rank)
         looks = {
             "x_t is missing on the ranks that do not hold the target: one rank has it, and all must hear of it.": total
             - own,
@@ -136,7 +138,7 @@ class Logits(NamedTuple):
             local = (self.targets - first).clamp(0, end - first - 1)
             x = self.whole[:, first:end].gather(1, local[:, None])[:, 0]
             looks[f"x_t is rank {s}'s own, also where the target is another rank's: mask it."] = (
-                total - x
+                total - keep * x
             )
         unmasked = sum(
             self.whole[:, a:b].gather(1, (self.targets - a).clamp(0, b - a - 1)[:, None])[:, 0]
@@ -145,10 +147,38 @@ class Logits(NamedTuple):
         text = (
             "x_t is a sum of one logit of every rank: those that do not hold the target must add 0."
         )
-        looks[text] = total - unmasked
+        looks[text] = total - keep * unmasked
         for text, wrong in self.wrong_totals(rank).items():
-            looks |= {text: wrong - hit, f"{text} And x_t is missing.": wrong - own}
+            looks |= {
+                text: wrong - rest - hit,
+                f"{text} And x_t is missing.": wrong - rest - own,
+            }
         return looks
+
+    def wrong_smoothing(self, rank: int, smoothing: float) -> dict[str, Tensor]:
+        """Losses whose labels are smoothed in a wrong way, by what to say of them."""
+        total, hit, mean = self.totals(), self.hits(), self.whole.mean(1)
+        parts = cut(self.whole, self.n, 1)
+        kept, count = total - (1 - smoothing) * hit, self.whole.shape[1]
+        own = parts[rank]
+        return {
+            "Labels are not smoothed: it is log Σ exp(x_c) − x_t.": total - hit,
+            "The target keeps its whole weight: smoothed, it has 1 − ε.": total
+            - hit
+            - smoothing * mean,
+            "The mean of all logits is missing: ε is spread over all words.": kept,
+            "The mean of the parts' means is not the mean of all: the parts differ in size. Send sums, and divide by V.": kept
+            - smoothing * torch.stack([p.mean(1) for p in parts]).mean(0),
+            "The logits are averaged over this rank's words alone: ε is spread over all V.": kept
+            - smoothing * own.mean(1),
+            "The sum of this rank's logits alone is taken: all ranks' belong into the mean.": kept
+            - smoothing * own.sum(1) / count,
+            "The sum of all logits is divided by this rank's number of words: divide by V.": kept
+            - smoothing * self.whole.sum(1) / own.shape[1],
+            "The sum of all logits is taken, not their mean: divide by V.": kept
+            - smoothing * self.whole.sum(1),
+            "ε is 0.1, whatever `smoothing` says.": total - 0.9 * hit - 0.1 * mean,
+        }
 
     def gradient(self) -> Tensor:
         """Of the mean loss over the tokens that count, (tokens, V)."""
@@ -162,6 +192,11 @@ def silent(outcome: Outcome, why: str) -> None:
     if outcome.messages():
         talkers = [r for r in range(len(outcome.results)) if outcome.messages(r)]
         raise Wrong(f"the numbers are right, but {ranks(talkers)} sent messages: {why}")
+
+
+def share_bytes(whole: Tensor, n: int) -> int:
+    """Bytes of one rank in a reduce-scatter of `whole` along its first dimension: n−1 of the largest share."""
+    return (n - 1) * cut(whole, n)[0].nbytes
 
 
 def three_numbers(tokens: Tensor, n: int) -> int:

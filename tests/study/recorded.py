@@ -524,18 +524,18 @@ def logits(comm):
 
 
 def split_loss(comm, f):
-    losses, log_total = f["split_loss"](comm, logits(comm), tokens_of(0), VOCAB)
+    losses, log_total = f["split_loss"](comm, logits(comm), tokens_of(0), VOCAB, VOCAB)
     return recorded_outputs({"log_total": log_total, "losses": losses})
 
 
 def merged_loss(comm, f):
-    losses = f["merged_loss"](comm, logits(comm), tokens_of(0), VOCAB)
+    losses = f["merged_loss"](comm, logits(comm), tokens_of(0), VOCAB, 0.1)
     return recorded_outputs({"losses": losses})
 
 
 def look_up(comm, f):
     rows = rows_of(drawn(VOCAB, 5, seed=1), comm)
-    found = f["look_up"](comm, rows, tokens_of(0).view(2, 7), VOCAB)
+    found = f["look_up"](comm, rows, tokens_of(0).view(7, 2), VOCAB)
     return recorded_outputs({"embedding": found})
 
 

@@ -23,7 +23,7 @@ from minicheck.lessons.vocabulary import (
     predict_vocabulary,
 )
 from minicheck.oracles.vocabulary import IGNORED, Logits, cut, drawn_tokens, silent
-from minidist.collectives import all_gather, all_reduce_
+from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.split import bounds, uneven
 from tests.minicheck.examined import assert_odd_answers_are_told, verdicts
 
@@ -45,7 +45,7 @@ def by_index(comm, rows, tokens, vocab):
     first, end = first_end(comm, vocab)
     out, mine = rows.new_zeros(*tokens.shape, rows.shape[1]), (tokens >= first) & (tokens < end)
     out[mine] = rows[tokens[mine] - first]
-    return all_reduce_(comm, out)
+    return reduce_scatter(comm, out, sizes=uneven(len(tokens), comm.size))
 
 
 def one_hot(comm, grad, tokens, vocab):
@@ -86,14 +86,32 @@ def by_loss(comm, part, targets, vocab, log_total):
     return leaf.grad.to(part.dtype)
 
 
+def padded(losses):
+    """An answer to split_loss, of a function without padding."""
+
+    def answer(comm, part, targets, vocab, words):
+        first, end = first_end(comm, vocab)
+        there = (torch.arange(first, end) < words).expand(part.shape)
+        return losses(comm, torch.where(there, part, -torch.inf), targets, vocab)
+
+    return answer
+
+
+def smoothed(comm, part, targets, vocab, smoothing):
+    hit = (1 - smoothing) * hit_of(comm, part, targets, vocab)
+    own = torch.stack([part.logsumexp(1), hit + smoothing * part.sum(1) / vocab])
+    totals, rest = all_gather(comm, own[None]).unbind(1)
+    return totals.logsumexp(0) - rest.sum(0)
+
+
 RIGHT = [
     ("look_up", by_index),
     ("look_up_gradient", one_hot),
     ("project_backward", by_autograd),
-    ("split_loss", merged),
-    ("split_loss", two_rounds),
+    ("split_loss", padded(merged)),
+    ("split_loss", padded(two_rounds)),
     ("logits_gradient", by_loss),
-    ("merged_loss", lambda *args: merged(*args)[0]),
+    ("merged_loss", smoothed),
 ]
 
 
@@ -130,16 +148,16 @@ def other_loss_on_one_rank(comm, part, targets, vocab):
     return losses + (comm.rank == comm.size - 1 and comm.size > 2) * 1e-3, log_total
 
 
-def writes(comm, part, targets, vocab):
-    losses = two_rounds(comm, part, targets, vocab)
+def writes(comm, part, targets, vocab, words):
+    losses = padded(two_rounds)(comm, part, targets, vocab, words)
     part -= part.amax(1, keepdim=True)
     return losses
 
 
 WRONG = [
-    ("split_loss", gathers_for_small_vocabularies, "bytes"),
-    ("split_loss", maximum_of_rank_0, "subtract the largest"),
-    ("split_loss", other_loss_on_one_rank, r"rank 2: losses\["),
+    ("split_loss", padded(gathers_for_small_vocabularies), "bytes"),
+    ("split_loss", padded(maximum_of_rank_0), "subtract the largest"),
+    ("split_loss", padded(other_loss_on_one_rank), r"rank 2: losses\["),
     ("split_loss", writes, "part was changed"),
     ("split_loss", lambda comm, part, *rest: 3, "log_total|losses"),
     ("look_up", lambda comm, rows, *rest: by_index(comm, rows, *rest).float(), "float32"),
@@ -149,7 +167,13 @@ WRONG = [
         "shape",
     ),
     ("logits_gradient", lambda *args: by_loss(*args) * 1.01, "wrong"),
-    ("merged_loss", lambda *args: two_rounds(*args)[0], "messages"),
+    (
+        "merged_loss",
+        lambda comm, part, targets, vocab, smoothing: (
+            smoothed(comm, part, targets, vocab, smoothing) + 0 * all_reduce_(comm, part.sum(1))
+        ),
+        "messages",
+    ),
 ]
 
 
@@ -207,10 +231,10 @@ def test_bytes_and_messages_are_judged():
     case = LookUp.cases[0]
     args = LookUp().draw(case, torch.Generator().manual_seed(1))
     want = torch.cat([a[0] for a in args])[args[0][1]]
-    results = [{"found": want, "given": a} for a in args]
-    LookUp().judge(case, args, Outcome(results, [(0, 1, 224)]))
-    with pytest.raises(Wrong, match="rank 0 sends 225 bytes"):
-        LookUp().judge(case, args, Outcome(results, [(0, 1, 225)]))
+    results = [{"found": share, "given": a} for share, a in zip(cut(want, 3), args)]
+    LookUp().judge(case, args, Outcome(results, [(0, 1, 192)]))
+    with pytest.raises(Wrong, match="rank 0 sends 193 bytes"):
+        LookUp().judge(case, args, Outcome(results, [(0, 1, 193)]))
     with pytest.raises(Wrong, match="rank 1 sent messages"):
         silent(Outcome([None, None], [(1, 0, 1)]), "why")
 
