@@ -891,7 +891,8 @@ study.source(PipeDream._gathered)
 
 # %%
 real = [weights for weights, *_ in launch(with_library, 4, xs, "stash")]
-print(f"four processes: {apart(real, wanted):.1e} from late gradients")
+close = apart(real, wanted) < 1e-12
+print("four processes:", "the weights of late gradients" if close else "other weights")
 
 # %% tags=["maintainer"]
 assert apart(real, wanted) < 1e-12

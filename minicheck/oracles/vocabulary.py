@@ -157,7 +157,9 @@ class Logits(NamedTuple):
 
     def wrong_smoothing(self, rank: int, smoothing: float) -> dict[str, Tensor]:
         """Losses whose labels are smoothed in a wrong way, by what to say of them."""
-        total, hit, mean = self.totals(), self.hits(), self.whole.mean(1)
+        total = self.totals()
+        hit = self.hits()
+        mean = self.whole.mean(1)
         parts = cut(self.whole, self.n, 1)
         kept, count = total - (1 - smoothing) * hit, self.whole.shape[1]
         own = parts[rank]
