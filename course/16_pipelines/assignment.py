@@ -3,7 +3,7 @@
 #
 # You write schedules, time them, build the stage that runs any of them, and share parameters between stages.
 #
-# Eight exercises, 19 points. After each of the first seven, run the check: it validates your lists, times them, and runs your code on 1 to 4 ranks and in real processes. It says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The last exercise is graded by hand.
+# Six exercises, 15 points. After each of the first five, run the check: it validates your lists, times them, and runs your code on 1 to 4 ranks and in real processes. It says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The last exercise is graded by hand.
 #
 # A schedule is a list of words for each stage: `F3` is the forward of micro-batch 3, `B3` its whole backward. There are S stages and M micro-batches, both numbered from 0. What is refused is the library's own `minidist.parallel`, and PyTorch's pipelines; `minidist.collectives` may be used.
 
@@ -373,151 +373,8 @@ study.bars(
     title="Bytes for two tied parameters",
 )
 
-# %% [markdown] nbgrader={"grade_id": "split_backward_spec"}
-# ## 6 · A backward in two (2 points)
-#
-# This exercise and the next lead over to [Schedules](lesson:schedules). A backward computes two kinds of gradients, and only one of them is waited for.
-#
-# A stage computes `h = relu(x @ w1)`, then `y = h @ w2`. Its backward has four products. Two of them make `dx`, and the
-# stage before waits for it. The other two can wait.
-#
-# | | |
-# |---|---|
-# | call | `split_backward(x, w1, h, w2, dy)` |
-# | `x`, `w1`, `h`, `w2`, `dy` | (b, i), (i, h), (b, h), (h, o), (b, o); none of them changed |
-# | returns | `dx`, (b, i), and a function `later()` that returns `(dw1, dw2)` |
-# | cost | two products before it returns, two in `later()`: together a whole backward, and no more |
-#
-# No autograd: you write what autograd would do. About 6 lines.
-#
-# <details><summary>Hint</summary>
-#
-# Of y = a @ b: da = dy @ b.T and db = a.T @ dy. The relu lets a gradient through where h > 0. What the first half has
-# computed on its way, the second half can use: a function sees the variables of the function around it.
-#
-# </details>
-
-
-# %% nbgrader={"grade_id": "split_backward", "solution": true}
-def split_backward(x, w1, h, w2, dy):
-    """dx now, and a function that returns (dw1, dw2) later."""
-    ### BEGIN SOLUTION
-    dz = (dy @ w2.T) * (h > 0)
-
-    def later():
-        return x.T @ dz, h.T @ dy
-
-    return dz @ w1.T, later
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade_id": "split_backward_test", "points": 2}
-check.split_backward(split_backward)
-
-# %% [markdown] nbgrader={"grade_id": "split_backward_target"}
-# **Target:** two bars of the same length. Neither half does the other's work.
-
-# %%
-from torch.utils.flop_counter import FlopCounterMode
-
-x, w1, w2, dy = (torch.randn(shape) for shape in ((32, 64), (64, 128), (128, 16), (32, 16)))
-h = (x @ w1).relu()
-with check.limit(10):
-    with FlopCounterMode(display=False) as first:
-        dx, later = split_backward(x, w1, h, w2, dy)
-    with FlopCounterMode(display=False) as second:
-        later()
-study.bars(
-    {"dx": first.get_total_flops(), "dw1 and dw2": second.get_total_flops()},
-    target=2 * 32 * 128 * (64 + 16),
-    note="a forward",
-    title="FLOPs of each half",
-)
-
-# %% [markdown] nbgrader={"grade_id": "zero_bubble_spec"}
-# ## 7 · Find the bug (2 points)
-#
-# Backwards are now split: `I3` computes the input's gradient, `W3` the weights'. The schedule ZB-H1 warms up as 1F1B does, and keeps
-# W's back to fill the bubble with them. The next cell was found in somebody's code. The validator has nothing to say
-# against it, and the gradients are right.
-
-
-# %% nbgrader={"grade_id": "zero_bubble_broken"}
-def zero_bubble(stage, S, M):
-    """Forward, input's gradient, and the W of `late` micro-batches before."""
-    warm, late = min(M, S - 1 - stage), S - 1 - stage
-    words = [f"F{m}" for m in range(warm)]
-    for i in range(M):
-        if warm + i < M:
-            words.append(f"F{warm + i}")
-        words.append(f"I{i}")
-        if i >= late:
-            words.append(f"W{i - late}")
-    return words + [f"W{m}" for m in range(max(0, M - late), M)]
-
-
-# %%
-broken = lists(zero_bubble, 4, 8)
-print(grid(broken))
-with check.limit(10):
-    unsplit = lists(one_f_one_b, 4, 8)
-rows = []
-for name, some in (("1F1B", unsplit), ("broken", broken)):
-    rows.append((name, f"{simulate(some).time:g}", *map(in_flight, some)))
-study.table(rows, ["", "time", *(f"stage {s} keeps" for s in range(4))])
-
-# %% [markdown] nbgrader={"grade_id": "zero_bubble_task"}
-# It takes as long as 1F1B, and stage 0 keeps 7 micro-batches instead of 4. Copy the function, and repair it.
-#
-# | | |
-# |---|---|
-# | call | `zero_bubble(stage, S, M)` |
-# | returns | the list of words of this stage: an F, an I and a W for each micro-batch |
-# | time | 3M + S − 1 for M ≥ S, where F, I and W take 1 each: a third of 1F1B's bubble |
-# | memory | at any time at most min(M, S) micro-batches have had their F, and not their W |
-# | order | W's in the order of the micro-batches, so that gradients are added up as in a serial loop |
-#
-# <details><summary>Hint</summary>
-#
-# Which stage waits longest for the first gradient, and so has room for W's in the end? Which stage keeps most
-# micro-batches while it warms up, and so has least room for W's that are kept back?
-#
-# </details>
-
-
-# %% nbgrader={"grade_id": "zero_bubble", "solution": true}
-def zero_bubble(stage, S, M):
-    """Forward, input's gradient, and the W of `late` micro-batches before."""
-    ### BEGIN SOLUTION
-    warm, late = min(M, S - 1 - stage), stage
-    words = [f"F{m}" for m in range(warm)]
-    for i in range(M):
-        if warm + i < M:
-            words.append(f"F{warm + i}")
-        words.append(f"I{i}")
-        if i >= late:
-            words.append(f"W{i - late}")
-    return words + [f"W{m}" for m in range(max(0, M - late), M)]
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade_id": "zero_bubble_test", "points": 2}
-check.zero_bubble(zero_bubble)
-
-# %% [markdown] nbgrader={"grade_id": "zero_bubble_target"}
-# **Target:** gaps at the start only, 4 micro-batches kept on every stage, and a time of 27.
-
-# %%
-with check.limit(10):
-    repaired = lists(zero_bubble, 4, 8)
-print(simulate(repaired).time, list(map(in_flight, repaired)))
-study.stages(
-    {"broken": simulate(broken), "repaired": simulate(repaired)},
-    title="Simulated, a second an action",
-)
-
 # %% [markdown] nbgrader={"grade_id": "fit_pipeline_spec"}
-# ## 8 · Which schedule fits? (2 points, graded by hand)
+# ## 6 · Which schedule fits? (2 points, graded by hand)
 #
 # A model lies on 8 stages, and a batch has 256 samples, cut into M micro-batches of b = 256/M samples. On every stage a forward takes 1 ms + 0.5 ms · b: the first part is launching kernels, and does not depend on b. A backward takes twice as long. Messages take no time. A sample's activations take 0.75 GB on each stage, of which its input is 0.05 GB, and 20 GB are free.
 #

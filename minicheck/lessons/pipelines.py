@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import mse_loss, smooth_l1_loss
-from torch.utils.flop_counter import FlopCounterMode
 
 from minidist.parallel.schedules import Action, in_flight
 from minidist.parallel.simulate import grid, simulate
@@ -40,9 +39,8 @@ from ..exam import (
     table,
     timed,
     typed,
-    unpacked,
 )
-from ..oracles.pipelines import any_order, mlp_gradients, time_of, whole_gradient, words
+from ..oracles.pipelines import any_order, time_of, whole_gradient, words
 
 # ------------------------------------------------------------
 # The lists of a learner: `["F0", "F1", "B0", "B1"]` for each stage, read and validated.
@@ -88,21 +86,26 @@ class Lists(Exam):
     def judge(self, case, args, outcome):
         S, M, _ = args[0]
         try:
-            lists = [actions(stage, words) for stage, words in enumerate(outcome.results[0])]
-            for stage, action in ((s, a) for s, some in enumerate(lists) for a in some):
-                if action.kind not in self.kinds:
-                    raise Wrong(f"stage {stage}: {action} is none of {', '.join(self.kinds)}.")
-            try:
-                validate(lists, S, M)
-            except ScheduleError as error:
-                raise Wrong(f"{error}.") from None
-            self.judged(lists, S, M)
+            self.judged(valid(outcome.results[0], self.kinds, S, M), S, M)
         except Wrong as wrong:
             raise Wrong(str(wrong) if case.given else f"{said(S, M)}: {wrong}") from None
 
     def judged(self, lists, S, M):
         """Raise Wrong unless these valid lists are as good as is asked for."""
         raise NotImplementedError
+
+
+def valid(words: list, kinds: str, S: int, M: int, v: int = 1) -> list[list[Action]]:
+    """The lists of all stages from their words. Wrong for actions of other kinds, and for what is no schedule."""
+    lists = [actions(stage, some) for stage, some in enumerate(words)]
+    for stage, action in ((s, a) for s, some in enumerate(lists) for a in some):
+        if action.kind not in kinds:
+            raise Wrong(f"stage {stage}: {action} is none of {', '.join(kinds)}.")
+    try:
+        validate(lists, S, M, v)
+    except ScheduleError as error:
+        raise Wrong(f"{error}.") from None
+    return lists
 
 
 def actions(stage: int, words) -> list[Action]:
@@ -293,10 +296,10 @@ PREDICTED = Prediction(
 
 
 # ------------------------------------------------------------
-# Lists: 1F1B written, and a zero-bubble schedule with a bug.
+# Lists: 1F1B written.
 #
 # Any list that is a schedule, takes no longer than the formula's time, and keeps no more than its bound is right.
-# Sources: Narayanan et al. 2021, section 2.2.1; Qi et al. 2023, section 2.3.
+# Source: Narayanan et al. 2021, section 2.2.1.
 
 
 class OneFOneB(Lists):
@@ -342,22 +345,6 @@ def drawn(lists: list[list[Action]]) -> str:
     """The grid of small schedules, for a message."""
     picture = grid(lists)
     return f"\n{picture}" if max(map(len, picture.splitlines())) <= 100 else ""
-
-
-class ZeroBubble(Lists):
-    """`zero_bubble(stage, S, M)`: ZB-H1, repaired: a bubble of S − 1, and at most S micro-batches kept."""
-
-    name = "zero_bubble"
-    right = "1 to 12 stages, 1 to 27 micro-batches: valid, a third of 1F1B's bubble, at most S micro-batches kept."
-
-    kinds = "FIW"
-
-    def judged(self, lists, S, M):
-        keeps(lists, [min(M, S)] * S, "min(M, S)")
-        if M >= S:
-            in_time(lists, 3 * M + S - 1, f"3M + S − 1 = {3 * M + S - 1}", "F, I and W take 1 each")
-        for stage, actions in enumerate(lists):
-            in_order(stage, actions, "W", "Weights' gradients come")
 
 
 # ------------------------------------------------------------
@@ -728,122 +715,4 @@ class SumTied(Exam):
             raise Wrong(
                 f"the sums are right, but all ranks together send {total} bytes, and no sum comes about with fewer than "
                 f"{needed}: have they travelled by another way than messages?"
-            )
-
-
-# ------------------------------------------------------------
-# A backward in two: the input's gradient first, those of the weights later.
-#
-# Products are counted by their FLOPs, in each half: both together do the work of a whole backward, and no more.
-
-
-NAN_GRADIENT = "a gradient that is nan"
-ANOTHER = "It is that of a call that came in between: each `later` has tensors of its own."
-
-
-class SplitBackward(Report):
-    """`split_backward(x, w1, h, w2, dy)`: dx, and a function that returns (dw1, dw2)."""
-
-    name = "split_backward"
-    right = "7 shapes, float64 and float32, another call in between: the three gradients; two products in each half."
-    forbidden = FORBIDDEN
-    shapes = (
-        (4, 2, 3, 2),
-        (2, 2, 2, 2),
-        (6, 3, 5, 2),
-        (3, 7, 2, 4),
-        (8, 4, 4, 4),
-        (2, 4, 6, 3),
-        (5, 6, 9, 2),
-    )
-    cases = (*table("{} rows, {} → {} → {}", shapes), Case(1, NAN_GRADIENT, (3, 2, 3, 2)))
-
-    def draw(self, case, rng):
-        b, i, h, o = case.given
-        dtype = torch.float32 if (b, i) in ((2, 2), (3, 7), (5, 6)) else torch.float64
-        x, w1, w2, dy = (
-            normal(rng, shape, dtype=dtype) for shape in ((b, i), (i, h), (h, o), (b, o))
-        )
-        if case.what == NAN_GRADIENT:  # where every relu lets it through
-            x, w1 = x.abs(), w1.abs()
-            dy[0, 0] = torch.nan
-        return [(x, w1, w2, dy)]
-
-    def run(self, comm, yours, x, w1, w2, dy):
-        given = [x, w1, (x @ w1).relu(), w2, dy]
-        before = [t.clone() for t in given]
-        with FlopCounterMode(display=False) as first:
-            found = yours(*given)
-        if not (isinstance(found, tuple | list) and len(found) == 2 and callable(found[1])):
-            return {"kind": "None" if found is None else type(found).__name__}
-        dx, later = found
-        dx = dx.clone() if isinstance(dx, Tensor) else dx  # as it is now
-        yours(*[2 * t for t in given])  # another micro-batch, whose weights wait, too
-        with FlopCounterMode(display=False) as second:
-            weights = later()
-        return {
-            "dx": dx,
-            "weights": weights,
-            "flops": [first.get_total_flops(), second.get_total_flops()],
-            "kept": all(map(matches, given, before)),
-        }
-
-    def check(self, case, got, x, w1, w2, dy):
-        if "kind" in got:
-            raise Wrong(
-                f"it returns {got['kind']}, and should return two things: dx, and a function that returns "
-                "(dw1, dw2)."
-            )
-        kept = "one of the tensors that were given was changed: it belongs to the caller."
-        holds(got, {"kept": kept})
-        dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
-        active = (x @ w1 > 0).to(x.dtype)
-        relu = "The relu lets a gradient through only where h > 0."
-        steps = "Go back step by step: dh = dy·w2ᵀ, dz = dh where h > 0, dx = dz·w1ᵀ."
-        close(got["dx"], dx, "dx", {relu: dy @ w2.T @ w1.T}, steps)
-        weights = unpacked(got["weights"], ("dw1", "dw2"), "of the second half ")
-        dz = dy @ w2.T * active
-        turned, other = "It is transposed.", {"dw1": "It is dw2.", "dw2": "It is dw1."}
-        looks = {
-            "dw1": {
-                relu: x.T @ (dy @ w2.T),
-                turned: dw1.T,
-                other["dw1"]: dw2,
-                ANOTHER: 8 * dw1,
-            },
-            "dw2": {
-                "It is made from z = x·w1: what went into w2 is h, after the relu.": (x @ w1).T
-                @ dy,
-                turned: dw2.T,
-                other["dw2"]: dw1,
-                ANOTHER: 4 * dw2,
-                "It is made with dz: the gradient of what left w2 is dy.": (x @ w1).relu().T @ dz
-                if dz.shape == dy.shape
-                else dw2,
-            },
-        }
-        for name, want in (("dw1", dw1), ("dw2", dw2)):
-            mine = weights[name]
-            if isinstance(mine, Tensor) and mine.shape != want.shape and mine.shape == want.T.shape:
-                raise Wrong(f"{name} has shape {tuple(mine.shape)}. {turned}")
-            close(mine, want, name, looks[name], steps)
-        self._work(got["flops"], *case.given)
-
-    def _work(self, flops, b, i, h, o):
-        half = 2 * b * h * (i + o)
-        first, second = flops
-        if first + second > 2 * half:
-            raise Wrong(
-                f"the gradients are right, but both halves together take {first + second} FLOPs, and a whole "
-                f"backward takes {2 * half}. Is something computed twice, or a forward run again?"
-            )
-        if first > half:
-            raise Wrong(
-                f"the gradients are right, but the first half takes {first} FLOPs, and dx alone takes {half}: "
-                "the stage before waits for dx. Leave the weights' products to the second half."
-            )
-        if (first, second) != (half, half):
-            raise Wrong(
-                f"the gradients are right, but the halves take {first} and {second} FLOPs, and should take "
-                f"{half} each: two products of matrices, with @."
             )

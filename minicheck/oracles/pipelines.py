@@ -59,10 +59,3 @@ def whole_gradient(
     for x, y in zip(xs, ys):
         (loss_fn(nn.Sequential(*parts)(x), y) / len(xs)).backward()
     return [[p.grad for p in part.parameters()] for part in parts]
-
-
-def mlp_gradients(x: Tensor, w1: Tensor, w2: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of x, w1 and w2, where y = relu(x·w1)·w2 and dy is y's."""
-    leaves = [t.clone().requires_grad_() for t in (x, w1, w2)]
-    y = (leaves[0] @ leaves[1]).relu() @ leaves[2]
-    return torch.autograd.grad(y, leaves, dy)

@@ -553,12 +553,6 @@ TABLED = (
         "the library has the list",
         "[(s, S, M) for S in range(1, 13) for s in range(S) for M in range(1, 33)]",
     ),
-    (
-        "16_pipelines",
-        "zero_bubble",
-        "the library has it",
-        "[(s, S, M) for S in range(1, 13) for s in range(S) for M in range(1, 33)]",
-    ),
 )
 
 
@@ -716,7 +710,7 @@ def average_gradients(comm, module):
 """,
         )
     yield Cheat(
-        "16_pipelines",
+        "17_schedules",
         "split_backward",
         "autograd does it, which is what is to be written",
         """

@@ -328,7 +328,7 @@ return found | dict(flops=4 * len(q) * len(k) * q.shape[1], left=0, may_leave=9)
 
 THREADS = {
     (
-        "16_pipelines",
+        "17_schedules",
         "split_backward",
         "another thread does it at once, and here products are for show",
     ): """

@@ -13,7 +13,7 @@ import torch
 import minicheck as check
 from minicheck import Wrong
 from minicheck.lessons.pipelines import actions, in_order, part_of, predict_pipeline
-from minicheck.oracles.pipelines import mlp_gradients, time_of, whole_gradient, words
+from minicheck.oracles.pipelines import time_of, whole_gradient, words
 from minidist.collectives import all_reduce_
 from minidist.parallel.schedules import gpipe, lists, parse
 from minidist.parallel.simulate import simulate
@@ -70,26 +70,8 @@ def test_other_lists(capsys):
                 b += 1
         return tuple(out)
 
-    def late_weights(stage, S, M):
-        out = []
-        done = 0
-        held = []
-        for word in by_counting(stage, S, M):
-            if word[0] == "F":
-                while done - len(held) < 0 or (int(word[1:]) - (done - len(held)) >= S):
-                    out.append(f"W{held.pop(0)}")
-                out.append(word)
-            else:
-                out.append(f"I{word[1:]}")
-                held.append(int(word[1:]))
-                done += 1
-                if len(held) > stage:
-                    out.append(f"W{held.pop(0)}")
-        return out + [f"W{m}" for m in held]
-
     check.one_f_one_b(by_counting)
-    check.zero_bubble(late_weights)
-    assert capsys.readouterr().out.count("right.") == 2
+    assert capsys.readouterr().out.count("right.") == 1
 
 
 def test_other_stages(capsys):
@@ -163,7 +145,7 @@ def test_other_stages(capsys):
     assert capsys.readouterr().out.count("run_stage: right.") == 3
 
 
-def test_other_sums_and_halves(capsys):
+def test_other_sums(capsys):
     def gathers(comm, holders, tied):
         for name in sorted(holders, reverse=True):
             group = comm.split([0 if r in holders[name] else None for r in range(comm.size)])
@@ -172,17 +154,8 @@ def test_other_sums_and_halves(capsys):
                 mine = torch.zeros_like(p) if p.grad is None else p.grad
                 p.grad = all_reduce_(group, mine.clone())
 
-    def in_a_list(x, w1, h, w2, dy):
-        dh = torch.mm(dy, w2.t())
-        dh[h == 0] = 0
-        return [
-            torch.mm(dh, w1.t()),
-            lambda: [torch.einsum("bi,bh->ih", x, dh), torch.mm(h.t(), dy)],
-        ]
-
     check.sum_tied(gathers)
-    check.split_backward(in_a_list)
-    assert capsys.readouterr().out.count("right.") == 2
+    assert "sum_tied: right." in capsys.readouterr().out
 
 
 FITS = {
@@ -193,9 +166,8 @@ FITS = {
 }
 
 
-@pytest.mark.parametrize("name", ["one_f_one_b", "zero_bubble"])
-def test_lists_right_for_some_only(name):
-    right = solved("16_pipelines")[name]
+def test_lists_right_for_some_only():
+    right = solved("16_pipelines")["one_f_one_b"]
 
     def only(fits):
         def answer(stage, S, M):
@@ -204,7 +176,7 @@ def test_lists_right_for_some_only(name):
 
         return answer
 
-    assert accepted(getattr(check, name), {what: only(fits) for what, fits in FITS.items()}) == []
+    assert accepted(check.one_f_one_b, {what: only(fits) for what, fits in FITS.items()}) == []
 
 
 def test_a_stage_right_for_some_only():
@@ -250,14 +222,8 @@ def test_the_oracle_of_times_is_the_formula():
     assert time_of([["F0", "B0"], ["B0", "F0"]], [1.0] * 2, [2.0] * 2) is None
 
 
-def test_the_oracles_of_gradients():
+def test_the_oracle_of_gradients():
     rng = torch.Generator().manual_seed(0)
-    x, w1, w2, dy = (
-        torch.randn(s, generator=rng, dtype=torch.float64) for s in ((4, 3), (3, 5), (5, 2), (4, 2))
-    )
-    dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
-    dz = (dy @ w2.T) * (x @ w1 > 0)
-    assert all(map(torch.allclose, (dx, dw1, dw2), (dz @ w1.T, x.T @ dz, (x @ w1).relu().T @ dy)))
     weights = [
         [torch.randn(5, 5, generator=rng, dtype=torch.float64) for _ in range(2)] for _ in range(3)
     ]
