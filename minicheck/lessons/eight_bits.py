@@ -223,6 +223,8 @@ class AgreedScales(Exam):
         small = "It is too small: round the exponent up."
         whole[small] = power(magnitude(rows) if rows.numel() else 0.0, most, math.floor)
         columns[small] = scales_of(largest_of(rows), most, math.floor)
+        for c, scale in enumerate(scales_of(largest_of(rows), most).tolist()):
+            whole[f"It is the scale of column {c} alone."] = scale
         columns["Each column has the scale of the whole."] = torch.full(
             (rows.shape[1],), whole_of(rows, most)
         )
