@@ -45,14 +45,14 @@ def weighted_average_gradients(comm, module, samples):
     Bug(
         "weighted_average_gradients",
         "a rank without samples does not take part",
-        old='''
-"""Make every p.grad the gradient of the mean over all ranks' samples."""
-''',
-        new='''
-"""Make every p.grad the gradient of the mean over all ranks' samples."""
+        old="""
+everyone = all_reduce_(comm, torch.tensor(samples)).item()
+""",
+        new="""
 if not samples:
     return
-''',
+everyone = all_reduce_(comm, torch.tensor(samples)).item()
+""",
     ),
     Bug(
         "weighted_average_gradients",
