@@ -793,7 +793,8 @@ for rule in ("stash", "vertical", "no stash"):
     weights, updates_late, versions = zip(*World(4).run(with_library, xs, rule))
     expected = serial(xs, lambda s, rule=rule: most_stale(rule, s, 4))
     differences[rule] = apart(weights, expected)
-    rows.append((rule, f"{differences[rule]:.0e}", str(updates_late), str(versions)))
+    far = f"{differences[rule]:.0e}" if differences[rule] > 1e-12 else "below 1e-12"
+    rows.append((rule, far, str(updates_late), str(versions)))
 study.table(rows, ["", "from late gradients", "updates late, by stage", "versions held, by stage"])
 
 # %% tags=["maintainer"]
