@@ -62,7 +62,7 @@ assert math.isclose(math.log(total / found), math.log(5))
 #
 # ## What there is to split
 #
-# The matrix in question has V rows of H numbers, one row for each token; H is the width of the model. It is used twice. At the beginning a token *looks up* its row, which is called an [embedding](term:embedding). At the end the hidden state of a position, which is H numbers as well, is multiplied with every row, and the V results are the logits: the **projection**. Many models use the same matrix at both ends, and the two are then [tied](term:tied-weights).
+# The matrix in question has V rows of H numbers, one row for each token; H is the width of the model. It is used twice. At the beginning a token *looks up* its row, which is called an [embedding](term:embedding). At the end the hidden state of a position, which is H numbers as well, is multiplied by every row, and the V results are the logits: the **projection**. Many models use the same matrix at both ends, and the two are then [tied](term:tied-weights).
 #
 # How large is it? Take 64,000 tokens and a width of 5,120, in single precision:
 
@@ -89,7 +89,7 @@ assert weights == 1250
 #
 # ![A vocabulary of eight tokens on two ranks. Rank 0 has the rows of tokens 0 to 3, rank 1 those of 4 to 7. For the tokens 1, 6 and 3, rank 0 has rows for 1 and 3 and zeros for 6, rank 1 the row for 6 and zeros for the others. An all-reduce adds the two, and both ranks have all three rows.](../course/15_vocabulary/figures/vocabulary_split.svg)
 #
-# **Why it is right.** Each token lies on exactly one rank. So of the n terms that are added, one is the row and all others are zero, and adding zeros is exact in any number format. The result is not close to the row, it *is* the row.
+# **Why it is right.** The row of each token lies on exactly one rank. So of the n terms that are added, one is the row and all others are zero, and adding zeros is exact in any number format. The result is not close to the row, it *is* the row.
 
 
 # %%
@@ -633,7 +633,7 @@ assert max(abs(a - b) for a, b in zip(one, three[0])) < 1e-9
 #
 # ## When not to use it
 #
-# Each look-up and each backward of the projection is an all-reduce of positions × H numbers, and that has to pay. We time both ends of a model, that is look-up, projection, loss and backward, for 8,192 positions in bfloat16 on modelled H100s: on one, on 8 of one node, and on 8 that stand in eight nodes, over the network.
+# Each look-up and each backward of the projection is an all-reduce of positions × H numbers, and the split has to save more than these messages cost. We time both ends of a model, that is look-up, projection, loss and backward, for 8,192 positions in bfloat16 on modelled H100s: on one, on 8 of one node, and on 8 that stand in eight nodes, over the network.
 
 # %%
 from dataclasses import replace
@@ -676,7 +676,7 @@ large_ = "V = 64,000, H = 5,120"
 assert peaks[large_, "one H100"] > 4 * peaks[large_, "8, NVLink"]
 
 # %% [markdown]
-# **A small vocabulary: leave it whole.** With 256 tokens there is nothing to save, 256 rows of 768 numbers are 0.4 MB. Split over the 8 devices of a node it takes longer than on one, and over the network more than four times as long.
+# **A small vocabulary: leave it whole.** With 256 tokens there is nothing to save: 256 rows of 768 numbers are 0.4 MB. Split over the 8 devices of a node it takes longer than on one, and over the network more than four times as long.
 #
 # **Keep the ranks inside a node.** With 64,000 tokens the split pays even over the network, but there it takes 1.8 times as long as inside a node.
 #
