@@ -1,4 +1,5 @@
 # make lab      JupyterLab on the course
+# make work     your own copies of the assignments, in work/; RENEW=06_buckets puts your answers into a text that has changed
 # make test     everything, as the maintainers run it
 # make quick    lint, and the tests and notebooks of what has changed, in two minutes
 # make gpu      what must hold on a machine with GPUs, step by step, as one table
@@ -25,11 +26,14 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Compiled files are kept, whatever the caller's habits: the notebooks alone import the package some hundred times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lab test quick lint unit alone nbval portable portable-sse portable-avx2 portable-threads mutants gpu build site release bench proof
+.PHONY: lab work test quick lint unit alone nbval portable portable-sse portable-avx2 portable-threads mutants gpu build site release bench proof
 .NOTPARALLEL:
 
 lab: $(VENV)/.course
 	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/$(firstword $(NOTEBOOKS) README.md) $(LAB_FLAGS)
+
+work: $(VENV)/.course
+	@$(BIN)/python -m minicheck work $(if $(RENEW),--renew $(RENEW))
 
 test: lint unit alone nbval
 

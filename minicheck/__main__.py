@@ -1,7 +1,12 @@
 """Exercises are checked from the command line.
 
-    python -m minicheck NOTEBOOK [--against SOLVED]
+    python -m minicheck
+        all exercises of the course: which are right, and what is next
+    python -m minicheck 06_buckets [--against SOLVED]
+        the student's copy in work/, or the one in exercises/; or any notebook, by its path
         a line for each exercise, the points; exit code 0 if all are right, 1 if not, 2 if it cannot be checked
+    python -m minicheck work [--renew NAME]
+        what `make work` does: copy the assignments to work/, and say which have changed
     python -m minicheck grade SUBMITTED --assignment NAME [--jobs N] [--out DIR] …
         a class; exit code 0, 1 if a submission must be looked at by hand, 2 if nothing can be graded
 
@@ -12,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import time
@@ -19,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from . import work
 from .grade import Run, Stopped, adopt_orphans, end_processes, questions
 from .notebook import by_hand, examine
 from .sandbox import descendants
@@ -29,7 +36,40 @@ from .uploads import submissions
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    return grade_class(argv[1:]) if argv[:1] == ["grade"] else check_notebook(argv)
+    commands = {"grade": grade_class, "work": keep_work}
+    if argv[:1] and argv[0] in commands:
+        return commands[argv[0]](argv[1:])
+    return check_notebook(argv) if argv else show_progress()
+
+
+def show_progress() -> int:
+    """All exercises, as they stand."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    for text in work.overview(
+        width=width, say=lambda name: show(f"(examining {name})", sys.stderr)
+    ):
+        show(text, sys.stdout)
+    return 0
+
+
+def keep_work(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m minicheck work",
+        description="Copy the assignments to work/, where they are yours, and say which have changed since.",
+    )
+    parser.add_argument("--renew", metavar="NAME", help="put your answers into its new text")
+    args = parser.parse_args(argv)
+    try:
+        if args.renew:
+            old = work.renew(args.renew)
+            show(f"{args.renew} has its new text, with your answers. As it was: {old}", sys.stdout)
+        else:
+            for text in work.take():
+                show(text, sys.stdout)
+    except (OSError, ValueError) as error:
+        show(f"Nothing is changed: {error}", sys.stderr)
+        return 2
+    return 0
 
 
 def check_notebook(argv: list[str]) -> int:
@@ -37,20 +77,25 @@ def check_notebook(argv: list[str]) -> int:
         prog="python -m minicheck",
         description="Check the exercises of a notebook. `python -m minicheck grade --help`: of a class.",
     )
-    parser.add_argument("notebook", type=Path)
+    parser.add_argument(
+        "notebook", type=Path, help="a path, or an assignment's name: 06_buckets, buckets or 06"
+    )
     parser.add_argument(
         "--against",
         type=Path,
         help="take the questions from this notebook (solutions/NAME/NAME.ipynb)",
     )
     args = parser.parse_args(argv)
+    path = (
+        args.notebook if args.notebook.exists() else work.named(str(args.notebook)) or args.notebook
+    )
     try:
-        answered = read(args.notebook.resolve())
-        asked = questions(args.notebook.stem, args.against)
+        answered = read(path.resolve())
+        asked = questions(path.stem, args.against)
         found, notes, *_ = examine(answered, asked, None)
     except Exception as error:
         why = str(error) if isinstance(error, OSError | ValueError) else repr(error)
-        show(f"{args.notebook} cannot be checked: {why}", sys.stderr)
+        show(f"{path} cannot be checked: {why}", sys.stderr)
         return 2
     width = max((len(m.exercise) for m in found), default=0)
     for m in found:
