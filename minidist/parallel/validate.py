@@ -79,7 +79,8 @@ def validate(
 
 # ------------------------------------------------------------
 # The work: for every micro-batch and chunk one F, then one B, or one I and after it one W. An update U comes after the
-# backward of its micro-batch. What other stages do is not looked at here.
+# backward of its micro-batch. Where the next part of the model lies on the same stage, as with one stage or at the tip of
+# a V, its F comes after, and its backward before. What other stages do is not looked at here.
 
 
 def check_work(lists: Lists, shape: Shape) -> None:
@@ -93,7 +94,7 @@ def check_work(lists: Lists, shape: Shape) -> None:
 def _first_wrong(stage: int, actions: Sequence[Action], shape: Shape) -> ScheduleError | None:
     done: set[Action] = set()
     for position, action in enumerate(actions):
-        why = next(_mistakes(action, done, actions, shape), None)
+        why = next(_mistakes(stage, action, done, actions, shape), None)
         if why:
             return ScheduleError(stage, position, action, why)
         done.add(action)
@@ -109,7 +110,7 @@ def _first_wrong(stage: int, actions: Sequence[Action], shape: Shape) -> Schedul
 
 
 def _mistakes(
-    action: Action, done: set[Action], actions: Sequence[Action], shape: Shape
+    stage: int, action: Action, done: set[Action], actions: Sequence[Action], shape: Shape
 ) -> Iterator[str]:
     """What is wrong with an action, as its own stage sees it; of several mistakes the first one counts."""
     kind, micro, chunk = action
@@ -123,12 +124,20 @@ def _mistakes(
         before = action._replace(kind=other)
         if before in done:
             yield f"this {NOUNS[kind]} was done before, by {before}"
-    needed = [action._replace(kind=other) for other in NEEDED[kind]]
-    if needed and done.isdisjoint(needed):
-        for need in needed:
-            if need in actions:
-                yield f"it needs {need}, which comes later in the list"
-        yield f"it needs {needed[0]}, which is missing from the list"
+    wanted = [(chunk, NEEDED[kind])]
+    for item in shape.needs(stage, action):
+        if (
+            shape.stage(item.part) == stage
+        ):  # its own chunk, or the one before or after it in the model
+            own = shape.chunk(item.part) == chunk
+            wanted += [] if own else [(shape.chunk(item.part), "F" if item.what == "a" else "BI")]
+    for of, kinds in wanted:
+        needed = [Action(other, micro, of) for other in kinds]
+        if needed and done.isdisjoint(needed):
+            for need in needed:
+                if need in actions:
+                    yield f"it needs {need}, which comes later in the list"
+            yield f"it needs {needed[0]}, which is missing from the list"
 
 
 # ------------------------------------------------------------

@@ -235,6 +235,40 @@ def test_two_versions_are_enough_for_2bw():
                     validate(actions, S, 4 * m, rule="2bw", group=m, most=1)
 
 
+@pytest.mark.parametrize(
+    ("text", "place", "stage", "position", "action", "why"),
+    [
+        ("F0.1 F0 B0.1 B0", "loop", 0, 0, "F0.1", "it needs F0, which comes later in the list"),
+        ("F0 F0.1 B0 B0.1", "loop", 0, 2, "B0", "it needs B0.1, which comes later in the list"),
+        (
+            "F0 F0.1 I0 I0.1 W0 W0.1",
+            "loop",
+            0,
+            2,
+            "I0",
+            "it needs I0.1, which comes later in the list",
+        ),
+        ("F0 F0.1 B0", "loop", 0, 2, "B0", "it needs B0.1, which is missing from the list"),
+        ("F0 F0.1 B0.1 B0 | F0.1 F0 B0 B0.1", "V", 1, 0, "F0.1", "it needs F0, which comes later"),
+        ("F0 F0.1 B0.1 B0 | F0 F0.1 B0 B0.1", "V", 1, 2, "B0", "it needs B0.1, which comes later"),
+    ],
+)
+def test_chunks_that_follow_each_other_on_one_stage(text, place, stage, position, action, why):
+    """With one stage, or at the tip of a V, no message comes between them."""
+    rows = [parse(part) for part in text.split("|")]
+    with pytest.raises(ScheduleError) as info:
+        validate(rows, M=1, v=2, place=place)
+    error = info.value
+    assert (error.stage, error.position, str(error.action)) == (stage, position, action)
+    assert error.why.startswith(why)
+
+
+def test_chunks_in_their_order_pass():
+    validate([parse("F0 F0.1 B0.1 B0")], M=1, v=2)
+    validate([parse("F0 F0.1 I0.1 W0.1 I0 W0")], M=1, v=2)
+    validate([parse("F0 F0.1 B0.1 B0"), parse("F0 F0.1 B0.1 B0")], M=1, v=2, place="V")
+
+
 def test_an_update_before_its_backward():
     assert wrong("F0 U0 B0").why == "it needs B0, which comes later in the list"
     assert wrong("F0 I0 U0 W0").why == "it needs W0, which comes later in the list"

@@ -39,21 +39,28 @@ function goesTo({ what, part }) {
 }
 
 // ------------------------------------------------------------------ 1  all work is there, once, in an order
-function mistake(action, done, actions) {
-  const { kind, micro, chunk } = action, other = (letter) => written({ kind: letter, micro, chunk });
+function mistake(stage, action, done, actions) {
+  const { kind, micro, chunk } = action, other = (letter, of = chunk) => written({ kind: letter, micro, chunk: of });
   if (micro >= M) return `there is no micro-batch ${micro}, only 0 to ${M - 1}`;
   if (chunk >= v) return `there is no chunk ${chunk}, only 0 to ${v - 1}`;
   for (const letter of same[kind]) if (done.has(other(letter))) return `this ${nouns[kind]} was done before, by ${other(letter)}`;
-  const wanted = [...needed[kind]].map(other);
-  if (!wanted.length || wanted.some((need) => done.has(need))) return null;
-  const later = wanted.find((need) => actions.some((each) => written(each) === need));
-  return later ? `it needs ${later}, which comes later in the list` : `it needs ${wanted[0]}, which is missing from the list`;
+  const wanted = [[...needed[kind]].map((letter) => other(letter))];
+  for (const { what, part } of needs(stage, action)) {
+    const of = Math.floor(part / S);
+    if (stageOf(part) === stage && of !== chunk) wanted.push([...(what === "a" ? "F" : "BI")].map((letter) => other(letter, of)));
+  }
+  for (const some of wanted) {
+    if (!some.length || some.some((need) => done.has(need))) continue;
+    const later = some.find((need) => actions.some((each) => written(each) === need));
+    return later ? `it needs ${later}, which comes later in the list` : `it needs ${some[0]}, which is missing from the list`;
+  }
+  return null;
 }
 
 function firstWrong(stage, actions) {
   const done = new Set();
   for (const [position, action] of actions.entries()) {
-    const why = mistake(action, done, actions);
+    const why = mistake(stage, action, done, actions);
     if (why) return { stage, position, action: written(action), why };
     done.add(written(action));
   }
