@@ -77,6 +77,7 @@ gpu: $(VENV)/.test
 build: $(VENV)/.test
 	$(BIN)/python course/build.py --jobs $(JOBS)
 	$(BIN)/python course/questions.py
+	$(BIN)/python course/way.py
 
 site: $(VENV)/.test
 	$(BIN)/python course/website.py

@@ -31,6 +31,7 @@ from typing import Any
 LESSONS = "course/lessons.toml"
 PAPERS = "course/papers.toml"
 GLOSSARY = "docs/glossary.md"
+FRAMEWORKS = "docs/frameworks.md"
 
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((term|lesson|file|paper):([^)\s]*)\)")
 PAPER_LIST = re.compile(r"^papers: *(.*)$", re.MULTILINE)
@@ -241,6 +242,8 @@ class Links:
     def foot(self, row: Lesson, up: str) -> str:
         """What stands at the end of a lesson."""
         library = f"In the library: {self.files(row.files, up)}."
+        if (self.root / FRAMEWORKS).exists():
+            library += f" In other frameworks: [the map]({up}{FRAMEWORKS})."
         return "\n".join(["---", "", " · ".join(self.ways(row, up)), "", library])
 
     def assignment_head(self, row: Lesson, up: str) -> str:

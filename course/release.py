@@ -29,6 +29,8 @@ RELEASED = (
     "docs/frameworks.md",
     "docs/glossary.md",
     "docs/prose.png",
+    "docs/way.md",
+    "docs/way.svg",
     "environment.yml",
     ".gitignore",
     "pyproject.toml",
@@ -47,8 +49,8 @@ SENTENCES = (
         "",
     ),
     (
-        "assignments in `exercises/`, their solutions in `solutions/`. Start with lesson 01.",
-        "assignments in `exercises/`. Start with lesson 01.",
+        "assignments in `exercises/`, their solutions in `solutions/`.",
+        "assignments in `exercises/`.",
     ),
     ("(`python -m benchmarks.prose --picture docs/prose.png`;\n", "("),
     (
