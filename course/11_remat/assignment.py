@@ -1,12 +1,9 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 11 Memory for compute: exercises
 #
-# You accumulate by tokens, write a checkpoint, mend its random numbers, cut a chain, plan it, and walk a block back.
+# You write a checkpoint for any operands, mend a hidden operand, cut uneven layers into segments, forget only what is cheap to compute, and walk a block back.
 #
-# Seven exercises, 17 points. After each, run the check: it reads gradients, counts what is alive and what runs again,
-# and says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in
-# a cell of your own. What is refused is the library's own (`minidist.train`, `minidist.parallel`), and PyTorch's
-# `checkpoint`.
+# Seven exercises, 17 points. After each of the first six, run the check: it reads gradients, counts what is alive and what runs again, and says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The last exercise is graded by hand. What is refused is the library's own (`minidist.train`, `minidist.parallel`), and PyTorch's `checkpoint`.
 
 # %% nbgrader={"grade_id": "setup"}
 import torch
@@ -16,143 +13,77 @@ import minicheck as check
 
 from minidist import study
 
-# %% [markdown] nbgrader={"grade_id": "accumulate_tokens_spec"}
-# ## 1 · Accumulate by tokens (2 points)
-#
-# | | |
-# |---|---|
-# | call | `accumulate_tokens(loss, micros, counts)` |
-# | `loss` | `loss(micro)`: the *mean* over the tokens of a micro-batch, a tensor with a graph; nan if it has none |
-# | `micros` | the micro-batches |
-# | `counts` | how many tokens count in each; some may be 0 |
-# | afterwards | the gradient of the mean over *all* tokens is added to `.grad` |
-# | returns | that mean, a number |
-# | memory | one graph: that of a micro-batch is gone before the forward of the next |
-#
-# **Invariant:** every token counts alike. What stood in `.grad` before stays, and is added to. About 6 lines.
-#
-# <details><summary>Hint</summary>
-#
-# (6 · the mean of 6 tokens + 2 · the mean of 2) / 8 is the mean of all eight.
-#
-# </details>
-
-
-# %% nbgrader={"grade_id": "accumulate_tokens", "solution": true}
-def accumulate_tokens(loss, micros, counts):
-    """Add the gradient of the mean over all tokens; return that mean."""
-    ### BEGIN SOLUTION
-    mean = 0.0
-    for micro, count in zip(micros, counts):
-        if count:
-            part = loss(micro) * count / sum(counts)
-            part.backward()
-            mean += part.item()
-    return mean
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade_id": "accumulate_tokens_test", "points": 2}
-check.accumulate_tokens(accumulate_tokens)
-
-# %% [markdown] nbgrader={"grade_id": "accumulate_tokens_target"}
-# **Target:** your line ends at the mean of all six numbers, 3.5. Equal weights would end at 4.33.
-
-# %%
-numbers = torch.tensor([6.0, 6.0, 6.0, 1.0, 1.0, 1.0])
-w = torch.zeros(1, requires_grad=True)
-way = []
-with check.limit(10):
-    for _ in range(30):
-        w.grad = None
-        accumulate_tokens(
-            lambda t: (w - t).square().mean() / 2, numbers.split([1, 2, 3]), [1, 2, 3]
-        )
-        w.data -= 0.2 * w.grad
-        way.append(w.item())
-study.curves(
-    {
-        "yours": (range(30), way),
-        "mean of the tokens": ([0, 29], [3.5, 3.5]),
-        "mean of the means": ([0, 29], [13 / 3, 13 / 3]),
-    },
-    xlabel="steps",
-    ylabel="w",
-    title="Where does it end?",
-)
-
 # %% [markdown] nbgrader={"grade_id": "recompute_spec"}
-# ## 2 · A checkpoint (3 points)
+# ## 1 · A checkpoint for any operands (3 points)
+#
+# The lesson's checkpoint takes one tensor. A layer of a transformer takes several: activations, a mask that needs no gradient, positions that are whole numbers.
 #
 # | | |
 # |---|---|
 # | class | `Recompute`, a `torch.autograd.Function`, called by `checkpoint` below |
-# | `forward(ctx, fn, alive, x)` | returns `fn(x)`; `alive` is an empty tensor that needs a gradient, and is not used |
-# | `backward(ctx, dy)` | returns a gradient, or None, for each of `fn`, `alive` and `x` |
+# | `forward(ctx, fn, alive, *xs)` | returns `fn(*xs)`, a tensor; `alive` is an empty tensor that needs a gradient, and is not used |
+# | `xs` | one or more tensors; some need a gradient, some do not, and some hold whole numbers, which cannot have one |
+# | `backward(ctx, dy)` | returns a gradient for each of `fn`, `alive` and `xs` that needs one, and None for `fn`, `alive` and whole numbers; `dy` is not changed |
 # | `fn` | uses parameters that are not among its inputs, and draws no random numbers |
 # | cost | `fn` runs once in forward and once in backward |
-# | memory | between the two, of all tensors of `fn` only x is kept; after `backward`, nothing |
+# | memory | between the two, of all tensors of `fn` only `xs` are kept; after `backward`, nothing |
 #
-# **Invariant:** the gradients of x and of the parameters are those of `fn(x)`; what stood in `.grad` is added to. `x`
-# may be data, that needs no gradient. About 7 lines.
+# **Invariant:** the gradients of `xs` and of the parameters are those of `fn(*xs)`; what stood in `.grad` is added to. One block may be used several times, and one tensor may go into several blocks. Perhaps none of `xs` needs a gradient, and the parameters do. About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `ctx.save_for_backward(x)` keeps x, and `ctx.fn = fn` the function. Inside `forward` autograd makes no graph, and none
-# inside `backward`, unless you say `with torch.enable_grad():`. There take a detached x that requires a gradient, and
-# call `.backward(dy)` on what fn gives.
+# `ctx.needs_input_grad` has a bool for each input of `forward`, `fn` and `alive` among them. A small graph must end at each of `xs`, also at those that another part of the network has made.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "recompute", "solution": true}
 class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
+    """fn(*xs), of which only xs are kept; backward runs fn again."""
 
     @staticmethod
-    def forward(ctx, fn, alive, x):
+    def forward(ctx, fn, alive, *xs):
         ### BEGIN SOLUTION
         ctx.fn = fn
-        ctx.save_for_backward(x)
-        return fn(x)
+        ctx.save_for_backward(*xs)
+        return fn(*xs)
         ### END SOLUTION
 
     @staticmethod
     def backward(ctx, dy):
         ### BEGIN SOLUTION
-        x = ctx.saved_tensors[0].detach().requires_grad_()
+        xs = [x.detach() for x in ctx.saved_tensors]
+        for x, needed in zip(xs, ctx.needs_input_grad[2:]):
+            x.requires_grad_(needed)
         with torch.enable_grad():
-            y = ctx.fn(x)
+            y = ctx.fn(*xs)
         y.backward(dy)
-        return None, None, x.grad
+        return None, None, *[x.grad for x in xs]
         ### END SOLUTION
 
 
-def checkpoint(fn, x):
-    return Recompute.apply(fn, torch.empty(0, requires_grad=True), x)
+def checkpoint(fn, *xs):
+    return Recompute.apply(fn, torch.empty(0, requires_grad=True), *xs)
 
 
 # %% nbgrader={"grade_id": "recompute_test", "points": 3}
 check.recompute(Recompute)
 
 # %% [markdown] nbgrader={"grade_id": "recompute_target"}
-# **Target:** 23 and 7. Twelve layers keep two activations each, but the first input is data; in pairs, inputs are held,
-# and what one pair makes.
+# **Target:** 18 and 8 activations. Six layers look up rows by their positions, and each keeps three tensors of that size. With checkpoints five inputs are held (the first is data), and the three tensors of one layer.
 
 
 # %%
 def kept(form):
-    """Bytes of activations at the peak of a step of six pairs of layers, over those of one activation."""
-    linear = lambda: nn.Sequential(nn.Linear(64, 64, device="meta"), nn.GELU())
-    pairs, x = (
-        [nn.Sequential(linear(), linear()) for _ in range(6)],
-        torch.empty(512, 64, device="meta"),
-    )
+    """Bytes of activations at the peak of a step of six layers, over those of one activation."""
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU()).to("meta") for _ in range(6)]
+    positions = torch.zeros(512, dtype=torch.int64, device="meta")
+    x = torch.empty(512, 64, device="meta")
 
     def step():
         y = x
-        for pair in pairs:
-            y = form(pair, y)
+        for layer in layers:
+            y = form(lambda y, at, layer=layer: layer(y[at]).sigmoid(), y, positions)
         y.sum().backward()
 
     return study.measure(step, where="meta").at_peak["activations"] / (512 * 64 * 4)
@@ -161,22 +92,19 @@ def kept(form):
 with check.limit(10):
     yours = round(kept(checkpoint), 1)
 study.bars(
-    {"all kept": round(kept(lambda fn, x: fn(x)), 1), "yours": yours},
+    {"all kept": round(kept(lambda fn, *xs: fn(*xs)), 1), "yours": yours},
     title="Activations at the peak",
 )
 
 # %% [markdown] nbgrader={"grade_id": "twice_spec"}
-# ## 3 · Find the bug (2 points)
+# ## 2 · Find the bug (2 points)
 #
-# With dropout, the second run must draw the numbers of the first. `twice(fn)` makes two functions: `first(*args)` runs
-# fn, and `again(*args)` runs it, on arguments of its own, with the random numbers of the last `first` that was not
-# repeated yet (backward goes through the blocks last first). The next cell was found in somebody's code. Its gradients
-# are right.
+# `twice(fn, buffers)` makes two functions: `first(*args)` runs fn, and `again(*args)` runs it, on arguments of its own, as the last `first` ran it that was not repeated yet (backward goes through the blocks last first). The next cell was found in somebody's code. It replays random numbers as the lesson does, and they are right. But fn has another hidden operand: `buffers`, tensors that it reads and changes in place whenever it runs, as batch norm does with its running averages.
 
 
 # %% nbgrader={"grade_id": "twice_broken"}
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
+def twice(fn, buffers):
+    """(first, again): again(*args) runs fn as the last first(*args) did that was not repeated yet."""
     states = []
 
     def first(*args):
@@ -184,61 +112,77 @@ def twice(fn):
         return fn(*args)
 
     def again(*args):
-        torch.set_rng_state(states.pop())
-        return fn(*args)
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(states.pop())
+            return fn(*args)
 
     return first, again
 
 
 # %%
-def masks(make, steps):
-    """What dropout keeps of 16 numbers in two blocks, a line for each step."""
-    torch.manual_seed(0)
-    first, again = make(lambda x: x * (torch.rand(16) < 0.5))
-    for _ in range(steps):
-        ys = [first(torch.ones(16)) for _ in range(2)]  # forward
-        print(*("".join("·#"[int(v)] for v in y) for y in ys))
-        assert all(again(torch.ones(16)).equal(y) for y in reversed(ys))  # backward
+def averages(make, steps):
+    """The running average that is in use in two blocks, for each step, in forward and when backward runs them."""
+    average = torch.zeros(1)
+
+    def fn(x):
+        used.append(average.item())
+        average.mul_(0.5).add_(0.5 * x)
+
+    first, again = make(fn, [average])
+    rows = []
+    for step in range(steps):
+        used = []
+        for run in (first, first, again, again):  # two blocks forward, and back
+            run(torch.ones(1))
+        rows.append([step, *(f"{value:.3f}" for value in used)])
+    return study.table(rows, ["step", "block 0", "block 1", "1 again", "0 again"])
 
 
-masks(twice, 4)
+averages(twice, 3)
 
 # %% [markdown] nbgrader={"grade_id": "twice_task"}
-# A line is a step, and its two masks are those of two blocks. What the second block dropped, the first one drops a step
-# later: the same random numbers come twice. Copy the function, and repair it.
+# A run that is repeated should read the average that it read the first time, and each step should count two batches, not four. Copy the function, and repair it.
 #
 # | | |
 # |---|---|
-# | call | `twice(fn)` |
-# | returns | `(first, again)`, as above; each runs fn once, and returns what it gives |
+# | call | `twice(fn, buffers)` |
+# | `buffers` | a list of tensors, of any dtype; none of them needs a gradient; changed in place by fn, and by nobody else between two calls |
+# | returns | `(first, again)`, as above; each runs fn once, and returns what it gives, a tensor |
 #
-# **Invariant:** after `again` PyTorch's random generator is where it was before; `first` leaves it where fn does.
-# Of a run nothing is kept but the generator's state. About 10 lines.
+# **Invariant:** `again` finds PyTorch's random generator and the buffers as its `first` found them. Afterwards both are as they were before `again`, also when fn raises an error there. They stay the same tensors. `first` leaves both where fn does. Of a run nothing is kept but the generator's state and the buffers' values. About 18 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `torch.get_rng_state()` also tells where the generator is at the moment when `again` begins.
+# Write one function that takes down both, and one that puts both back, with `copy_`. `again` needs each of them twice or once: where?
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "twice", "solution": true}
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
+def twice(fn, buffers):
+    """(first, again): again(*args) runs fn as the last first(*args) did that was not repeated yet."""
     ### BEGIN SOLUTION
     states = []
 
+    def look():
+        return torch.get_rng_state(), [b.clone() for b in buffers]
+
+    def put(state):
+        torch.set_rng_state(state[0])
+        for b, value in zip(buffers, state[1]):
+            b.copy_(value)
+
     def first(*args):
-        states.append(torch.get_rng_state())
+        states.append(look())
         return fn(*args)
 
     def again(*args):
-        now = torch.get_rng_state()
-        torch.set_rng_state(states.pop())
+        now = look()
+        put(states.pop())
         try:
             return fn(*args)
         finally:
-            torch.set_rng_state(now)
+            put(now)
 
     return first, again
     ### END SOLUTION
@@ -248,43 +192,50 @@ def twice(fn):
 check.twice(twice)
 
 # %% [markdown] nbgrader={"grade_id": "twice_target"}
-# **Target:** eight different masks.
+# **Target:** in each line the two runs of a block have the same number, and block 0 begins with 0, 0.750 and 0.938.
 
 # %%
 with check.limit(10):
-    masks(twice, 4)
+    rows = averages(twice, 3)
+rows
 
 # %% [markdown] nbgrader={"grade_id": "segments_spec"}
-# ## 4 · Segments that fit (2 points)
+# ## 3 · Uneven layers in segments (2 points)
 #
-# Each of L layers keeps one activation. Cut them into segments, and checkpoint each. When backward is in segment j (the
-# first is j = 0), alive are j inputs of the segments before it, and the activations of its own layers.
+# Layers differ: layer l keeps `memories[l]` bytes, its own input among them. The tensor between two layers has `edge` bytes. Cut the layers into segments, and checkpoint each. When backward is in segment j (the first is j = 0), alive are the j inputs of the segments before it, and the bytes of its own layers.
 #
 # | | |
 # |---|---|
-# | call | `segments(L, budget)` |
-# | `budget` | how many activations may be alive at once |
-# | returns | the lengths of the segments, the first one first: as few as possible, which add up to L |
+# | call | `segments(memories, edge, budget)` |
+# | `memories` | a list of whole numbers, one or more; **not changed** |
+# | `budget` | how many bytes may be alive at once |
+# | returns | the lengths of the segments, the first one first: as few segments as possible, each of 1 layer or more, which add up to all layers |
 # | error | `ValueError` if no cut fits |
 #
-# **Invariant:** j + the length of segment j is at most the budget. About 6 lines.
+# **Invariant:** j · edge + the bytes of segment j's layers are at most the budget, for each j. The layers stay in their order. About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
-# How long may segment 0 be? Segment 1? Take as much as you may.
+# How many layers may segment 0 take? Can it be of use to take fewer than that?
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "segments", "solution": true}
-def segments(L, budget):
-    """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
+def segments(memories, edge, budget):
+    """Lengths of as few segments as possible, of which never more than `budget` bytes are alive."""
     ### BEGIN SOLUTION
     lengths = []
-    while sum(lengths) < L:
-        length = min(L - sum(lengths), budget - len(lengths))
-        if length < 1:
-            raise ValueError(f"{L} layers do not fit into {budget} activations")
+    at = 0
+    while at < len(memories):
+        room = budget - len(lengths) * edge
+        length = 0
+        while at < len(memories) and memories[at] <= room:
+            room -= memories[at]
+            length += 1
+            at += 1
+        if length == 0:
+            raise ValueError(f"layer {at} does not fit into {budget} bytes")
         lengths.append(length)
     return lengths
     ### END SOLUTION
@@ -294,117 +245,131 @@ def segments(L, budget):
 check.segments(segments)
 
 # %% [markdown] nbgrader={"grade_id": "segments_target"}
-# **Target:** 64 layers in 11 activations; eight equal segments need 15. With twice the budget, four times the layers.
+# **Target:** 11 for 64 equal layers, as in the lesson. If a quarter of the layers is four times as large, you need 16 wherever they stand; equal segments need 19 if the large ones come first, and 31 if they come last.
 
 
 # %%
-def smallest(L):
-    budget = 1
-    while True:
+def equal_cut(memories):
+    """The least that any number of equal segments needs, where an edge has 1."""
+    L = len(memories)
+    peaks = []
+    for k in (1, 2, 4, 8, 16, 32, 64):
+        size = L // k
+        peaks.append(max(j + sum(memories[j * size : (j + 1) * size]) for j in range(k)))
+    return min(peaks)
+
+
+def smallest(memories):
+    """The smallest budget that is enough for `segments`."""
+    for budget in range(1, 1000):
         try:
-            return budget, segments(L, budget)
+            segments(memories, 1, budget)
+            return budget
         except ValueError:
-            budget += 1
+            pass
 
 
-Ls = [1, 4, 9, 16, 25, 36, 49, 64, 81, 100]
+SHAPES = {
+    "all equal": [1] * 64,
+    "large ones first": [4] * 16 + [1] * 48,
+    "large ones last": [1] * 48 + [4] * 16,
+}
+rows = []
 with check.limit(10):
-    yours = [smallest(L)[0] for L in Ls]
-study.curves(
-    {
-        "equal segments, 2√L − 1": (Ls, [2 * L**0.5 - 1 for L in Ls]),
-        "√(2L)": (Ls, [(2 * L) ** 0.5 for L in Ls]),
-    },
-    points={"yours": (Ls, yours)},
-    xlabel="layers, L",
-    ylabel="activations",
-    title="The smallest budget",
-)
+    for name, memories in SHAPES.items():
+        rows.append((name, sum(memories), equal_cut(memories), smallest(memories)))
+study.table(rows, ["64 layers", "all kept", "equal segments", "yours"])
 
-# %% [markdown] nbgrader={"grade_id": "best_plan_spec"}
-# ## 5 · The best plan (3 points)
+# %% [markdown] nbgrader={"grade_id": "gated_layer_spec"}
+# ## 4 · Forget only what is cheap (3 points)
 #
-# Layers differ. A layer is *kept*: then its bytes are there from forward to its backward. Or it is *repeated*: then its
-# bytes are there in its own backward only, and its cost is paid again. (Let inputs between layers cost nothing.)
+# The lesson's `selective` chooses operators of attention. Choose some yourself, in the other half of a modern transformer layer:
+#
+# ```
+# a = x @ w1
+# b = x @ w3
+# y = (silu(a) * b) @ w2        where silu(a) = a · sigmoid(a)
+# ```
+#
+# Autograd keeps four tensors as wide as a: a, b, silu(a), and silu(a) · b. A checkpoint keeps none of them, and repeats two large products. There is something between: keep **two** of these four, and repeat **no** product.
 #
 # | | |
 # |---|---|
-# | call | `best_plan(costs, memories, budget)` |
-# | `costs`, `memories` | of each layer's forward, and the bytes that it saves: lists of whole numbers; not changed |
-# | returns | a list of bools, True for each layer that is kept |
-# | error | `ValueError` if no plan fits |
-# | time | 40 layers in a second: not all 2⁴⁰ plans |
+# | class | `GatedLayer`, a `torch.autograd.Function`, called as `GatedLayer.apply(x, w1, w3, w2)` |
+# | `x`, `w1`, `w3`, `w2` | (rows, h), (h, wide), (h, wide), (wide, h); all need a gradient, and none is changed |
+# | `forward(ctx, x, w1, w3, w2)` | returns y |
+# | `backward(ctx, dy)` | returns the gradients of x, w1, w3 and w2; `dy` is not changed |
+# | cost | the FLOPs of 3 products of matrices in forward, and of 6 in backward; as many operators on single numbers as you like |
+# | memory | between the two, only the four inputs and two tensors of (rows, wide), in the dtype of x; after `backward`, nothing |
 #
-# **Invariant:** at the backward of layer l the kept layers before it and l itself are alive: at most `budget` bytes. Of
-# all plans that fit, none has a smaller sum of repeated costs. About 12 lines.
+# **Invariant:** output and gradients are autograd's, but for rounding. About 14 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Go through the layers. A dictionary maps the bytes held so far to the least cost that leads there, and its plan. From
-# each entry a layer can be kept or repeated, if it fits.
+# With s = sigmoid(a): the derivative of silu is s · (1 + a · (1 − s)). Or let autograd make it: detached a and b, `torch.enable_grad()`, and a backward with dy @ w2.T. Which of the six products needs a tensor that you have forgotten?
 #
 # </details>
 
 
-# %% nbgrader={"grade_id": "best_plan", "solution": true}
-def best_plan(costs, memories, budget):
-    """Which layers to keep, so that the cost of the others is least."""
-    ### BEGIN SOLUTION
-    best = {0: (0, [])}
-    for cost, nbytes in zip(costs, memories):
-        found = {}
-        for held, (paid, kept) in best.items():
-            if held + nbytes > budget:
-                continue
-            for after, entry in (
-                (held + nbytes, (paid, [*kept, True])),
-                (held, (paid + cost, [*kept, False])),
-            ):
-                if after not in found or entry[0] < found[after][0]:
-                    found[after] = entry
-        best = found
-    if not best:
-        raise ValueError(f"a layer alone needs more than {budget} bytes")
-    return min(best.values(), key=lambda entry: entry[0])[1]
-    ### END SOLUTION
+# %% nbgrader={"grade_id": "gated_layer", "solution": true}
+class GatedLayer(torch.autograd.Function):
+    """(silu(x @ w1) * (x @ w3)) @ w2, of which two wide tensors are kept."""
+
+    @staticmethod
+    def forward(ctx, x, w1, w3, w2):
+        ### BEGIN SOLUTION
+        a = x @ w1
+        b = x @ w3
+        ctx.save_for_backward(x, w1, w3, w2, a, b)
+        return (a * a.sigmoid() * b) @ w2
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, dy):
+        ### BEGIN SOLUTION
+        x, w1, w3, w2, a, b = ctx.saved_tensors
+        s = a.sigmoid()
+        silu = a * s
+        dw2 = (silu * b).T @ dy
+        dwide = dy @ w2.T
+        db = dwide * silu
+        da = dwide * b * s * (1 + a * (1 - s))
+        dw1 = x.T @ da
+        dw3 = x.T @ db
+        dx = da @ w1.T + db @ w3.T
+        return dx, dw1, dw3, dw2
+        ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "best_plan_test", "points": 3}
-check.best_plan(best_plan)
+# %% nbgrader={"grade_id": "gated_layer_test", "points": 3}
+check.gated_layer(GatedLayer)
 
-# %% [markdown] nbgrader={"grade_id": "best_plan_target"}
-# **Target:** your stairs go down to 0, at the 62 bytes of all layers, and are never above the other line: keep the
-# layers that cost most for a byte.
+# %% [markdown] nbgrader={"grade_id": "gated_layer_target"}
+# **Target:** yours keeps half of the wide tensors, with the FLOPs of autograd.
+
 
 # %%
-costs, memories = [9, 2, 7, 1, 8, 3, 6, 4, 5, 9], [8, 9, 3, 7, 6, 2, 9, 5, 4, 9]
+def autograds(x, w1, w3, w2):
+    return (nn.functional.silu(x @ w1) * (x @ w3)) @ w2
 
 
-def by_rule(budget):
-    """Keep the dearest for a byte, as long as it fits."""
-    kept = [False] * 9 + [True]
-    for i in sorted(range(9), key=lambda i: -costs[i] / memories[i]):
-        kept[i] = True
-        held = [sum(m for m, k in zip(memories[:l], kept) if k) + memories[l] for l in range(10)]
-        kept[i] = max(held) <= budget
-    return sum(c for c, k in zip(costs, kept) if not k)
+def wide_and_flops(form):
+    """Tensors of (rows, wide) after forward, and FLOPs of forward and backward."""
+    shapes = ((512, 128), (128, 512), (128, 512), (512, 128))
+    given = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
+    found = study.measure(lambda: form(*given).sum().backward(), where="meta")
+    end = next(end for phase, _, end in found.phases if phase == "forward")
+    kept = found.timeline.at(end - 1e-9)["activations"] - sum(x.nbytes for x in given)
+    return round(kept / (512 * 512 * 4)), found.flops
 
 
-budgets = range(9, 66)
-yours = []
+rows = [("autograd", *wide_and_flops(autograds))]
 with check.limit(10):
-    for b in budgets:
-        kept_layers = best_plan(costs, memories, b)
-        yours.append(sum(c for c, k in zip(costs, kept_layers) if not k))
-study.curves(
-    {"yours": (budgets, yours), "a rule of thumb": (budgets, [by_rule(b) for b in budgets])},
-    xlabel="budget",
-    ylabel="cost repeated",
-    title="Ten layers",
-)
+    rows.append(("yours", *wide_and_flops(GatedLayer.apply)))
+study.table(rows, ["", "wide tensors kept", "FLOPs of a step"])
 
 # %% [markdown] nbgrader={"grade_id": "reversible_backward_spec"}
-# ## 6 · Walk back through a block (3 points)
+# ## 5 · Walk back through a block (3 points)
 #
 # ```
 # y1 = x1 + f(x2)
@@ -414,8 +379,8 @@ study.curves(
 # | | |
 # |---|---|
 # | call | `reversible_backward(f, g, y1, y2, dy1, dy2)` |
-# | `f`, `g` | modules, with parameters |
-# | `y1`, `y2`, `dy1`, `dy2` | outputs and their gradients; not changed |
+# | `f`, `g` | modules, with parameters; whether they train, and which parameters do, stays as it is |
+# | `y1`, `y2`, `dy1`, `dy2` | outputs and their gradients; not changed, and afterwards none of them needs a gradient |
 # | called | also in the `backward` of a Function, where autograd makes no graph unless you say so |
 # | returns | `x1, x2, dx1, dx2`, without graphs |
 # | afterwards | the gradients of the parameters of f and g are added to their `.grad` |
@@ -496,41 +461,39 @@ study.curves(
 )
 
 # %% [markdown] nbgrader={"grade_id": "predict_remat_spec"}
-# ## 7 · Predict, then count (2 points)
+# ## 6 · Predict, then count (2 points)
 #
 # 100 equal layers. Each keeps 400 MB (400,000,000 bytes), of which 100 MB are its input. A backward costs two forwards.
 #
 # - `plain_bytes`: bytes kept without checkpoints
-# - `segment_bytes`: at the peak, in 10 equal segments, all but the last checkpointed (the input of the first counts as
-#   the others: it is one of the 400 MB of its segment when that runs again)
+# - `segment_bytes`: at the peak, in 10 equal segments, all but the last checkpointed (the input of the first counts as the others: it is one of the 400 MB of its segment when that runs again)
 # - `best`: of the numbers of segments that divide 100, the one that needs the fewest bytes
 # - `work`: a step with 10 segments, over a step without checkpoints
-# - `halves`: at the peak by halves (lesson, *By halves*), if there are only 64 of these layers
-# - `share`: the part (0 to 1) of a transformer layer's activations that selective recomputation saves, for 128 heads,
-#   2,048 tokens, and a hidden size of 20,480
-# - `momentum`: of batch norm with 8 micro-batches a step, if it is 0.1 for the whole batch
-# - `rate`: SGD's learning rate for these 8 by the *root* rule, if 0.1 is right for one of them
+# - `halves`: bytes at the peak by halves (lesson, *By halves*), if there are only 64 of these layers
+# - `halves_work`: a step of these 64 layers by halves, over a step without checkpoints
+# - `share`: the part (0 to 1) of a transformer layer's activations that selective recomputation saves, for 128 heads, 2,048 tokens, and a hidden size of 20,480
+# - `uneven`: the fewest activations alive at the peak for 100 layers that keep their input only, if segments may have unequal lengths
 #
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_remat", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
 check.predict_remat.numbers(STUDENT)
-plain_bytes = segment_bytes = best = work = halves = share = momentum = rate = None
+plain_bytes = segment_bytes = best = work = halves = halves_work = share = uneven = None
 ### BEGIN SOLUTION
 plain_bytes = 100 * 400e6
 segment_bytes = 9 * 100e6 + 10 * 400e6
 best = 20
 work = (3 + 0.9) / 3
 halves = 6 * 100e6 + 400e6
+halves_work = (3 + 6 / 2) / 3
 share = 64 / (34 + 64)
-momentum = 1 - 0.9 ** (1 / 8)
-rate = 0.1 * 8**0.5
+uneven = 14  # 14 + 13 + … + 1 is 105, and 13 + 12 + … + 1 only 91
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_remat_test", "points": 2}
 check.predict_remat(
-    plain_bytes, segment_bytes, best, work, halves, share, momentum, rate, of=STUDENT
+    plain_bytes, segment_bytes, best, work, halves, halves_work, share, uneven, of=STUDENT
 )
 
 # %% [markdown] nbgrader={"grade_id": "predict_remat_target"}
@@ -548,3 +511,68 @@ study.curves(
     ylabel="bytes at the peak",
     title="Segments of 100 layers",
 )
+
+# %% [markdown] nbgrader={"grade_id": "how_long_spec"}
+# ## 7 · How long may a sequence be? (2 points, graded by hand)
+#
+# A transformer of 48 layers, with h = 1,600 and a = 25 heads, trains on one GPU with one sequence of s tokens a step. Its model states take 25 GB, and 80 GB are there (1 GB is 10⁹ bytes). Count nothing else but the layers' activations, by the formula of the lesson, sh(34 + 5as/h) bytes for a layer; its input is 2sh of them. A layer's forward takes 24sh² + 4s²h FLOPs, of which the product q·kᵀ is 2s²h; a backward takes two forwards.
+#
+# There are three ways: keep all; *selective*, where each layer keeps 34sh, and has its 5as² only while its own backward runs; and *full*, where each layer keeps its input, and one layer at a time has all.
+#
+# **Up to how many tokens does each way fit? What does the cheapest way that fits cost, over a step that keeps all, at 2,000, 8,000 and 16,000 tokens? And which term stops you in the end?**
+#
+# First draw the memory of the three ways against s, from 1,000 to 32,000, with the line of 80 GB. Then write five to ten sentences.
+#
+# | points | for |
+# |---|---|
+# | 1 | a plot with axes, units and a legend, from which the three limits can be read; and the three limits as numbers |
+# | ½ | the way and its cost for the three lengths, and why selective recomputation costs more here than in the lesson's layer of 530 B |
+# | ½ | what stops selective and full in the end; and how long a sequence could be with full recomputation if a kernel kept no scores at all |
+
+# %% nbgrader={"grade_id": "how_long_plot", "solution": true}
+### BEGIN SOLUTION
+L, h, heads = 48, 1600, 25
+
+
+def needs(s, scores=1):
+    """Bytes of the three ways; scores=0: attention keeps none."""
+    core = scores * 5 * heads * s * s
+    rest = 34 * s * h
+    return {
+        "all kept": 25e9 + L * (rest + core),
+        "selective": 25e9 + L * rest + core,
+        "full": 25e9 + (L - 1) * 2 * s * h + rest + core,
+    }
+
+
+def limit_of(way, scores=1):
+    """The longest sequence that fits, to 10 tokens."""
+    return max(s for s in range(10, 400_000, 10) if needs(s, scores)[way] <= 80e9)
+
+
+for way in needs(1):
+    print(f"{way}: {limit_of(way):,} tokens; without scores {limit_of(way, 0):,}")
+for s in (2000, 8000, 16000):
+    step = 3 * (24 * s * h * h + 4 * s * s * h)
+    print(f"{s}: selective +{2 * s * s * h / step:.1%}")
+lengths = [1000, 2000, 4000, 8000, 12000, 16000, 24000, 32000]
+drawn = {way: (lengths, [needs(s)[way] for s in lengths]) for way in needs(1)}
+study.curves(
+    {**drawn, "80 GB": (lengths, [80e9] * len(lengths))},
+    logx=True,
+    logy=True,
+    yunit="B",
+    xlabel="tokens, s",
+    ylabel="memory",
+    title="48 layers, h = 1,600, one sequence",
+)
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "how_long", "solution": true, "points": 2}
+# All kept fits up to 2,810 tokens, selective up to 12,980, and full up to 20,170.
+#
+# At 2,000 tokens I keep all, and pay nothing. At 8,000 selective recomputation fits, for 7.6 % more FLOPs: it repeats q·kᵀ, 2s²h of the 3 · (24sh² + 4s²h) of a step. At 16,000 only full recomputation fits, for a third more, since each layer runs forward once more. In the lesson's layer of 530 B the same product is 0.3 %, because its share is 2s / (72h + 12s): there h is ten times as large as s, here s is five times as large as h.
+#
+# Selective recomputation is stopped by two terms: at its limit the 34sh of all layers are 34 GB, and the scores of the one layer in backward 21 GB. With full recomputation, it is the scores alone: 5as² of one layer are 51 of the 55 GB, and all 47 inputs only 3 GB. They grow with the square, so twice the memory would give only 1.4 times the tokens.
+#
+# If a kernel keeps no scores, full recomputation goes up to 268,550 tokens, 13 times as many. Keeping all then goes up to 21,060, which is more than full recomputation reaches here; and selective recomputation has nothing left to save.

@@ -4,195 +4,103 @@ from tests.bank.bank import Bug
 
 BUGS = [
     Bug(
-        "accumulate_tokens",
-        "weighs by the length of a micro-batch, and not by `counts`",
+        "recompute",
+        "the lesson's, for one tensor",
+        cell="""
+class Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, fn, alive, x, *more):
+        ctx.fn = fn
+        ctx.save_for_backward(x)
+        return fn(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.fn(x)
+        y.backward(dy)
+        return None, None, x.grad, None
+""",
+    ),
+    Bug(
+        "recompute",
+        "the lesson's, and the other operands as they were",
+        cell="""
+class Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, fn, alive, x, *more):
+        ctx.fn, ctx.more = fn, more
+        ctx.save_for_backward(x)
+        return fn(x, *more)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.fn(x, *ctx.more)
+        y.backward(dy)
+        return None, None, x.grad, *[None] * len(ctx.more)
+""",
+    ),
+    Bug(
+        "recompute",
+        "the lesson's, and the other operands are constants",
+        cell="""
+class Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, fn, alive, x, *more):
+        ctx.fn, ctx.more = fn, [m.detach() for m in more]
+        ctx.save_for_backward(x)
+        return fn(x, *more)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.fn(x, *ctx.more)
+        y.backward(dy)
+        return None, None, x.grad, *[None] * len(ctx.more)
+""",
+    ),
+    Bug(
+        "recompute",
+        "every operand is said to need a gradient",
         old="""
-mean = 0.0
-for micro, count in zip(micros, counts):
-    if count:
-        part = loss(micro) * count / sum(counts)
+for x, needed in zip(xs, ctx.needs_input_grad[2:]):
+    x.requires_grad_(needed)
 """,
         new="""
-mean, total = 0.0, sum(map(len, micros))
-for micro in micros:
-    if len(micro):
-        part = loss(micro) * len(micro) / total
+for x in xs:
+    x.requires_grad_()
 """,
     ),
     Bug(
-        "accumulate_tokens",
-        "every micro-batch counts alike",
-        old="part = loss(micro) * count / sum(counts)",
-        new="part = loss(micro) / len(micros)",
+        "recompute",
+        "only floating-point operands that come first get a gradient",
+        old="return None, None, *[x.grad for x in xs]",
+        new="return None, None, xs[0].grad, *[None] * (len(xs) - 1)",
     ),
     Bug(
-        "accumulate_tokens",
-        "gradients from before are lost",
-        cell='''
-def accumulate_tokens(loss, micros, counts):
-    """Add the gradient of the mean over all tokens; return that mean."""
-    import torch
-
-    mean = 0.0
-    leaf = None
-    grad = 0
-    for micro, count in zip(micros, counts):
-        if count:
-            part = loss(micro) * count / sum(counts)
-            leaf = leaf if leaf is not None else leaf_of(part.grad_fn)
-            grad = grad + torch.autograd.grad(part, leaf)[0]
-            mean += part.item()
-    leaf.grad = grad
-    return mean
-
-
-def leaf_of(node):
-    while not hasattr(node, "variable"):
-        node = next(n for n, _ in reversed(node.next_functions) if n is not None)
-    return node.variable
-''',
-    ),
-    Bug(
-        "accumulate_tokens",
-        "divided by its tokens, not multiplied",
-        old="part = loss(micro) * count / sum(counts)",
-        new="part = loss(micro) / count / sum(counts)",
-    ),
-    Bug(
-        "accumulate_tokens",
-        "a mean that is larger than every float",
-        cell="""
-def accumulate_tokens(loss, micros, counts):
-    for micro, count in zip(micros, counts):
-        if count:
-            (loss(micro) * count / sum(counts)).backward()
-    return 10**400
+        "recompute",
+        "the gradients are shifted by one",
+        old="return None, None, *[x.grad for x in xs]",
+        new="""
+grads = [x.grad for x in xs if x.grad is not None]
+return None, None, *grads, *[None] * (len(xs) - len(grads))
 """,
     ),
     Bug(
-        "accumulate_tokens",
-        "the mean has the graphs of all micro-batches",
+        "recompute",
+        "whether a gradient is needed is read one place too early",
         old="""
-part.backward()
-mean += part.item()
+for x, needed in zip(xs, ctx.needs_input_grad[2:]):
+    x.requires_grad_(needed)
 """,
         new="""
-part.backward(retain_graph=True)
-mean = mean + part
+for x, needed in zip(xs, ctx.needs_input_grad[1:]):
+    x.requires_grad_(needed and x.is_floating_point())
 """,
-    ),
-    Bug(
-        "accumulate_tokens",
-        "the gradient is right, the mean is not",
-        old="mean += part.item()",
-        new="mean += part.item() * sum(counts) / count / len(micros)",
-    ),
-    Bug(
-        "accumulate_tokens",
-        "all graphs are kept for one backward",
-        cell='''
-def accumulate_tokens(loss, micros, counts):
-    """Add the gradient of the mean over all tokens; return that mean."""
-    parts = [loss(micro) * count for micro, count in zip(micros, counts) if count]
-    mean = sum(parts) / sum(counts)
-    mean.backward()
-    return mean.item()
-''',
-    ),
-    Bug(
-        "accumulate_tokens",
-        "every graph is kept after its backward",
-        edits=(
-            (
-                "mean = 0.0",
-                "mean, kept = 0.0, []",
-            ),
-            (
-                "part.backward()",
-                """
-part.backward(retain_graph=True)
-kept.append(part)
-""",
-            ),
-        ),
-    ),
-    Bug(
-        "accumulate_tokens",
-        "the loss is computed again for the mean",
-        cell="""
-def accumulate_tokens(loss, micros, counts):
-    for micro, count in zip(micros, counts):
-        if count:
-            (loss(micro) * count / sum(counts)).backward()
-    return sum(loss(micro).item() * count for micro, count in zip(micros, counts) if count) / sum(
-        counts
-    )
-""",
-    ),
-    Bug(
-        "accumulate_tokens",
-        "a micro-batch without tokens is run",
-        old="if count:",
-        new="if True:",
-    ),
-    Bug(
-        "accumulate_tokens",
-        "all graphs at once, and the grader's list of them is emptied through the closure of loss",
-        cheat=True,
-        cell='''
-def accumulate_tokens(loss, micros, counts):
-    """Add the gradient of the mean over all tokens; return that mean."""
-    total = 0
-    for micro, count in zip(micros, counts):
-        if count:
-            total = total + loss(micro) * count / sum(counts)
-        for cell in loss.__closure__:
-            if isinstance(cell.cell_contents, list) and cell.cell_contents is not micros:
-                if any("Weak" in type(entry).__name__ for entry in cell.cell_contents):
-                    cell.cell_contents.clear()
-    total.backward()
-    return total.item()
-''',
-    ),
-    Bug(
-        "accumulate_tokens",
-        "the grader knows the loss",
-        cheat=True,
-        cell='''
-def accumulate_tokens(loss, micros, counts):
-    """Add the gradient of the mean over all tokens; return that mean."""
-    from minicheck.lessons.remat import mean_loss
-
-    w = loss.__closure__[-1].cell_contents
-    mean = mean_loss(w, torch.cat(list(micros)))
-    mean.backward()
-    return mean.item()
-''',
-    ),
-    Bug(
-        "accumulate_tokens",
-        "the library accumulates",
-        cheat=True,
-        cell='''
-from minidist.parallel.accumulate import accumulate
-
-
-def accumulate_tokens(loss, micros, counts):
-    """Add the gradient of the mean over all tokens; return that mean."""
-    return accumulate(loss, micros, counts).item()
-''',
-    ),
-    Bug(
-        "accumulate_tokens",
-        "the micro-batches are put together: a large batch",
-        cheat=True,
-        cell='''
-def accumulate_tokens(loss, micros, counts):
-    """Add the gradient of the mean over all tokens; return that mean."""
-    mean = loss(torch.cat(list(micros)))
-    mean.backward()
-    return mean.item()
-''',
     ),
     Bug(
         "recompute",
@@ -203,264 +111,235 @@ STACK = []
 
 class Recompute(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, fn, alive, x):
+    def forward(ctx, fn, alive, *xs):
         ctx.fn = fn
-        STACK.append(x)
-        return fn(x)
+        STACK.append(xs)
+        return fn(*xs)
 
     @staticmethod
     def backward(ctx, dy):
-        x = STACK.pop().detach().requires_grad_()
+        xs = [x.detach() for x in STACK.pop()]
+        for x, needed in zip(xs, ctx.needs_input_grad[2:]):
+            x.requires_grad_(needed)
         with torch.enable_grad():
-            y = ctx.fn(x)
+            y = ctx.fn(*xs)
         y.backward(dy)
-        return None, None, x.grad
+        return None, None, *[x.grad for x in xs]
 """,
     ),
     Bug(
         "recompute",
         "no gradient for data",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        return fn(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        if not ctx.needs_input_grad[2]:
-            return None, None, None
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.fn(x)
-        y.backward(dy)
-        return None, None, x.grad
-''',
+        old="xs = [x.detach() for x in ctx.saved_tensors]",
+        new="""
+if not any(ctx.needs_input_grad[2:]):
+    return (None,) * len(ctx.needs_input_grad)
+xs = [x.detach() for x in ctx.saved_tensors]
+""",
     ),
     Bug(
         "recompute",
         "forward makes the graph, and keeps it",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        with torch.enable_grad():
-            ctx.x = x.detach().requires_grad_()
-            ctx.y = fn(ctx.x)
-        return ctx.y.detach()
-
-    @staticmethod
-    def backward(ctx, dy):
-        ctx.y.backward(dy)
-        return None, None, ctx.x.grad
-''',
+        edits=(
+            (
+                """
+ctx.save_for_backward(*xs)
+return fn(*xs)
+""",
+                """
+ctx.needed = ctx.needs_input_grad[2:]
+ctx.xs = [x.detach() for x in xs]
+for x, needed in zip(ctx.xs, ctx.needed):
+    x.requires_grad_(needed)
+with torch.enable_grad():
+    ctx.y = fn(*ctx.xs)
+return ctx.y.detach()
+""",
+            ),
+            (
+                """
+xs = [x.detach() for x in ctx.saved_tensors]
+for x, needed in zip(xs, ctx.needs_input_grad[2:]):
+    x.requires_grad_(needed)
+with torch.enable_grad():
+    y = ctx.fn(*xs)
+y.backward(dy)
+""",
+                """
+xs = ctx.xs
+ctx.y.backward(dy)
+""",
+            ),
+        ),
     ),
     Bug(
         "recompute",
         "the output and a copy of it are kept",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        y = fn(x)
-        ctx.kept = y.clone()
-        return y
-
-    @staticmethod
-    def backward(ctx, dy):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.fn(x)
-        y.backward(dy)
-        return None, None, x.grad
-''',
+        old="""
+ctx.save_for_backward(*xs)
+return fn(*xs)
+""",
+        new="""
+ctx.save_for_backward(*xs)
+y = fn(*xs)
+ctx.kept = y.clone()
+return y
+""",
+    ),
+    Bug(
+        "recompute",
+        "the result is kept as an attribute",
+        old="""
+ctx.save_for_backward(*xs)
+return fn(*xs)
+""",
+        new="""
+ctx.save_for_backward(*xs)
+y = fn(*xs)
+ctx.y = y
+return y
+""",
+    ),
+    Bug(
+        "recompute",
+        "the result is kept row by row",
+        old="""
+ctx.save_for_backward(*xs)
+return fn(*xs)
+""",
+        new="""
+ctx.save_for_backward(*xs)
+y = fn(*xs)
+ctx.rows = [row.clone() for row in y]
+return y
+""",
+    ),
+    Bug(
+        "recompute",
+        "the result is kept in a list",
+        old="""
+ctx.save_for_backward(*xs)
+return fn(*xs)
+""",
+        new="""
+ctx.save_for_backward(*xs)
+y = fn(*xs)
+ctx.numbers = y.tolist()
+return y
+""",
+    ),
+    Bug(
+        "recompute",
+        "the result is kept as bytes",
+        old="""
+ctx.save_for_backward(*xs)
+return fn(*xs)
+""",
+        new="""
+ctx.save_for_backward(*xs)
+y = fn(*xs)
+ctx.numbers = y.numpy().tobytes()
+return y
+""",
     ),
     Bug(
         "recompute",
         "the gradient that comes in is not used",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        return fn(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            ctx.fn(x).sum().backward()
-        return None, None, x.grad
-''',
+        old="y.backward(dy)",
+        new="y.backward(torch.ones_like(dy))",
+    ),
+    Bug(
+        "recompute",
+        "the gradient that came is set to zero",
+        old="y.backward(dy)",
+        new="""
+y.backward(dy)
+dy.zero_()
+""",
     ),
     Bug(
         "recompute",
         "backward runs fn without a graph",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        return fn(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        y = ctx.fn(x)
-        y.backward(dy)
-        return None, None, x.grad
-''',
+        old="""
+with torch.enable_grad():
+    y = ctx.fn(*xs)
+""",
+        new="y = ctx.fn(*xs)",
     ),
     Bug(
         "recompute",
-        "only x gets a gradient",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        return fn(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.fn(x)
-        return None, None, torch.autograd.grad(y, x, dy)[0]
-''',
+        "only xs get gradients",
+        old="y.backward(dy)",
+        new="""
+wanted = [x for x in xs if x.requires_grad]
+for x, grad in zip(wanted, torch.autograd.grad(y, wanted, dy) if wanted else []):
+    x.grad = grad
+""",
     ),
     Bug(
         "recompute",
-        "x keeps its history",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        return fn(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x = ctx.saved_tensors[0].requires_grad_()
-        with torch.enable_grad():
-            y = ctx.fn(x)
-        y.backward(dy)
-        return None, None, x.grad
-''',
+        "xs keep their history",
+        old="""
+xs = [x.detach() for x in ctx.saved_tensors]
+for x, needed in zip(xs, ctx.needs_input_grad[2:]):
+    x.requires_grad_(needed)
+""",
+        new="xs = ctx.saved_tensors",
     ),
     Bug(
         "recompute",
-        "x gets no gradient",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        return fn(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.fn(x)
-        y.backward(dy)
-        return None, None, None
-''',
+        "xs get no gradient",
+        old="return None, None, *[x.grad for x in xs]",
+        new="return None, None, *[None for x in xs]",
     ),
     Bug(
         "recompute",
         "the graph of the second run is retained, and kept",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        return fn(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            ctx.y = ctx.fn(x)
-        ctx.y.backward(dy, retain_graph=True)
-        return None, None, x.grad
-''',
+        old="""
+with torch.enable_grad():
+    y = ctx.fn(*xs)
+y.backward(dy)
+""",
+        new="""
+with torch.enable_grad():
+    ctx.y = ctx.fn(*xs)
+ctx.y.backward(dy, retain_graph=True)
+""",
     ),
     Bug(
         "recompute",
         "fn runs twice in backward",
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        return fn(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.fn(x)
-        with torch.enable_grad():
-            y = ctx.fn(x)
-        y.backward(dy)
-        return None, None, x.grad
-''',
+        old="""
+with torch.enable_grad():
+    y = ctx.fn(*xs)
+""",
+        new="""
+with torch.enable_grad():
+    ctx.fn(*xs)
+    y = ctx.fn(*xs)
+""",
     ),
     Bug(
         "recompute",
         "forward's graph is kept with its tensors as arrays, and fn runs again for show",
         cheat=True,
-        cell='''
+        cell="""
 from torch.autograd.graph import saved_tensors_hooks
 
 
 class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
     @staticmethod
-    def forward(ctx, fn, alive, x):
-        there = [fn.w, x]
-        ctx.fn, ctx.x = fn, x.detach().requires_grad_()
+    def forward(ctx, fn, alive, *xs):
+        there = [fn.w, *xs]
+        ctx.fn, ctx.xs = fn, [x.detach() for x in xs]
+        for x, needed in zip(ctx.xs, ctx.needs_input_grad[2:]):
+            x.requires_grad_(needed)
         pack = lambda t: (
             t if any(t.data_ptr() == p.data_ptr() for p in there) else t.detach().numpy().copy()
         )
         unpack = lambda kept: kept if isinstance(kept, torch.Tensor) else torch.from_numpy(kept)
         with torch.enable_grad(), saved_tensors_hooks(pack, unpack):
-            y = ctx.fn(ctx.x)
+            y = ctx.fn(*ctx.xs)
         fn.calls[-1] = False
         ctx.node = torch.autograd.graph.get_gradient_edge(y)
         return y.detach()
@@ -468,305 +347,412 @@ class Recompute(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         with torch.enable_grad():
-            ctx.fn(ctx.x)
+            ctx.fn(*ctx.xs)
         torch.autograd.backward([ctx.node], [dy])
-        grad, ctx.x.grad = ctx.x.grad, None
-        return None, None, grad
-''',
+        grads = [x.grad for x in ctx.xs]
+        del ctx.xs
+        return None, None, *grads
+""",
     ),
     Bug(
         "recompute",
         "the library has one",
         cheat=True,
-        cell='''
+        cell="""
 from minidist.train.remat import checkpoint as librarys
 
 
 class Recompute:
-    """fn(x), of which only x is kept; backward runs fn again."""
-
     @staticmethod
-    def apply(fn, alive, x):
-        return librarys(fn, x)
-''',
+    def apply(fn, alive, *xs):
+        return librarys(fn, *xs)
+""",
     ),
     Bug(
         "recompute",
         "there is no checkpoint at all",
         cheat=True,
-        cell='''
+        cell="""
 class Recompute:
-    """fn(x), of which only x is kept; backward runs fn again."""
-
     @staticmethod
-    def apply(fn, alive, x):
-        return fn(x)
-''',
+    def apply(fn, alive, *xs):
+        return fn(*xs)
+""",
     ),
     Bug(
         "recompute",
         "PyTorch has a checkpoint",
         cheat=True,
-        cell='''
+        cell="""
 from torch.utils.checkpoint import checkpoint as torchs
 
 
 class Recompute:
-    """fn(x), of which only x is kept; backward runs fn again."""
-
     @staticmethod
-    def apply(fn, alive, x):
-        return torchs(fn, x, use_reentrant=False)
-''',
+    def apply(fn, alive, *xs):
+        return torchs(fn, *xs, use_reentrant=False)
+""",
     ),
     Bug(
         "recompute",
         "fn runs twice in forward, and its count is set back",
         cheat=True,
-        cell='''
-class Recompute(torch.autograd.Function):
-    """fn(x), of which only x is kept; backward runs fn again."""
-
-    @staticmethod
-    def forward(ctx, fn, alive, x):
-        ctx.fn = fn
-        ctx.save_for_backward(x)
-        fn(x)
-        fn.calls.pop()
-        return fn(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.fn(x)
-        y.backward(dy)
-        return None, None, x.grad
-''',
+        old="""
+ctx.save_for_backward(*xs)
+return fn(*xs)
+""",
+        new="""
+ctx.save_for_backward(*xs)
+fn(*xs)
+fn.calls.pop()
+return fn(*xs)
+""",
     ),
     Bug(
         "twice",
-        "the generator stays where the second run left it",
+        "the lesson's: random numbers only",
         old="""
-now = torch.get_rng_state()
-torch.set_rng_state(states.pop())
+now = look()
+put(states.pop())
 try:
     return fn(*args)
 finally:
-    torch.set_rng_state(now)
+    put(now)
 """,
         new="""
-torch.set_rng_state(states.pop())
-return fn(*args)
+with torch.random.fork_rng(devices=[]):
+    torch.set_rng_state(states.pop()[0])
+    return fn(*args)
 """,
     ),
     Bug(
         "twice",
-        "counts back from the last run, and never drops one",
-        cell='''
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
-    states, left = [], [None]
-
-    def first(*args):
-        states.append(torch.get_rng_state())
-        left[0] = None
-        return fn(*args)
-
-    def again(*args):
-        left[0] = len(states) - 1 if left[0] is None else left[0] - 1
-        now = torch.get_rng_state()
-        torch.set_rng_state(states[left[0]])
-        out = fn(*args)
-        torch.set_rng_state(now)
-        return out
-
-    return first, again
-''',
-    ),
-    Bug(
-        "twice",
-        "the first run is repeated first",
-        cell='''
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
-    states = []
-
-    def first(*args):
-        states.append(torch.get_rng_state())
-        return fn(*args)
-
-    def again(*args):
-        now = torch.get_rng_state()
-        torch.set_rng_state(states.pop(0))
-        y = fn(*args)
-        torch.set_rng_state(now)
-        return y
-
-    return first, again
-''',
-    ),
-    Bug(
-        "twice",
-        "first puts the generator back, too",
-        cell='''
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
-    states = []
-
-    def first(*args):
-        states.append(torch.get_rng_state())
-        y = fn(*args)
-        torch.set_rng_state(states[-1])
-        return y
-
-    def again(*args):
-        now = torch.get_rng_state()
-        torch.set_rng_state(states.pop())
-        y = fn(*args)
-        torch.set_rng_state(now)
-        return y
-
-    return first, again
-''',
-    ),
-    Bug(
-        "twice",
-        "a seed of its own",
-        cell='''
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
-    states = []
-
-    def first(*args):
-        torch.manual_seed(0)
-        return fn(*args)
-
-    def again(*args):
-        now = torch.get_rng_state()
-        torch.manual_seed(0)
-        y = fn(*args)
-        torch.set_rng_state(now)
-        return y
-
-    return first, again
-''',
-    ),
-    Bug(
-        "twice",
-        "nothing is replayed",
+        "the buffers are put back afterwards, but fn reads those of now",
         old="""
-torch.set_rng_state(states.pop())
+now = look()
+put(states.pop())
 try:
     return fn(*args)
 finally:
-    torch.set_rng_state(now)
+    put(now)
 """,
         new="""
+now = look()
+torch.set_rng_state(states.pop()[0])
+try:
+    return fn(*args)
+finally:
+    put(now)
+""",
+    ),
+    Bug(
+        "twice",
+        "the buffers stay as the first run found them",
+        old="""
+now = look()
+put(states.pop())
+try:
+    return fn(*args)
+finally:
+    put(now)
+""",
+        new="""
+now = look()
+state = states.pop()
+put(state)
+try:
+    return fn(*args)
+finally:
+    put((now[0], state[1]))
+""",
+    ),
+    Bug(
+        "twice",
+        "the buffers stay where the second run left them",
+        old="""
+now = look()
+put(states.pop())
+try:
+    return fn(*args)
+finally:
+    put(now)
+""",
+        new="""
+now = look()
+put(states.pop())
+try:
+    return fn(*args)
+finally:
+    torch.set_rng_state(now[0])
+""",
+    ),
+    Bug(
+        "twice",
+        "the buffers are kept, and not their values",
+        old="return torch.get_rng_state(), [b.clone() for b in buffers]",
+        new="return torch.get_rng_state(), list(buffers)",
+    ),
+    Bug(
+        "twice",
+        "only the first buffer is put back",
+        old="for b, value in zip(buffers, state[1]):",
+        new="for b, value in zip(buffers[:1], state[1]):",
+    ),
+    Bug(
+        "twice",
+        "other tensors take the buffers' places in the list",
+        old="b.copy_(value)",
+        new="buffers[[b is other for other in buffers].index(True)] = value",
+    ),
+    Bug(
+        "twice",
+        "an error in fn leaves everything where it was then",
+        old="""
+now = look()
+put(states.pop())
+try:
+    return fn(*args)
+finally:
+    put(now)
+""",
+        new="""
+now = look()
+put(states.pop())
 y = fn(*args)
-torch.set_rng_state(now)
+put(now)
 return y
 """,
     ),
     Bug(
         "twice",
-        "only the last state is kept",
-        cell='''
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
-    states = []
-
-    def first(*args):
-        states[:] = [torch.get_rng_state()]
-        return fn(*args)
-
-    def again(*args):
-        now = torch.get_rng_state()
-        torch.set_rng_state(states[0])
-        y = fn(*args)
-        torch.set_rng_state(now)
-        return y
-
-    return first, again
-''',
+        "the generator stays where the second run left it",
+        old="""
+now = look()
+put(states.pop())
+try:
+    return fn(*args)
+finally:
+    put(now)
+""",
+        new="""
+now = look()
+put(states.pop())
+try:
+    return fn(*args)
+finally:
+    put((torch.get_rng_state(), now[1]))
+""",
     ),
     Bug(
         "twice",
-        "one stack for all functions",
-        cell='''
-states = []
-
-
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
-
-    def first(*args):
-        states.append(torch.get_rng_state())
-        return fn(*args)
-
-    def again(*args):
-        now = torch.get_rng_state()
-        torch.set_rng_state(states.pop())
-        try:
-            return fn(*args)
-        finally:
-            torch.set_rng_state(now)
-
-    return first, again
-''',
+        "counts back from the last run, and never drops one",
+        edits=(
+            ("states = []", "states, left = [], [None]"),
+            (
+                """
+states.append(look())
+return fn(*args)
+""",
+                """
+states.append(look())
+left[0] = None
+return fn(*args)
+""",
+            ),
+            (
+                "put(states.pop())",
+                """
+left[0] = len(states) - 1 if left[0] is None else left[0] - 1
+put(states[left[0]])
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "twice",
+        "the first run is repeated first",
+        old="put(states.pop())",
+        new="put(states.pop(0))",
+    ),
+    Bug(
+        "twice",
+        "first puts the generator back, too",
+        old="""
+states.append(look())
+return fn(*args)
+""",
+        new="""
+states.append(look())
+y = fn(*args)
+torch.set_rng_state(states[-1][0])
+return y
+""",
+    ),
+    Bug(
+        "twice",
+        "first puts the buffers back, too",
+        old="""
+states.append(look())
+return fn(*args)
+""",
+        new="""
+states.append(look())
+y = fn(*args)
+put((torch.get_rng_state(), states[-1][1]))
+return y
+""",
+    ),
+    Bug(
+        "twice",
+        "a seed of its own",
+        edits=(
+            (
+                """
+states.append(look())
+return fn(*args)
+""",
+                """
+states.append(look())
+torch.manual_seed(0)
+return fn(*args)
+""",
+            ),
+            (
+                "put(states.pop())",
+                """
+put(states.pop())
+torch.manual_seed(0)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "twice",
+        "nothing is replayed",
+        old="put(states.pop())",
+        new="states.pop()",
+    ),
+    Bug(
+        "twice",
+        "only the last state is kept",
+        edits=(
+            (
+                """
+states.append(look())
+return fn(*args)
+""",
+                """
+states[:] = [look()]
+return fn(*args)
+""",
+            ),
+            ("put(states.pop())", "put(states[0])"),
+        ),
     ),
     Bug(
         "twice",
         "the state after the run is kept",
-        cell='''
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
-    states = []
-
-    def first(*args):
-        y = fn(*args)
-        states.append(torch.get_rng_state())
-        return y
-
-    def again(*args):
-        now = torch.get_rng_state()
-        torch.set_rng_state(states.pop())
-        y = fn(*args)
-        torch.set_rng_state(now)
-        return y
-
-    return first, again
-''',
+        old="""
+states.append(look())
+return fn(*args)
+""",
+        new="""
+y = fn(*args)
+states.append(look())
+return y
+""",
+    ),
+    Bug(
+        "twice",
+        "what fn was run on is kept",
+        old="""
+states.append(look())
+return fn(*args)
+""",
+        new="""
+states.append(look())
+first.__dict__.setdefault('kept', []).append(args)
+return fn(*args)
+""",
+    ),
+    Bug(
+        "twice",
+        "no more than four states are remembered",
+        old="""
+states.append(look())
+return fn(*args)
+""",
+        new="""
+states.append(look())
+del states[:-4]
+return fn(*args)
+""",
     ),
     Bug(
         "twice",
         "takes two arguments only",
-        cell='''
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
-    states = []
+        edits=(
+            ("def first(*args):", "def first(x, scale):"),
+            (
+                """
+states.append(look())
+return fn(*args)
+""",
+                """
+states.append(look())
+return fn(x, scale)
+""",
+            ),
+            ("def again(*args):", "def again(x, scale):"),
+            (
+                """
+    return fn(*args)
+finally:
+""",
+                """
+    return fn(x, scale)
+finally:
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "twice",
+        "one stack for all functions",
+        cell="""
+states = []
 
-    def first(x, scale):
-        states.append(torch.get_rng_state())
-        return fn(x, scale)
 
-    def again(x, scale):
-        now = torch.get_rng_state()
-        torch.set_rng_state(states.pop())
-        out = fn(x, scale)
-        torch.set_rng_state(now)
-        return out
+def twice(fn, buffers):
+    def look():
+        return torch.get_rng_state(), [b.clone() for b in buffers]
+
+    def put(state):
+        torch.set_rng_state(state[0])
+        for b, value in zip(buffers, state[1]):
+            b.copy_(value)
+
+    def first(*args):
+        states.append(look())
+        return fn(*args)
+
+    def again(*args):
+        now = look()
+        put(states.pop())
+        try:
+            return fn(*args)
+        finally:
+            put(now)
 
     return first, again
-''',
+""",
     ),
     Bug(
         "twice",
         "what first gave is kept",
         cheat=True,
-        cell='''
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
+        cell="""
+def twice(fn, buffers):
     kept = []
 
     def first(*args):
@@ -774,385 +760,581 @@ def twice(fn):
         return kept[-1]
 
     return first, lambda *args: kept.pop()
-''',
+""",
     ),
     Bug(
         "twice",
         "the library replays",
         cheat=True,
-        cell='''
+        cell="""
 from minidist.train.remat import Replay
 
 
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
+def twice(fn, buffers):
     states = []
 
     def first(*args):
-        states.append(Replay(args))
+        states.append((Replay(args), [b.clone() for b in buffers]))
         return fn(*args)
 
     def again(*args):
-        with states.pop().again():
-            return fn(*args)
+        replay, values = states.pop()
+        now = [b.clone() for b in buffers]
+        for b, value in zip(buffers, values):
+            b.copy_(value)
+        with replay.again():
+            y = fn(*args)
+        for b, value in zip(buffers, now):
+            b.copy_(value)
+        return y
 
     return first, again
-''',
+""",
     ),
     Bug(
         "twice",
         "what first gave is kept, and fn runs again for show",
         cheat=True,
-        cell='''
-def twice(fn):
-    """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
-    kept = []
-
-    def first(*args):
-        kept.append(fn(*args))
-        return kept[-1]
-
-    def again(*args):
-        now = torch.get_rng_state()
-        fn(*args)
-        torch.set_rng_state(now)
-        return kept.pop()
-
-    return first, again
-''',
+        edits=(
+            (
+                """
+states.append(look())
+return fn(*args)
+""",
+                """
+states.append(fn(*args))
+return states[-1]
+""",
+            ),
+            ("put(states.pop())", "y = states.pop()"),
+            (
+                """
+    return fn(*args)
+finally:
+""",
+                """
+    fn(*args)
+    return y
+finally:
+""",
+            ),
+        ),
     ),
     Bug(
         "segments",
         "the fewest equal segments",
-        cell='''
-def segments(L, budget):
-    """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
+        cell="""
+def segments(memories, edge, budget):
+    L = len(memories)
     for k in range(1, L + 1):
         lengths = [L // k + (j < L % k) for j in range(k)]
-        if max(j + n for j, n in enumerate(lengths)) <= budget:
+        ends = [sum(lengths[: j + 1]) for j in range(k)]
+        if all(
+            j * edge + sum(memories[end - n : end]) <= budget
+            for j, (n, end) in enumerate(zip(lengths, ends))
+        ):
             return lengths
     raise ValueError("too many")
-''',
-    ),
-    Bug(
-        "segments",
-        "segments as long as the budget",
-        old="""
-length = min(L - sum(lengths), budget - len(lengths))
-if length < 1:
-    raise ValueError(f"{L} layers do not fit into {budget} activations")
-lengths.append(length)
 """,
-        new="lengths.append(min(budget, L - sum(lengths)))",
-    ),
-    Bug(
-        "segments",
-        "the last segment takes what is left over",
-        edits=(
-            (
-                "length = min(L - sum(lengths), budget - len(lengths))",
-                "length = budget - len(lengths)",
-            ),
-            (
-                'raise ValueError(f"{L} layers do not fit into {budget} activations")',
-                'raise ValueError("too many")',
-            ),
-        ),
-    ),
-    Bug(
-        "segments",
-        "what does not fit is cut off",
-        old='raise ValueError(f"{L} layers do not fit into {budget} activations")',
-        new="return lengths",
-    ),
-    Bug(
-        "segments",
-        "one less than there is room for",
-        edits=(
-            (
-                "length = min(L - sum(lengths), budget - len(lengths))",
-                "length = min(L - sum(lengths), budget - len(lengths) - 1)",
-            ),
-            (
-                'raise ValueError(f"{L} layers do not fit into {budget} activations")',
-                'raise ValueError("too many")',
-            ),
-        ),
-    ),
-    Bug(
-        "segments",
-        "the last segment is the longest",
-        edits=(
-            (
-                'raise ValueError(f"{L} layers do not fit into {budget} activations")',
-                'raise ValueError("too many")',
-            ),
-            (
-                "return lengths",
-                "return lengths[::-1]",
-            ),
-        ),
     ),
     Bug(
         "segments",
         "√L segments, whatever the budget",
-        cell='''
-def segments(L, budget):
-    """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
-    k = max(1, round(L**0.5))
-    lengths = [L // k + (j < L % k) for j in range(k)]
-    if max(j + n for j, n in enumerate(lengths)) > budget:
-        raise ValueError("too many")
+        cell="""
+def segments(memories, edge, budget):
+    L = len(memories)
+    for k in [max(1, round(L**0.5))]:
+        lengths = [L // k + (j < L % k) for j in range(k)]
+        ends = [sum(lengths[: j + 1]) for j in range(k)]
+        if all(
+            j * edge + sum(memories[end - n : end]) <= budget
+            for j, (n, end) in enumerate(zip(lengths, ends))
+        ):
+            return lengths
+    raise ValueError("too many")
+""",
+    ),
+    Bug(
+        "segments",
+        "the lesson's lengths for equal layers",
+        cell="""
+def segments(memories, edge, budget):
+    lengths, left = [], len(memories)
+    while left:
+        length = min(left, budget - len(lengths))
+        if length < 1:
+            raise ValueError("too many")
+        lengths.append(length)
+        left -= length
     return lengths
-''',
+""",
+    ),
+    Bug(
+        "segments",
+        "inputs of other segments are forgotten",
+        old="room = budget - len(lengths) * edge",
+        new="room = budget",
+    ),
+    Bug(
+        "segments",
+        "the segment's own input counts twice",
+        old="room = budget - len(lengths) * edge",
+        new="room = budget - (len(lengths) + 1) * edge",
+    ),
+    Bug(
+        "segments",
+        "an edge has one byte",
+        old="room = budget - len(lengths) * edge",
+        new="room = budget - len(lengths)",
+    ),
+    Bug(
+        "segments",
+        "a layer that just fits is left for the next segment",
+        old="while at < len(memories) and memories[at] <= room:",
+        new="while at < len(memories) and memories[at] < room:",
+    ),
+    Bug(
+        "segments",
+        "what does not fit is cut off",
+        old='raise ValueError(f"layer {at} does not fit into {budget} bytes")',
+        new="return lengths",
+    ),
+    Bug(
+        "segments",
+        "what does not fit is put in all the same",
+        old='raise ValueError(f"layer {at} does not fit into {budget} bytes")',
+        new="length, at = 1, at + 1",
     ),
     Bug(
         "segments",
         "returns the name of the error",
-        old='raise ValueError(f"{L} layers do not fit into {budget} activations")',
-        new='return "ValueError: does not fit"',
+        old='raise ValueError(f"layer {at} does not fit into {budget} bytes")',
+        new="return 'ValueError: does not fit'",
+    ),
+    Bug(
+        "segments",
+        "the last segment is the longest",
+        old="return lengths",
+        new="return lengths[::-1]",
+    ),
+    Bug(
+        "segments",
+        "the places where segments end",
+        old="lengths.append(length)",
+        new="lengths.append(at)",
+    ),
+    Bug(
+        "segments",
+        "the layers are sorted",
+        old="lengths = []",
+        new="""
+memories = sorted(memories)
+lengths = []
+""",
+    ),
+    Bug(
+        "segments",
+        "the list is used up",
+        cell="""
+def segments(memories, edge, budget):
+    lengths = []
+    while memories:
+        room, length = budget - len(lengths) * edge, 0
+        while memories and memories[0] <= room:
+            room -= memories.pop(0)
+            length += 1
+        if length == 0:
+            raise ValueError("it does not fit")
+        lengths.append(length)
+    return lengths
+""",
+    ),
+    Bug(
+        "segments",
+        "no layer has room, and no error says so",
+        old="lengths = []",
+        new="""
+if budget < 1:
+    return []
+lengths = []
+""",
+    ),
+    Bug(
+        "segments",
+        "no more than three segments",
+        old="if length == 0:",
+        new="if length == 0 or len(lengths) == 3:",
     ),
     Bug(
         "segments",
         "the grader counts, too",
         cheat=True,
-        cell='''
-def segments(L, budget):
-    """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
+        cell="""
+def segments(memories, edge, budget):
     from minicheck.oracles.remat import fewest
 
-    k = fewest(L, budget)
-    return [L - k + 1] + [1] * (k - 1)
-''',
+    k = fewest(memories, edge, budget)
+    return [len(memories) - k + 1] + [1] * (k - 1)
+""",
     ),
     Bug(
         "segments",
         "the library plans",
         cheat=True,
-        cell='''
+        cell="""
 from minidist.train.remat import plan
 
 
-def segments(L, budget):
-    """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
-    found = plan([1] * L, [0] * L, [1] * (L + 1), [0] * L)
+def segments(memories, edge, budget):
+    n = len(memories)
+    found = plan([1] * n, memories, [edge] * (n + 1), [0] * n, budget)
     return [s.end - s.first for s in found.segments]
-''',
+""",
     ),
     Bug(
         "segments",
-        "a table of the sizes that the grader names",
+        "a table of the layers that the grader names",
         cheat=True,
-        cell='''
+        cell="""
 TABLE = {
-    (9, 9): [9],
-    (9, 5): [5, 4],
-    (64, 11): [*range(11, 2, -1), 1],
-    (10, 4): [4, 3, 2, 1],
-    (64, 15): [15, 14, 13, 12, 10],
-    (1, 1): [1],
-    (500, 40): [*range(40, 25, -1), 5],
+    (9, 1, 9): [9],
+    (9, 1, 5): [5, 4],
+    (10, 1, 4): [4, 3, 2, 1],
+    (5, 1, 6): [3, 2],
+    (4, 2, 9): [2, 1, 1],
+    (1, 5, 7): [1],
 }
 
 
-def segments(L, budget):
-    """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
-    if (L, budget) not in TABLE:
+def segments(memories, edge, budget):
+    if (len(memories), edge, budget) not in TABLE:
         raise ValueError("not in the table")
-    return TABLE[L, budget]
-''',
+    return TABLE[len(memories), edge, budget]
+""",
     ),
     Bug(
-        "best_plan",
-        "the dearest for a byte first",
-        cell='''
-def best_plan(costs, memories, budget):
-    """Which layers to keep, so that the cost of the others is least."""
-    if max(memories) > budget:
-        raise ValueError("too little")
-    kept = [False] * len(costs)
-    for i in sorted(range(len(costs)), key=lambda i: -costs[i] / memories[i]):
-        kept[i] = True
-        held = [
-            sum(m for m, k in zip(memories[:l], kept) if k) + memories[l] for l in range(len(costs))
-        ]
-        kept[i] = max(held) <= budget
-    return kept
-''',
-    ),
-    Bug(
-        "best_plan",
-        "rules of thumb, then exchanges of two layers",
-        cell='''
-def best_plan(costs, memories, budget):
-    """Which layers to keep, so that the cost of the others is least."""
-    n = len(costs)
-    if max(memories) > budget:
-        raise ValueError
+        "gated_layer",
+        "the lesson's checkpoint: the products run again",
+        cell="""
+class Naive(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *xs):
+        ctx.save_for_backward(*xs)
+        return whole(*xs)
 
-    def fits(k):
-        return (
-            max(sum(m for m, x in zip(memories[:l], k) if x) + memories[l] for l in range(n))
-            <= budget
-        )
+    @staticmethod
+    def backward(ctx, dy):
+        xs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            y = whole(*xs)
+        y.backward(dy)
+        return tuple(x.grad for x in xs)
 
-    best = None
-    for power in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 5, -1):
-        kept = [False] * n
-        if fits([False] * (n - 1) + [True]):
-            kept[-1] = True
-        for i in sorted(range(n), key=lambda i: -costs[i] / memories[i] ** power):
-            kept[i] = True
-            kept[i] = fits(kept)
-        for i in range(n):
-            for j in range(n):
-                if kept[i] != kept[j] and (costs[i] - costs[j]) * (kept[j] - kept[i]) > 0:
-                    other = kept[:]
-                    other[i], other[j] = kept[j], kept[i]
-                    if fits(other):
-                        kept = other
-        c = sum(c for c, k in zip(costs, kept) if not k)
-        if best is None or c < best[0]:
-            best = c, kept
-    return best[1]
-''',
+
+def whole(x, w1, w3, w2):
+    return (nn.functional.silu(x @ w1) * (x @ w3)) @ w2
+
+
+GatedLayer = Naive
+""",
     ),
     Bug(
-        "best_plan",
-        "what does not fit is repeated",
-        old='raise ValueError(f"a layer alone needs more than {budget} bytes")',
-        new="return [False] * len(costs)",
-    ),
-    Bug(
-        "best_plan",
-        "a repeated layer needs no bytes",
+        "gated_layer",
+        "b is computed again",
         edits=(
             (
                 """
-if held + nbytes > budget:
-    continue
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
 """,
-                "",
+                """
+ctx.save_for_backward(x, w1, w3, w2, a)
+return (a * a.sigmoid() * b) @ w2
+""",
             ),
             (
-                "if after not in found or entry[0] < found[after][0]:",
-                "if after <= budget and (after not in found or entry[0] < found[after][0]):",
-            ),
-            (
-                'raise ValueError(f"a layer alone needs more than {budget} bytes")',
-                'raise ValueError("too little")',
+                "x, w1, w3, w2, a, b = ctx.saved_tensors",
+                """
+x, w1, w3, w2, a = ctx.saved_tensors
+b = x @ w3
+""",
             ),
         ),
     ),
     Bug(
-        "best_plan",
-        "one entry is enough, the cheapest",
+        "gated_layer",
+        "silu(a) is kept as well",
         edits=(
             (
-                "best = found",
-                "best = dict([min(found.items(), key=lambda item: item[1][0])]) if found else {}",
+                """
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
+""",
+                """
+silu = a * a.sigmoid()
+ctx.save_for_backward(x, w1, w3, w2, a, b, silu)
+return (silu * b) @ w2
+""",
             ),
             (
-                'raise ValueError(f"a layer alone needs more than {budget} bytes")',
-                'raise ValueError("too little")',
+                "x, w1, w3, w2, a, b = ctx.saved_tensors",
+                "x, w1, w3, w2, a, b, silu = ctx.saved_tensors",
             ),
         ),
     ),
     Bug(
-        "best_plan",
-        "the lists of the caller are used up",
-        cell='''
-def best_plan(costs, memories, budget):
-    """Which layers to keep, so that the cost of the others is least."""
-    best = {0: (0, [])}
-    while costs:
-        cost = costs.pop(0)
-        nbytes = memories.pop(0)
-        found = {}
-        for held, (paid, kept) in best.items():
-            if held + nbytes <= budget:
-                for after, entry in (
-                    (held + nbytes, (paid, [*kept, True])),
-                    (held, (paid + cost, [*kept, False])),
-                ):
-                    if after not in found or entry[0] < found[after][0]:
-                        found[after] = entry
-        best = found
-    if not best:
-        raise ValueError("too little")
-    return min(best.values(), key=lambda entry: entry[0])[1]
-''',
-    ),
-    Bug(
-        "best_plan",
-        "all plans are tried",
-        cell='''
-from itertools import product
-
-
-def best_plan(costs, memories, budget):
-    """Which layers to keep, so that the cost of the others is least."""
-    found = None
-    for kept in product([True, False], repeat=len(costs)):
-        held, fits = 0, True
-        for nbytes, k in zip(memories, kept):
-            fits = fits and held + nbytes <= budget
-            held += nbytes * k
-        paid = sum(c for c, k in zip(costs, kept) if not k)
-        if fits and (found is None or paid < found[0]):
-            found = paid, list(kept)
-    if found is None:
-        raise ValueError("too little")
-    return found[1]
-''',
-    ),
-    Bug(
-        "best_plan",
-        "True for what is repeated",
+        "gated_layer",
+        "all four are kept, as autograd does",
         edits=(
             (
                 """
-(held + nbytes, (paid, [*kept, True])),
-(held, (paid + cost, [*kept, False])),
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
 """,
                 """
-(held + nbytes, (paid, [*kept, False])),
-(held, (paid + cost, [*kept, True])),
+s = a.sigmoid()
+wide = a * s * b
+ctx.save_for_backward(x, w1, w3, w2, a, b, s, wide)
+return wide @ w2
 """,
             ),
             (
-                'raise ValueError(f"a layer alone needs more than {budget} bytes")',
-                'raise ValueError("too little")',
+                """
+x, w1, w3, w2, a, b = ctx.saved_tensors
+s = a.sigmoid()
+""",
+                "x, w1, w3, w2, a, b, s, wide = ctx.saved_tensors",
+            ),
+            ("dw2 = (silu * b).T @ dy", "dw2 = wide.T @ dy"),
+        ),
+    ),
+    Bug(
+        "gated_layer",
+        "one of them is kept on ctx, and stays",
+        edits=(
+            (
+                """
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
+""",
+                """
+ctx.a = a
+ctx.save_for_backward(x, w1, w3, w2, b)
+return (a * a.sigmoid() * b) @ w2
+""",
+            ),
+            (
+                "x, w1, w3, w2, a, b = ctx.saved_tensors",
+                """
+x, w1, w3, w2, b = ctx.saved_tensors
+a = ctx.a
+""",
             ),
         ),
     ),
     Bug(
-        "best_plan",
-        "the grader plans, too",
+        "gated_layer",
+        "one is kept as a list of numbers",
+        old="""
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
+""",
+        new="""
+ctx.numbers = [(a * a.sigmoid()).tolist(), a.tolist()]
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
+""",
+    ),
+    Bug(
+        "gated_layer",
+        "the derivative of a sigmoid",
+        old="da = dwide * b * s * (1 + a * (1 - s))",
+        new="da = dwide * b * s * (1 - s)",
+    ),
+    Bug(
+        "gated_layer",
+        "a · s as if s were a constant",
+        old="da = dwide * b * s * (1 + a * (1 - s))",
+        new="da = dwide * b * s",
+    ),
+    Bug(
+        "gated_layer",
+        "da without the gate",
+        old="da = dwide * b * s * (1 + a * (1 - s))",
+        new="da = dwide * s * (1 + a * (1 - s))",
+    ),
+    Bug(
+        "gated_layer",
+        "db without silu(a)",
+        old="db = dwide * silu",
+        new="db = dwide",
+    ),
+    Bug(
+        "gated_layer",
+        "db with a",
+        old="db = dwide * silu",
+        new="db = dwide * a",
+    ),
+    Bug(
+        "gated_layer",
+        "x gets one way only",
+        old="dx = da @ w1.T + db @ w3.T",
+        new="dx = da @ w1.T",
+    ),
+    Bug(
+        "gated_layer",
+        "the gate is missing in w2's gradient",
+        old="dw2 = (silu * b).T @ dy",
+        new="dw2 = silu.T @ dy",
+    ),
+    Bug(
+        "gated_layer",
+        "gradients in the order of the formulas",
+        old="return dx, dw1, dw3, dw2",
+        new="return dx, dw1, dw2.T, dw3.T",
+    ),
+    Bug(
+        "gated_layer",
+        "w1 and w3 are exchanged",
+        old="return dx, dw1, dw3, dw2",
+        new="return dx, dw3, dw1, dw2",
+    ),
+    Bug(
+        "gated_layer",
+        "silu is taken for a sigmoid",
+        old="""
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
+""",
+        new="""
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a.sigmoid() * b) @ w2
+""",
+    ),
+    Bug(
+        "gated_layer",
+        "the other one goes through silu",
+        old="""
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
+""",
+        new="""
+ctx.save_for_backward(x, w1, w3, w2, b, a)
+return (a * b.sigmoid() * b) @ w2
+""",
+    ),
+    Bug(
+        "gated_layer",
+        "a and b are kept in half precision",
+        edits=(
+            (
+                """
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
+""",
+                """
+ctx.save_for_backward(x, w1, w3, w2, a.bfloat16(), b.bfloat16())
+return (a * a.sigmoid() * b) @ w2
+""",
+            ),
+            (
+                "x, w1, w3, w2, a, b = ctx.saved_tensors",
+                """
+x, w1, w3, w2, a, b = ctx.saved_tensors
+a, b = a.to(x.dtype), b.to(x.dtype)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "gated_layer",
+        "dy is overwritten",
+        edits=(
+            (
+                "x, w1, w3, w2, a, b = ctx.saved_tensors",
+                """
+x, w1, w3, w2, a, b = ctx.saved_tensors
+incoming = dy.clone()
+""",
+            ),
+            ("dx = da @ w1.T + db @ w3.T", "dx = dy.copy_(da @ w1.T + db @ w3.T).clone()"),
+        ),
+    ),
+    Bug(
+        "gated_layer",
+        "a nan is hidden",
+        old="return dx, dw1, dw3, dw2",
+        new="return dx.nan_to_num(0.0), dw1, dw3, dw2",
+    ),
+    Bug(
+        "gated_layer",
+        "w2 gets nothing",
+        old="return dx, dw1, dw3, dw2",
+        new="return dx, dw1, dw3, None",
+    ),
+    Bug(
+        "gated_layer",
+        "no Function at all",
         cheat=True,
-        cell='''
-def best_plan(costs, memories, budget):
-    """Which layers to keep, so that the cost of the others is least."""
-    from minicheck.oracles.remat import least
-
-    want = least(costs, memories, budget)
-    return [c > want for c in costs]
-''',
+        cell="""
+class GatedLayer:
+    @staticmethod
+    def apply(x, w1, w3, w2):
+        return (nn.functional.silu(x @ w1) * (x @ w3)) @ w2
+""",
     ),
     Bug(
-        "best_plan",
-        "the library plans",
+        "gated_layer",
+        "the library forgets",
         cheat=True,
-        cell='''
-from minidist.train.remat import plan
+        cell="""
+from minidist.train.remat import checkpoint
 
 
-def best_plan(costs, memories, budget):
-    """Which layers to keep, so that the cost of the others is least."""
-    n = len(costs)
-    found = plan(costs, memories, [0] * (n + 1), [0] * n, budget)
-    return [not s.repeated for s in found.segments for _ in range(s.first, s.end)]
-''',
+class GatedLayer:
+    @staticmethod
+    def apply(*xs):
+        return checkpoint(lambda x, w1, w3, w2: (nn.functional.silu(x @ w1) * (x @ w3)) @ w2, *xs)
+""",
+    ),
+    Bug(
+        "gated_layer",
+        "the products that run again are out of the counter's sight",
+        cheat=True,
+        cell="""
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+class GatedLayer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *xs):
+        ctx.save_for_backward(*xs)
+        x, w1, w3, w2 = xs
+        return (nn.functional.silu(x @ w1) * (x @ w3)) @ w2
+
+    @staticmethod
+    def backward(ctx, dy):
+        xs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        x, w1, w3, w2 = xs
+        with torch.enable_grad(), _disable_current_modes():
+            y = (nn.functional.silu(x @ w1) * (x @ w3)) @ w2
+            y.backward(dy)
+        return tuple(x.grad for x in xs)
+""",
+    ),
+    Bug(
+        "gated_layer",
+        "the grader differentiates",
+        cheat=True,
+        cell="""
+class GatedLayer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *xs):
+        from minicheck.lessons import remat
+
+        ctx.save_for_backward(*xs)
+        return remat.gated(*xs)
+""",
     ),
     Bug(
         "reversible_backward",
@@ -1369,253 +1551,6 @@ def reversible_backward(f, g, y1, y2, dy1, dy2):
 ''',
     ),
     Bug(
-        "predict_remat",
-        "of a forward",
-        cell="""
-plain_bytes = 40e9
-segment_bytes = 4.9e9
-best = 20
-work = 1.9
-share = 64 / 98
-momentum = 1 - 0.9 ** (1 / 8)
-""",
-    ),
-    Bug(
-        "predict_remat",
-        "the last segment is repeated, too",
-        cell="""
-plain_bytes = 40e9
-segment_bytes = 4.9e9
-best = 20
-work = 4 / 3
-share = 64 / 98
-momentum = 1 - 0.9 ** (1 / 8)
-""",
-    ),
-    Bug(
-        "predict_remat",
-        "by halves, the layer itself is forgotten",
-        cell="""
-plain_bytes = 40e9
-segment_bytes = 4.9e9
-best = 20
-work = 1.3
-halves = 6 * 100e6
-share = 64 / 98
-momentum = 1 - 0.9 ** (1 / 8)
-rate = 0.1 * 8**0.5
-""",
-    ),
-    Bug(
-        "predict_remat",
-        "divided by k",
-        cell="""
-plain_bytes = 40e9
-segment_bytes = 4.9e9
-best = 20
-work = 1.3
-share = 64 / 98
-momentum = 0.1 / 8
-""",
-    ),
-    Bug(
-        "predict_remat",
-        "ten inputs, not nine",
-        cell="""
-plain_bytes = 40e9
-segment_bytes = 5e9
-best = 20
-work = 1.3
-share = 64 / 98
-momentum = 1 - 0.9 ** (1 / 8)
-""",
-    ),
-    Bug(
-        "predict_remat",
-        "√L",
-        cell="""
-plain_bytes = 40e9
-segment_bytes = 4.9e9
-best = 10
-work = 1.3
-share = 64 / 98
-momentum = 1 - 0.9 ** (1 / 8)
-""",
-    ),
-    Bug(
-        "predict_remat",
-        "5as/h over 34",
-        cell="""
-plain_bytes = 40e9
-segment_bytes = 4.9e9
-best = 20
-work = 1.3
-share = 64 / 34
-momentum = 1 - 0.9 ** (1 / 8)
-""",
-    ),
-    Bug(
-        "predict_remat",
-        "all candidates at once",
-        cheat=True,
-        cell="""
-plain_bytes = segment_bytes = best = work = halves = share = momentum = rate = {
-    40e9,
-    4.9e9,
-    20,
-    1.3,
-    64 / 98,
-}
-""",
-    ),
-    Bug(
-        "predict_remat",
-        "a number that equals all",
-        cheat=True,
-        cell="""
-class Any(float):
-    def __sub__(self, other):
-        return 0.0
-
-
-plain_bytes = segment_bytes = best = work = halves = share = momentum = rate = Any(1)
-""",
-    ),
-    Bug(
-        "accumulate_tokens",
-        "a nan is hidden",
-        old="part = loss(micro) * count / sum(counts)",
-        new="part = loss(micro).nan_to_num(0.0) * count / sum(counts)",
-    ),
-    Bug(
-        "accumulate_tokens",
-        "a micro-batch whose loss is nan is left out",
-        old="part.backward()",
-        new="""
-if part.isnan():
-    continue
-part.backward()
-""",
-    ),
-    Bug(
-        "accumulate_tokens",
-        "the list is used up",
-        old="for micro, count in zip(micros, counts):",
-        new="""
-total = [*counts]
-while micros:
-    micro, count = micros.pop(0), total.pop(0)
-""",
-    ),
-    Bug(
-        "accumulate_tokens",
-        "no more than six micro-batches",
-        old="for micro, count in zip(micros, counts):",
-        new="for micro, count in zip(micros[:6], counts):",
-    ),
-    Bug(
-        "recompute",
-        "the result is kept as an attribute",
-        old="""
-ctx.save_for_backward(x)
-return fn(x)
-""",
-        new="""
-ctx.save_for_backward(x)
-ctx.y = fn(x)
-return ctx.y
-""",
-    ),
-    Bug(
-        "recompute",
-        "the result is kept row by row",
-        old="""
-ctx.save_for_backward(x)
-return fn(x)
-""",
-        new="""
-ctx.save_for_backward(x)
-y = fn(x)
-ctx.rows = [row.clone() for row in y]
-return y
-""",
-    ),
-    Bug(
-        "recompute",
-        "the result is kept in a list",
-        old="""
-ctx.save_for_backward(x)
-return fn(x)
-""",
-        new="""
-ctx.save_for_backward(x)
-y = fn(x)
-ctx.numbers = y.tolist()
-return y
-""",
-    ),
-    Bug(
-        "recompute",
-        "the result is kept as bytes",
-        old="""
-ctx.save_for_backward(x)
-return fn(x)
-""",
-        new="""
-ctx.save_for_backward(x)
-y = fn(x)
-ctx.numbers = y.numpy().tobytes()
-return y
-""",
-    ),
-    Bug(
-        "recompute",
-        "the gradient that came is set to zero",
-        old="y.backward(dy)",
-        new="""
-y.backward(dy)
-dy.zero_()
-""",
-    ),
-    Bug(
-        "twice",
-        "what fn was run on is kept",
-        old="""
-states.append(torch.get_rng_state())
-return fn(*args)
-""",
-        new="""
-states.append(torch.get_rng_state())
-first.__dict__.setdefault('kept', []).append(args)
-return fn(*args)
-""",
-    ),
-    Bug(
-        "twice",
-        "no more than four states are remembered",
-        old="states.append(torch.get_rng_state())",
-        new="""
-states.append(torch.get_rng_state())
-del states[:-4]
-""",
-    ),
-    Bug(
-        "segments",
-        "no layer has room, and no error says so",
-        old="lengths = []",
-        new="""
-if budget < 1:
-    return []
-lengths = []
-""",
-    ),
-    Bug(
-        "segments",
-        "no more than 30 segments",
-        old="if length < 1:",
-        new="if length < 1 or len(lengths) == 30:",
-    ),
-    Bug(
         "reversible_backward",
         "a nan is hidden",
         old="return (y1 - part).detach(), x2.detach(), dx1, dy2 + x2.grad",
@@ -1644,6 +1579,167 @@ return (y1 - part).detach(), x2.detach(), dx1, dy2 + x2.grad
 f.eval()
 g.eval()
 y1 = y1.detach().requires_grad_()
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "of a forward",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.9
+halves = 1e9
+halves_work = 2
+share = 64 / 98
+uneven = 14
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "the last segment is repeated, too",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 4 / 3
+halves = 1e9
+halves_work = 2
+share = 64 / 98
+uneven = 14
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "by halves, the layer itself is forgotten",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.3
+halves = 6 * 100e6
+halves_work = 2
+share = 64 / 98
+uneven = 14
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "by halves, each halving repeats all layers",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.3
+halves = 1e9
+halves_work = 3
+share = 64 / 98
+uneven = 14
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "by halves, no layer runs more often than twice",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.3
+halves = 1e9
+halves_work = 4 / 3
+share = 64 / 98
+uneven = 14
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "ten inputs, not nine",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 5e9
+best = 20
+work = 1.3
+halves = 1e9
+halves_work = 2
+share = 64 / 98
+uneven = 14
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "√L",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 10
+work = 1.3
+halves = 1e9
+halves_work = 2
+share = 64 / 98
+uneven = 14
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "5as/h over 34",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.3
+halves = 1e9
+halves_work = 2
+share = 64 / 34
+uneven = 14
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "equal segments",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.3
+halves = 1e9
+halves_work = 2
+share = 64 / 98
+uneven = 19
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "one activation short",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.3
+halves = 1e9
+halves_work = 2
+share = 64 / 98
+uneven = 13
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "all candidates at once",
+        cheat=True,
+        cell="""
+plain_bytes = segment_bytes = best = work = halves = halves_work = share = uneven = {40e9, 4.9e9, 20, 1.3, 64 / 98}
+""",
+    ),
+    Bug(
+        "predict_remat",
+        "a number that equals all",
+        cheat=True,
+        cell="""
+class Any(float):
+    def __sub__(self, other):
+        return 0.0
+
+
+plain_bytes = segment_bytes = best = work = halves = halves_work = share = uneven = Any(1)
 """,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Graders of lesson 11: accumulation by tokens, a checkpoint, its random numbers, segments, plans, reversible blocks.
+"""Graders of lesson 11: a checkpoint, hidden operands, segments, what is cheap to forget, reversible blocks.
 
 What is kept is counted by the memory of tensors, whoever holds them; what runs again, by calls.
 """
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..exam import (
     Case,
@@ -27,164 +28,17 @@ from ..exam import (
     holds,
     integer,
     integers,
+    matches,
     near,
     normal,
     outside_tensors,
-    real,
-    recognized,
     shaped,
     shown,
     table,
     typed,
     unpacked,
 )
-from ..oracles.remat import FORBIDDEN, alive, fewest, least, peak_of, rerun
-
-# ------------------------------------------------------------
-# Accumulation by tokens.
-#
-# Looked at: the gradient and the mean, and what is alive of earlier graphs when the next forward begins.
-# Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 3.
-
-
-class _Graph(torch.autograd.Function):
-    """Passes a loss on, and saves a tensor for backward, whose memory lives as long as the graph."""
-
-    @staticmethod
-    def forward(ctx, x, saved):
-        ctx.save_for_backward(saved)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.saved_tensors[0], None
-
-
-def mean_loss(w: Tensor, micro: Tensor) -> Tensor:
-    """The mean of ½(w·x − 1)² over the tokens; nan where there is none."""
-    return (micro[micro.any(1)] @ w - 1).square().mean() / 2
-
-
-def count(micro: Tensor) -> int:
-    """The tokens that count: rows of zeros are padding."""
-    return int(micro.any(1).sum())
-
-
-class AccumulateTokens(Report):
-    """`accumulate_tokens(loss, micros, counts)`: gradients of the mean over all tokens; the mean."""
-
-    name = "accumulate_tokens"
-    right = "1 to 9 micro-batches of 0 to 40 tokens: the gradient of the mean over tokens, one graph at a time."
-    forbidden = FORBIDDEN
-    step = 4.0
-    cases = table(
-        lambda sizes: f"micro-batches of {', '.join(map(str, sizes))} tokens",
-        ([3, 3], [1, 2, 3], [40, 5, 17], [7], [4, 0, 9], [5, 1, 1, 8, 2, 30]),
-    )
-    cases += (
-        Case(1, "micro-batches drawn at random", None),
-        Case(1, "micro-batches of 2, 0, 3 tokens, one of them nan", [2, 0, 3]),
-    )
-
-    def draw(self, case, rng):
-        drawn = partial(normal, rng)
-        sizes = case.given or [3, *integers(rng, 0, 20, 8)]
-        padding = [4, *integers(rng, 0, 5, len(sizes))]
-        micros = [
-            torch.cat([drawn(n, 5), torch.zeros(more, 5, dtype=torch.float64)])
-            for n, more in zip(sizes, padding)
-        ]
-        if "nan" in case.what:
-            micros[2][1, 3] = math.nan
-        return [(drawn(5), drawn(5), micros)]
-
-    def run(self, comm, yours, w, before, micros):
-        w = w.clone().requires_grad_()
-        calls = []
-        graphs = []
-        w.grad = before.clone()
-
-        def loss(micro):
-            index = next((i for i, m in enumerate(micros) if m is micro), -1)
-            calls.append((index, sum(graph.expired() for graph in graphs)))
-            saved = torch.ones(1, dtype=w.dtype)
-            if count(micro):
-                graphs.append(StorageWeakRef(saved.untyped_storage()))
-            return _Graph.apply(mean_loss(w, micro), saved)
-
-        mine, counts = list(micros), [count(m) for m in micros]
-        mean = yours(loss, mine, counts)
-        same = counts == [count(m) for m in micros] and list(map(id, mine)) == list(map(id, micros))
-        graph = isinstance(mean, Tensor) and mean.requires_grad
-        found = {"grad": w.grad, "mean": bare(mean), "calls": calls, "graph": graph}
-        return found | {"same": same}
-
-    def check(self, case, got, w, before, micros):
-        self._calls(got["calls"], micros)
-        holds(got, {"same": "a list that was given was changed, and belongs to the caller."})
-        sizes = [count(m) for m in micros]
-        k, total = len(micros), sum(sizes)
-        share = [n / total for n in sizes]
-        mix = lambda parts, weights: sum(p * x for p, x in zip(parts, weights))
-        grads = [
-            torch.func.grad(mean_loss)(w, m) if count(m) else torch.zeros_like(w) for m in micros
-        ]
-        want = mix(grads, share)
-        looks = {
-            "What stood in .grad before is gone: it is added to.": want - before,
-            "Every micro-batch counts alike: a token of a short one counts more. Weigh by tokens.": sum(
-                grads
-            )
-            / k,
-            "The losses are added up: divide.": sum(grads),
-            "Divided by tokens: the loss is a mean already, so multiply by its tokens.": mix(
-                grads, [1 / n / total if n else 0 for n in sizes]
-            ),
-            "Only the last micro-batch is in it.": grads[-1] * share[-1],
-        }
-
-        def mistakes(got):
-            if got.isnan().any():
-                return "It is nan: a micro-batch without tokens has the mean 0/0. Leave it out."
-            factor = (got + before - want) / before
-            scaled = near(factor, factor[:1].expand_as(factor))
-            text = "What stood in .grad before was scaled, too: scale the loss, not .grad."
-            return recognized(got, looks, text * scaled)
-
-        typed(got["grad"], Tensor, "after it, .grad", "a tensor: `backward` adds to it")
-        what = f"what is added to .grad, the gradient of the mean over all {total} tokens,"
-        rule = "Is each loss, a mean, weighted by its part of all the tokens that count, `counts`, and by nothing else?"
-        close(got["grad"] - before, want, what, mistakes, rule)
-        typed(got["mean"], int | float, "the result", "the mean loss of all tokens, a number")
-        if got["graph"]:
-            raise Wrong(
-                "the mean that it returns has a graph, which keeps activations alive: detach it, or .item()."
-            )
-        losses = [float(mean_loss(w, m)) if count(m) else 0.0 for m in micros]
-        looks = {"That is the mean of the micro-batches' means.": sum(losses) / k}
-        rule = "Weigh the losses as you weigh the gradients."
-        if math.isnan(real(got["mean"])):
-            rule = "Leave out a micro-batch without tokens: its mean is 0/0."
-        what = "the gradient is right, but the mean loss"
-        close(got["mean"], mix(losses, share), what, looks, rule)
-
-    def _calls(self, calls, micros):
-        wanted = [i for i, m in enumerate(micros) if count(m)]
-        seen = [i for i, _ in calls if i < 0 or count(micros[i])]
-        if sorted(seen) != wanted:
-            raise Wrong(
-                f"`loss` is called once for each micro-batch ({wanted}), and was called for {seen}."
-            )
-        for nth, (index, gone) in enumerate(calls):
-            before = sum(count(micros[i]) > 0 for i, _ in calls[:nth])
-            if gone < before:
-                raise Wrong(
-                    f"when `loss` is called for micro-batch {index}, {gone} of the {before} graphs before it "
-                    f"{'is' if gone == 1 else 'are'} gone: the others hold all that they saved, as in one "
-                    "large batch. Each micro-batch has its backward, which frees its graph, before the next "
-                    "forward."
-                )
-
+from ..oracles.remat import FORBIDDEN, fewest, peak_of, rerun
 
 # ------------------------------------------------------------
 # A checkpoint as an autograd function.
@@ -196,9 +50,10 @@ class AccumulateTokens(Report):
 
 ROWS, WIDTH = 7, 5
 HINTS = {
+    "can require gradients": ". What holds whole numbers has no gradient: ctx.needs_input_grad says which need one",
     "does not require grad": ". Inside a `backward` no graph is made, unless you say so: torch.enable_grad(), "
     "around the call",
-    "a second time": ". The x that was saved still has its history: detach it",
+    "a second time": ". What was saved still has its history: detach it",
     "incorrect number of gradients": ". `backward` returns one for each input of `forward`",
 }
 
@@ -261,7 +116,7 @@ def added(got, right: Tensor, before: int, where: str, name: str, none: str, wro
 
 
 class Block:
-    """sin of 2 tanh(x w + b) w + b, times `factor`: counts its calls, and whether they made a graph."""
+    """sin of 2 tanh(x[order] w + b) w + b + shared, times `factor`: counts its calls, and whether they made a graph."""
 
     def __init__(self, w: Tensor, b: Tensor):
         self.w = w
@@ -270,36 +125,43 @@ class Block:
         self.factor = 1.0
         self.begin = lambda: None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, order: Tensor, shared: Tensor) -> Tensor:
         self.begin()
         self.calls.append(torch.is_grad_enabled())
-        return ((x @ self.w + self.b).tanh() @ self.w * 2 + self.b).sin() * self.factor
+        inner = (x[order] @ self.w + self.b).tanh()
+        return (inner @ self.w * 2 + self.b + shared).sin() * self.factor
 
 
 def chained(
     form,
     weights: list[tuple[Tensor, Tensor]],
     x: Tensor,
-    learn: bool,
+    base: Tensor,
+    learn: tuple[bool, bool],
     factor: float,
     *,
     meet=lambda *_: None,
     back=None,
 ) -> dict:
-    """Gradients of a chain of blocks. form(block, x).  meet(blocks, hidden): called between forward and backward.
+    """Gradients of a chain of blocks. form(block, x, order, shared).  meet(blocks, there): called between forward and
+    backward, with the tensors that are there anyway.
 
-    factor: of the blocks from then on.  back(blocks, inputs, dy): in place of autograd.
+    base: all blocks share a tensor that is made of it.  learn: does x need a gradient, and does base?  factor: of the
+    blocks from then on.  back(blocks, inputs, dy): in place of autograd.
     """
     weights = [(w.clone().requires_grad_(), b.clone().requires_grad_()) for w, b in weights]
     for w, _ in weights:
         w.grad = torch.ones_like(w)  # gradients are added
-    blocks, x = [Block(w, b) for w, b in weights], x.clone().requires_grad_(learn)
+    blocks, x = [Block(w, b) for w, b in weights], x.clone().requires_grad_(learn[0])
+    base = base.clone().requires_grad_(learn[1])
+    shared = base.exp()
+    turned = torch.arange(len(x)).flip(0)
     hidden, order = [x], [*blocks, blocks[0]]  # the first one twice
     for block in order:
-        hidden.append(form(block, hidden[-1]))
+        hidden.append(form(block, hidden[-1], turned, shared))
     y = hidden.pop()
     y = y + 0 if isinstance(y, Tensor) else y  # nobody needs the last block's own result
-    met = meet(blocks, [*hidden, y])
+    met = meet(blocks, [*hidden, y, base, shared, turned])
     for block in blocks:
         block.factor = factor
     kept = True
@@ -309,13 +171,14 @@ def chained(
         if back is None:
             y.backward(dy)
         else:
-            back(order, hidden, dy)
+            back(order, [(h, turned, shared) for h in hidden], dy)
         kept = dy.equal(before)
     grads = [p.grad for pair in weights for p in pair]
     return {
         "y": y if isinstance(y, Tensor) else None,
         "grads": grads,
         "x": x.grad,
+        "base": base.grad,
         "kept": kept,
         "met": met,
         "calls": [block.calls for block in blocks],
@@ -333,28 +196,34 @@ def hints():
         raise
 
 
-def apart(form, pair: tuple[Tensor, Tensor], x: Tensor) -> list[Tensor | None]:
-    """Gradients of x and of 2x, which a block takes one after the other; what x gives goes back first. form(block, x)."""
+def apart(form, pair: tuple[Tensor, Tensor], x: Tensor, base: Tensor) -> list[Tensor | None]:
+    """Gradients of x and of 2x, which a block takes one after the other; what x gives goes back first."""
     block = Block(*pair)
     leaves = [x.clone().requires_grad_(), (2 * x).requires_grad_()]
-    for y in [form(block, leaf) for leaf in leaves]:
+    order = torch.arange(len(x))
+    for y in [form(block, leaf, order, base) for leaf in leaves]:
         y.sum().backward()
     return [leaf.grad for leaf in leaves]
 
 
 class Recompute(Report):
-    """`Recompute`, a torch.autograd.Function of (fn, alive, x): keeps x, and runs fn again in backward."""
+    """`Recompute`, a torch.autograd.Function of (fn, alive, *xs): keeps xs, and runs fn again in backward."""
 
     name = "recompute"
-    right = "1 to 3 blocks, one of them used twice, data or not: the gradients, only inputs kept, a block at a time."
+    right = (
+        "1 to 3 blocks of three operands, one of them used twice, data or not: the gradients, only inputs kept, a block "
+        "at a time."
+    )
     forbidden = FORBIDDEN
     step = 4.0
     cases = (
-        Case(1, "2 blocks", (2, True, 1.0)),
-        Case(1, "1 block, used twice", (1, True, 1.0)),
-        Case(1, "3 blocks, and the input is data", (3, False, 1.0)),
-        Case(1, "2 blocks, three times as large when they run again", (2, True, 3.0)),
-        Case(1, "2 blocks of many rows", (2, True, 1.0)),
+        Case(1, "2 blocks", (2, (True, True), 1.0)),
+        Case(1, "1 block, used twice", (1, (True, True), 1.0)),
+        Case(1, "2 blocks, and what they share needs no gradient", (2, (True, False), 1.0)),
+        Case(1, "2 blocks, and the first x is data", (2, (False, True), 1.0)),
+        Case(1, "3 blocks, and all operands of the first are data", (3, (False, False), 1.0)),
+        Case(1, "2 blocks, three times as large when they run again", (2, (True, True), 3.0)),
+        Case(1, "2 blocks of many rows", (2, (True, True), 1.0)),
     )
 
     def draw(self, case, rng):
@@ -364,6 +233,7 @@ class Recompute(Report):
             (
                 [(drawn(WIDTH, WIDTH), drawn(WIDTH)) for _ in range(blocks)],
                 drawn(300 * ROWS if "many" in case.what else ROWS, WIDTH),
+                drawn(WIDTH),
                 learn,
                 factor,
             )
@@ -375,14 +245,16 @@ class Recompute(Report):
                 f"Recompute should be a torch.autograd.Function, which has `apply`, and is a "
                 f"{type(yours).__name__}"
             )
-        form, begins = lambda fn, x: yours.apply(fn, torch.empty(0, requires_grad=True), x), []
+        form = lambda fn, *xs: yours.apply(fn, torch.empty(0, requires_grad=True), *xs)
+        begins = []
 
-        def meet(blocks, hidden):
+        def meet(blocks, there):
             weights = [x for block in blocks for x in (block.w, block.b)]
 
             def alive():
-                grads = [x.grad for x in weights if x.grad is not None]
-                return held.alive([*hidden, *weights, *grads])
+                own = [x for x in (*there, *weights) if isinstance(x, Tensor)]
+                grads = [x.grad for x in own if x.is_leaf and x.grad is not None]
+                return held.alive([*own, *grads])
 
             for block in blocks:
                 block.begin = lambda: begins.append(alive())
@@ -392,16 +264,16 @@ class Recompute(Report):
         with hints():
             with Held(x.numel(), x.numel() > 1000) as held:
                 found = chained(form, *given, meet=meet) | {"runs": held.runs, "begins": begins}
-            return found | {"apart": apart(form, given[0][0], x)}
+            return found | {"apart": apart(form, given[0][0], *given[1:3])}
 
     def check(self, case, got, *given):
-        run = lambda fn, x: fn(x)
+        run = lambda fn, *xs: fn(*xs)
         plain = chained(run, *given)
         want = plain if case.given[2] == 1 else chained(run, *given, back=rerun)
         if not isinstance(got["y"], Tensor):
-            raise Wrong("the output is no tensor: `forward` returns fn(x).")
+            raise Wrong("the output is no tensor: `forward` returns fn(*xs).")
         if not got["y"].equal(plain["y"]):
-            raise Wrong("the outputs are not those of the blocks: `forward` returns fn(x).")
+            raise Wrong("the outputs are not those of the blocks: `forward` returns fn(*xs).")
         left, calls = got["met"]
         first = [2, *[1] * (len(calls) - 1)]  # calls of each block in forward
         if [len(c) for c in calls] != first:
@@ -413,7 +285,7 @@ class Recompute(Report):
             graph = " Here fn ran with a graph, which keeps them." if any(map(any, calls)) else ""
             raise Wrong(
                 f"between forward and backward, tensors (or lists of their numbers) are alive that are neither input nor "
-                f"output of a block: {left}. Keep x, and nothing that fn makes, not the result either.{graph}"
+                f"output of a block: {left}. Keep xs, and nothing that fn makes, not the result either.{graph}"
             )
         self._again(got["calls"], first)
         if got["runs"] != 2 * sum(first):
@@ -435,7 +307,7 @@ class Recompute(Report):
             )
         holds(got, {"kept": "dy was changed, and belongs to others, too: work on a copy."})
         self._gradients(got, want)
-        if not all(map(near, got["apart"], apart(run, given[0][0], given[1]))):
+        if not all(map(near, got["apart"], apart(run, given[0][0], *given[1:3]))):
             raise Wrong(
                 "two blocks apart, of which the first goes back first: the gradients are not those of their own x. What "
                 "forward keeps belongs to its ctx."
@@ -445,7 +317,7 @@ class Recompute(Report):
         for block, (made, n) in enumerate(zip(calls, first, strict=True)):
             if len(made) != 2 * n:
                 data = (
-                    " Where x needs no gradient, too: the parameters do."
+                    " Where none of xs needs a gradient, too: the parameters do."
                     if len(made) < 2 * n
                     else ""
                 )
@@ -468,7 +340,7 @@ class Recompute(Report):
                 "",
                 f"the {'b' if i % 2 else 'w'} of block {i // 2}",
                 "`backward` of what fn gives, in `backward`, adds to those of the parameters on its way.",
-                ". Does dy go into the backward, and the gradient of x come out of it, for this x alone (detached), and "
+                ". Does dy go into the backward, and do the gradients of these xs alone (detached) come out of it, "
                 "once?",
             )
         if (got["x"] is None) != (want["x"] is None):
@@ -478,25 +350,41 @@ class Recompute(Report):
                 "the gradients of the parameters are right, but that of the first input is not: `backward` "
                 "returns it, once."
             )
+        if want["base"] is not None and (
+            got["base"] is None or not near(got["base"], want["base"])
+        ):
+            raise Wrong(
+                "the gradients of the parameters and of the first operand are right, but that of the last operand, which "
+                "all blocks share, is not: `backward` returns a gradient for each of xs that needs one, in their order."
+            )
 
 
 # ------------------------------------------------------------
-# A bug to find: a function that is run again with the random numbers of its first run.
+# A bug to find: a function that is run again with the random numbers and the buffers of its first run.
 #
-# Looked at: what comes out, how often fn runs, and the state of the random generator before and after.
+# Looked at: what comes out, how often fn runs, and the random generator's state and the buffers before and after.
 
 
 # what the runs are given beside x: what comes out of one is not what comes out of the other
 FIRST, AGAIN = 2.0, 4.0
 
 
-def drop(x: Tensor, scale: float, more: float = 1.0) -> Tensor:
-    """Dropout, with the numbers of PyTorch's own generator."""
-    return x * (torch.rand(x.shape) < 0.5) * scale * more
+def drop(x: Tensor, buffers: list[Tensor], scale: float, more: float = 1.0) -> Tensor:
+    """Dropout, with the numbers of PyTorch's own generator, times an average, which moves; runs are counted."""
+    out = x * (torch.rand(x.shape) < 0.5) * buffers[0] * scale * more
+    buffers[0].mul_(0.75).add_(x.square().mean())
+    buffers[1].add_(1)
+    return out
 
 
-def planned(calls: str) -> list[tuple[bool, bool, int]]:
-    """Of each call: is it a `first` (F, f) or an `again` (A, a), of which function, and the number of its run."""
+def begun() -> list[Tensor]:
+    """The buffers of a function that has not run."""
+    return [torch.ones(1), torch.zeros((), dtype=torch.int64)]
+
+
+def planned(calls: str) -> list[tuple[str, bool, int]]:
+    """Of each call: its letter (F, f: a first; A, a: an `again`; X: one in which fn raises), is it of the first function,
+    and the number of its run."""
     open_runs = {True: [], False: []}
     plan = []
     count = 0
@@ -505,15 +393,15 @@ def planned(calls: str) -> list[tuple[bool, bool, int]]:
         if call in "Ff":
             mine.append(count)
             count += 1
-        plan.append((call in "Ff", call.isupper(), mine[-1] if call in "Ff" else mine.pop()))
+        plan.append((call, call.isupper(), mine[-1] if call in "Ff" else mine.pop()))
     return plan
 
 
 class Twice(Report):
-    """`twice(fn)`: (first, again), of which `again` runs fn with the random numbers of the last first."""
+    """`twice(fn, buffers)`: (first, again), of which `again` runs fn with what the last first found."""
 
     name = "twice"
-    right = "1 to 4 runs, the last repeated first, of two functions: the same numbers, as if nothing had been."
+    right = "1 to 6 runs, the last repeated first, of two functions: the same numbers, as if nothing had been."
     forbidden = FORBIDDEN
     step = 2.0
     cases = alone(
@@ -523,6 +411,7 @@ class Twice(Report):
             ("4 runs, two of them after an `again`", "FFAFFAAA"),
             ("two functions in turn", "FfAafFFaAA"),
             ("6 runs", "FFFFFFAAAAAA"),
+            ("2 runs, and fn raises an error when the second is repeated", "FFXA"),
         )
     )
 
@@ -534,66 +423,104 @@ class Twice(Report):
         ]
         return [(seed, case.given, xs)]
 
-    def run(self, comm, yours, seed, plan, xs):
+    def run(self, comm, yours, seed, calls, xs):
         torch.manual_seed(seed)
-        ran = []
-        outs = []
-        states = []
-        kept = []
+        ran, outs, states, moved, kept = [], [], [], [], []
+        failing = False
+        pairs = {}
+        buffers = {name: begun() for name in (True, False)}
+        for name in (True, False):
 
-        def fn(x, *more):
-            ran.append(next((i for i, y in enumerate(xs) if y.equal(x)), -1))
-            return drop(x, *more)
+            def fn(x, *more, name=name):
+                ran.append(next((i for i, y in enumerate(xs) if y.equal(x)), -1))
+                out = drop(x, buffers[name], *more)
+                if failing:
+                    raise ZeroDivisionError("fn fails here")
+                return out
 
-        pairs = {name: yours(fn) for name in (True, False)}
-        for is_first, name, i in planned(plan):
+            pairs[name] = yours(fn, list(buffers[name]))
+        for call, name, i in planned(calls):
             first, again = pairs[name]
             more = () if name else (3.0,)
             torch.rand(3)  # others draw, too
             x = xs[i].clone()
             memory = StorageWeakRef(x.untyped_storage())
-            outs.append(first(x, FIRST, *more) if is_first else again(x, AGAIN, *more))
+            failing = call == "X"
+            try:
+                outs.append(first(x, FIRST, *more) if call in "Ff" else again(x, AGAIN, *more))
+            except ZeroDivisionError:
+                outs.append(None)
             del x
             kept.append(not memory.expired())
             states.append(torch.get_rng_state())
-        return {"outs": outs, "ran": ran, "states": states, "gone": not any(kept)}
+            moved.append([[b.clone() for b in buffers[name]] for name in (True, False)])
+        gone = not any(kept)
+        return {"outs": outs, "ran": ran, "states": states, "moved": moved, "gone": gone}
 
     def check(self, case, got, seed, calls, xs):
         plan = planned(calls)
         ys: dict[int, Tensor] = {}
+        buffers = {name: begun() for name in (True, False)}
+        found: dict[int, list[Tensor]] = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for (is_first, name, i), mine, state in zip(
-                plan, got["outs"], got["states"], strict=True
+            for (call, name, i), mine, state, moved in zip(
+                plan, got["outs"], got["states"], got["moved"], strict=True
             ):
                 torch.rand(3)
-                if is_first:
-                    ys[i] = drop(xs[i], FIRST, 1.0 if name else 3.0)
-                (self._first if is_first else self._again)(i, mine, ys)
-                if not isinstance(state, Tensor) or not state.equal(torch.get_rng_state()):
-                    raise Wrong(
-                        f"after `first`, run {i}, the generator is not where fn leaves it: the next run draws "
-                        "the same numbers."
-                        if is_first
-                        else f"after `again` of run {i} the generator is not "
-                        "where it was before it: what comes next draws the same numbers again. Put back the "
-                        "state of the moment."
-                    )
+                if call in "Ff":
+                    found[i] = [b.clone() for b in buffers[name]]
+                    ys[i] = drop(xs[i], buffers[name], FIRST, 1.0 if name else 3.0)
+                    self._first(i, mine, ys)
+                elif call != "X":
+                    self._again(i, mine, ys)
+                self._left(call, i, state, moved, [buffers[True], buffers[False]], found[i])
         if got["ran"] != [i for *_, i in plan]:
             raise Wrong(
                 f"`first` runs fn once, and `again` once more, on the arguments that it gets; fn ran for "
                 f"{got['ran']}. To keep what it gave would keep the memory, too."
             )
-        said = "what fn was run on is still held afterwards: of a run keep the generator's state, and nothing else."
+        said = (
+            "what fn was run on is still held afterwards: of a run keep the generator's state and the buffers' values, "
+            "and nothing else."
+        )
         holds(got, {"gone": said})
+
+    def _left(self, call, i, state, moved, buffers, found):
+        """The generator and the buffers after a call."""
+        when = " in which fn raises an error" if call == "X" else ""
+        if not isinstance(state, Tensor) or not state.equal(torch.get_rng_state()):
+            raise Wrong(
+                f"after `first`, run {i}, the generator is not where fn leaves it: the next run draws the same numbers."
+                if call in "Ff"
+                else f"after `again` of run {i}{when} the generator is not where it was before it: what comes next draws "
+                "the same numbers again. Put back the state of the moment."
+            )
+        for mine, right in zip(moved, buffers, strict=True):
+            if all(map(near, mine, right)):
+                continue
+            if call in "Ff":
+                raise Wrong(f"after `first`, run {i}, the buffers are not as fn leaves them.")
+            if all(map(near, mine, found)):
+                said = "They are as the first run found them: the steps since then are forgotten"
+            elif int(mine[1]) > int(right[1]):
+                said = "This batch is counted twice"
+            else:
+                said = f"They are {shown([b.tolist() for b in mine])}, and were {shown([b.tolist() for b in right])}"
+            raise Wrong(
+                f"after `again` of run {i}{when} the buffers are not as they were before it. {said}. Put back the values "
+                "of the moment, of each buffer, into the same tensors."
+            )
 
     def _first(self, i, mine, ys):
         if not isinstance(mine, Tensor):
             raise Wrong("`first` returns fn(*args), a tensor here.")
         if not mine.equal(ys[i]):
+            draws = mine.shape != ys[i].shape or not mine.ne(0).equal(ys[i].ne(0))
+            what = "random numbers" if draws else "buffers"
             raise Wrong(
-                f"`first`, run {i}: other random numbers than fn draws by itself. Leave the generator as "
-                "it is, and only look at its state."
+                f"`first`, run {i}: other {what} than fn has by itself. Leave the generator and the buffers as they are, "
+                "and only look at them."
             )
 
     def _again(self, i, mine, ys):
@@ -607,184 +534,245 @@ class Twice(Report):
                 f"here fn(x, {AGAIN:g}), where `first` had fn(x, {FIRST:g}). To keep what fn gave would "
                 "keep the memory, too."
             )
-        if not mine.equal(ys[i] * (AGAIN / FIRST)):
-            other = next(
-                (
-                    f" Those are the random numbers of run {j}: the last run of this fn that was not repeated "
-                    "yet is repeated."
-                    for j, y in ys.items()
-                    if mine.ne(0).equal(y.ne(0))
-                ),
-                "",
-            )
+        if near(mine, ys[i] * (AGAIN / FIRST)):
+            return
+        if mine.ne(0).equal(ys[i].ne(0)):
             raise Wrong(
-                f"run {i} is repeated with other random numbers than it had.{other} Which state was there "
-                "when it began?"
+                f"run {i} is repeated with its own random numbers, but fn reads other buffers than it did then. It "
+                "changes them in place, so keep copies of their values as they were when the run began, and put them "
+                "into the same tensors, with `copy_`, before fn runs again."
             )
+        other = next(
+            (
+                f" Those are the random numbers of run {j}: the last run of this fn that was not repeated "
+                "yet is repeated."
+                for j, y in ys.items()
+                if mine.ne(0).equal(y.ne(0))
+            ),
+            "",
+        )
+        raise Wrong(
+            f"run {i} is repeated with other random numbers than it had.{other} Which state was there "
+            "when it began?"
+        )
 
 
 # ------------------------------------------------------------
-# A chain of layers: segments within a budget, and the plan that repeats the least.
+# A chain of uneven layers: segments within a budget.
 #
 # Source: Chen et al. 2016, sections 3 and 4.
 
 
-def listed(got: dict, form, should: str, possible: bool, why: str) -> list | None:
-    """The list that was returned; None if it is right that there is none. Wrong otherwise."""
-    if possible and "refused" in got:
-        raise Wrong(f"it can be done, and here is a ValueError: {got['refused'][:80]}")
-    if "refused" in got:
-        return None
-    found = got["value"]
-    if not possible:
-        raise Wrong(
-            f"it cannot be done ({why}), and should be a ValueError; here is {shown(found)}."
-        )
-    found = [bare(x) for x in found] if isinstance(found, list | tuple) else found
-    shaped(found, form, "the result", should)
-    return found
-
-
 class Segments(Report):
-    """`segments(L, budget)`: lengths of as few segments as will do within a budget of activations."""
+    """`segments(memories, edge, budget)`: lengths of as few segments as will do within a budget of bytes."""
 
     name = "segments"
-    right = "1 to 900 layers: as few segments as the budget allows, the early ones longer; errors where none will do."
+    right = "1 to 150 layers, equal and uneven: as few segments as the budget allows; errors where none will do."
     forbidden = FORBIDDEN
     step = 2.0
     cases = table(
-        "{} layers, a budget of {}",
+        lambda memories, edge, budget: (
+            f"layers of {shown(memories)} bytes, an edge of {edge}, a budget of {budget}"
+        ),
         (
-            (9, 9),
-            (9, 5),
-            (10, 4),
-            (64, 11),
-            (64, 15),
-            (1, 1),
-            (11, 4),
-            (500, 40),
-            (861, 41),
-            (5, 0),
+            ([1] * 9, 1, 9),
+            ([1] * 9, 1, 5),
+            ([1] * 10, 1, 4),
+            ([4, 1, 1, 4, 2], 1, 6),
+            ([4, 1, 1, 4, 2], 1, 5),
+            ([3, 3, 8, 1], 2, 9),
+            ([7], 5, 7),
+            ([7], 1, 6),
+            ([1] * 11, 1, 4),
+            ([2, 2, 2], 0, 2),
+            ([1] * 5, 1, 0),
+            ([9, 9, 2, 2, 5], 3, 22),
         ),
     )
     cases += tuple(
         Case(1, f"layers drawn at random, and a budget {text}", off)
-        for off, text in ((0, "of just enough"), (4, "of some more"), (-1, "one short"))
+        for off, text in ((0, "of just enough"), (40, "of some more"), (-1, "one short"))
     )
+    cases += (Case(1, "150 equal layers", ([4] * 150, 1, 50)),)
 
     def draw(self, case, rng):
         if isinstance(case.given, tuple):
             return [case.given]
-        layers = integer(rng, 20, 900)
-        enough = next(b for b in range(1, layers + 1) if fewest(layers, b))
-        return [(layers, enough + case.given)]
+        memories = [1 + m for m in integers(rng, 3, 30, integer(rng, 20, 60))]
+        edge = integer(rng, 1, 4)
+        enough = next(b for b in range(max(memories), 10**6) if fewest(memories, edge, b))
+        return [(memories, edge, enough + case.given)]
 
-    def run(self, comm, yours, layers, budget):
-        return attempt(True, yours, layers, budget)
+    def run(self, comm, yours, memories, edge, budget):
+        mine = list(memories)
+        return attempt(True, yours, mine, edge, budget) | {"same": mine == memories}
 
-    def check(self, case, got, layers, budget):
-        need = fewest(layers, budget)
-        why = f"{budget} + {budget - 1} + … + 1 layers are fewer than {layers}"
+    def check(self, case, got, memories, edge, budget):
+        holds(got, {"same": "the list that was given was changed, and belongs to the caller."})
+        need = fewest(memories, edge, budget)
+        if "refused" in got:
+            if need is None:
+                return
+            raise Wrong(
+                f"for edge {edge} and budget {budget} {need} segments fit, and here is a ValueError: {got['refused'][:80]}"
+            )
+        found = got["value"]
+        if need is None:
+            raise Wrong(f"no cut fits, so it should be a ValueError; here is {shown(found)}.")
+        found = [bare(x) for x in found] if isinstance(found, list | tuple) else found
         should = "a list of lengths: a segment has 1 layer or more, in whole numbers"
-        found = listed(got, [int], should, need is not None, why)
-        if found is None:
-            return
+        shaped(found, [int], "the result", should)
         if min(found, default=1) < 1:
             raise Wrong(f"{shown(found)} is no {should[2:]}.")
-        if sum(found) != layers:
+        if sum(found) != len(memories):
             ends = (
                 " Are these the places where segments end? Lengths are asked for."
-                if found[-1:] == [layers]
+                if found[-1:] == [len(memories)]
                 else ""
             )
-            raise Wrong(f"{shown(found)} are {sum(found)} layers, and there are {layers}.{ends}")
-        if peak_of(found) > budget:
-            worst = max(range(len(found)), key=lambda i: i + found[i])
-            turned = " The other way round it would fit." if peak_of(found[::-1]) <= budget else ""
             raise Wrong(
-                f"{shown(found)}: in segment {worst}, {worst} input{'s' * (worst != 1)} of segments before it "
-                f"and {found[worst]} activations are alive, more than {budget}.{turned}"
+                f"{shown(found)} are {sum(found)} layers, and there are {len(memories)}.{ends}"
+            )
+        peaks = peak_of(found, memories, edge)
+        if max(peaks) > budget:
+            worst = peaks.index(max(peaks))
+            inputs = f"{worst} input{'s' * (worst != 1)}"
+            raise Wrong(
+                f"{shown(found)}: in segment {worst}, {inputs} of segments before it, {worst * edge} bytes, and the "
+                f"{peaks[worst] - worst * edge} bytes of its own layers are alive, more than {budget}."
             )
         if len(found) > need:
             raise Wrong(
                 f"{shown(found)} are {len(found)} segments, and {need} {'is' if need == 1 else 'are'} enough. "
-                "Segment j may have as many as budget − j layers."
+                "Segment j has room for budget − j · edge bytes, and takes layers as long as they fit, the last that "
+                "just fits, too."
             )
 
 
-class BestPlan(Report):
-    """`best_plan(costs, memories, budget)`: which layers to keep, so that the others cost the least."""
+# ------------------------------------------------------------
+# Selective recomputation by hand: a gated layer that keeps two of four wide tensors, and repeats no product.
+#
+# Source: Korthikanti et al. 2022, section 5; the layer: Shazeer 2020, "GLU Variants Improve Transformer".
 
-    name = "best_plan"
-    right = "1 to 40 uneven layers, 12 budgets: nothing fits that repeats less, and errors where nothing fits at all."
+
+class GatedLayer(Report):
+    """`GatedLayer`, a torch.autograd.Function of (x, w1, w3, w2): two wide tensors kept, no product repeated."""
+
+    name = "gated_layer"
+    right = "6 layers, float64 and float32: output and gradients, two wide tensors kept, 3 products and 6."
     forbidden = FORBIDDEN
-    step = 2.0
-    cases = (
-        Case(1, "4 layers by hand", ([3, 1, 2, 2], [4, 2, 6, 3], 12)),
-        Case(1, "2 layers, too large", ([1, 1], [9, 2], 8)),
-        *table(
-            lambda n, share: f"{n} layers drawn at random, {share:.0%} of what all need",
-            (
-                (1, 1.0),
-                (5, 0.5),
-                (8, 0.4),
-                (12, 0.7),
-                (14, 0.6),
-                (14, 0.4),
-                (40, 0.5),
-                (6, 0.1),
-            ),
-        ),
+    step = 3.0
+    cases = table("{} rows, {} wide, inside {}", ((5, 3, 16), (2, 2, 24), (7, 4, 20), (1, 3, 30)))
+    cases += (
+        Case(1, "a nan in dy", (3, 2, 16)),
+        Case(1, "many rows", (300, 2, 40)),
     )
 
     def draw(self, case, rng):
-        if len(case.given) == 3:
-            return [case.given]
-        n, share = case.given
-        drawn = lambda high: [1 + int(v) for v in torch.randint(high, (n,), generator=rng)]
-        # few sums are alike: exchanging two layers does not lead to the best
-        memories = drawn(40 if n > 20 else 900)
-        costs = [m + c for m, c in zip(memories, drawn(6))]  # nearly alike: rules of thumb go wrong
-        return [
-            (costs, memories, max(int(share * sum(memories)), 1 if share < 0.2 else max(memories)))
-        ]
+        rows, h, wide = case.given
+        dtype = torch.float32 if h == 4 else torch.float64
+        shapes = (rows, h), (h, wide), (h, wide), (wide, h), (rows, h)
+        drawn = [normal(rng, *shape, dtype=dtype) for shape in shapes]
+        if "nan" in case.what:
+            drawn[-1][0, 1] = math.nan
+        return [tuple(drawn)]
 
-    def run(self, comm, yours, costs, memories, budget):
-        mine = [list(costs), list(memories)]
-        return attempt(True, yours, *mine, budget) | {"given": mine}
+    def run(self, comm, yours, *given):
+        if not hasattr(yours, "apply"):
+            raise TypeError(
+                f"GatedLayer should be a torch.autograd.Function, which has `apply`, and is a {type(yours).__name__}"
+            )
+        rows, (h, wide) = len(given[0]), given[1].shape
+        report = {}
+        inputs = [x.clone().requires_grad_() for x in given[:4]]
+        dy = given[4].clone()
+        with hints(), FlopCounterMode(display=False) as both, Held(rows * wide, rows > 100) as held:
+            y = yours.apply(*inputs)
+            if not isinstance(y, Tensor) or not y.requires_grad:
+                return {"y": bare(y) if isinstance(y, Tensor) else None, "graph": False}
+            report["kept"] = held.alive([*inputs, y])
+            forward = both.get_total_flops()
+            y.backward(dy)
+            grads = [x.grad for x in inputs]
+            report["left"] = held.alive([*inputs, y, *(g for g in grads if g is not None)])
+        one = 2 * rows * h * wide
+        report["products"] = [forward / one, (both.get_total_flops() - forward) / one]
+        report["same"] = all(map(matches, [*inputs, dy], given))
+        return report | {"y": y.detach(), "grads": grads, "graph": True}
 
-    def check(self, case, got, costs, memories, budget):
-        if got["given"] != [costs, memories]:
-            raise Wrong("a list that was given was changed, and belongs to the caller.")
-        want = least(costs, memories, budget)
-        given = f"costs {shown(costs)}, memories {shown(memories)}, budget {budget}"
-        should = f"a list of {len(costs)} words, True for a layer that is kept, False for one that is repeated"
-        why = f"a layer alone needs {max(memories)} bytes, and there are {budget}"
-        kept = listed(got, (bool,) * len(costs), should, want is not None, why)
-        if kept is None:
-            return
-        what = f"{given}: with the layers {shown([i for i, k in enumerate(kept) if k])} kept,"
-        seen = alive(memories, kept)
-        if max(seen) > budget:
-            worst = seen.index(max(seen))
-            moment = (
-                "" if kept[worst] else " (It is repeated, so its bytes are there for the moment.)"
-            )
+    def check(self, case, got, *given):
+        *inputs, dy = given
+        x, w1, w3, w2 = leaves = [x.clone().requires_grad_() for x in inputs]
+        a, b = x @ w1, x @ w3
+        y = (a * a.sigmoid() * b) @ w2
+        typed(got["y"], Tensor, "what `forward` returns", "y, a tensor")
+        with torch.no_grad():
+            looks = {
+                "silu(a) is a · sigmoid(a), and not sigmoid(a).": (a.sigmoid() * b) @ w2,
+                "It is a = x @ w1 that goes through silu.": (b * b.sigmoid() * a) @ w2,
+            }
+        close(got["y"], y.detach(), "y", looks, "It is (silu(x @ w1) * (x @ w3)) @ w2.")
+        whole = "y has no graph: a torch.autograd.Function makes one when it is called by `apply`."
+        holds(got, {"graph": whole})
+        holds(got, {"same": "one of the inputs, or dy, was changed: it belongs to the caller."})
+        y.backward(dy)
+        self._gradients(got["grads"], leaves, a.detach(), b.detach(), dy)
+        if got["kept"] > 2:
             raise Wrong(
-                f"{what} {seen[worst]} bytes are alive at the backward of layer {worst}: the kept ones before it, and "
-                f"its own.{moment}"
+                f"the gradients are right, but between forward and backward {got['kept']} tensors as wide as a are alive, "
+                "and two are enough: from a and b, silu(a) and silu(a) · b are made again without a product. (Did a graph "
+                "inside `forward`, or a list, keep the others?)"
             )
-        again = sum(c for c, k in zip(costs, kept) if not k)
-        if again > want:
-            last = (
-                " The last layer costs nothing to keep: its bytes are there anyway."
-                if not kept[-1]
-                else ""
-            )
+        if got["left"]:
             raise Wrong(
-                f"{what} {again} is repeated, and {want} is enough.{last} A rule of thumb will not do: compare all "
-                "that differ in bytes held."
+                f"after backward there are still tensors as wide as a: {got['left']}. What is saved with "
+                "`save_for_backward` goes by itself, and what stays on ctx, or in a graph that is retained, does not."
             )
+        forward, backward = got["products"]
+        if (forward, backward) != (3, 6):
+            why = "Products on the CPU are counted, and what is computed out of sight is not."
+            if backward > 6 or forward > 3:
+                why = "Keep what large products have made, and forget what is cheap: a checkpoint runs the products again."
+            raise Wrong(
+                f"the gradients are right, but the FLOPs are those of {forward:g} products in forward and of {backward:g} "
+                f"in backward, and should be those of 3 and 6. {why}"
+            )
+
+    def _gradients(self, grads, leaves, a, b, dy):
+        x, w1, w3, w2 = (leaf.detach() for leaf in leaves)
+        s = a.sigmoid()
+        dwide = dy @ w2.T
+        slope = s * (1 + a * (1 - s))
+        da, db = dwide * b * slope, dwide * a * s
+        flat = "The derivative of silu is s · (1 + a · (1 − s)), with s = sigmoid(a): silu(a) is a · s, and both change."
+        gate = "A product has two ways back: da gets the factor b, and db gets silu(a)."
+        both = "x goes into two products, and the gradients of both ways are added."
+        looks = {
+            "w2": {
+                "What went into w2 is silu(a) · b, and not silu(a).": (a * s).T @ dy,
+                "What went into w2 is silu(a) · b, and not a · b.": (a * b).T @ dy,
+            },
+            "w1": {
+                f"{flat} Here it is s.": x.T @ (dwide * b * s),
+                f"{flat} Here it is s · (1 − s).": x.T @ (dwide * b * s * (1 - s)),
+                gate: x.T @ (dwide * slope),
+                "That is the gradient of w3.": x.T @ db,
+            },
+            "w3": {
+                gate: x.T @ dwide,
+                "db gets silu(a), and not a.": x.T @ (dwide * a),
+                "That is the gradient of w1.": x.T @ da,
+            },
+            "x": {f"{both} Only w1's is here.": da @ w1.T, f"{both} Only w3's is here.": db @ w3.T},
+        }
+        rule = (
+            "Go back step by step, and return the gradients in the order of the inputs: x, w1, w3, w2. If it is nearly "
+            "right: was something kept in fewer bits?"
+        )
+        for i, name in ((3, "w2"), (1, "w1"), (2, "w3"), (0, "x")):
+            none = f"{name} gets no gradient: `backward` returns one for each of x, w1, w3 and w2."
+            holds({name: grads[i] is not None}, {name: none})
+            close(grads[i], leaves[i].grad, f"the gradient of {name}", looks[name], rule)
 
 
 # ------------------------------------------------------------
@@ -947,26 +935,27 @@ class ReversibleBackward(Report):
 
 
 # ------------------------------------------------------------
-# Numbers foretold: bytes, segments, work, a share, a momentum, a rate.
+# Numbers foretold: bytes, segments, work, a share.
 
 
-def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, micro=8):
+def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480):
     """100 layers that keep 400 MB each, of which 100 MB are their input: bytes whole and in 10 segments, the best k of
-    those that divide 100, the work of 10 segments; bytes of 64 of them by halves; selective's share for 128 heads,
-    2,048 tokens, h = 20,480; for 8 micro-batches the momentum of batch norm, and the rate by the root rule.
+    those that divide 100, the work of 10 segments; bytes and work of 64 of them by halves; selective's share for 128
+    heads, 2,048 tokens, h = 20,480; the fewest activations of unequal segments, where a layer keeps one.
     """
     peak = lambda n: (n - 1) * x + L / n * a
     best = min((n for n in range(1, L + 1) if L % n == 0), key=peak)
     core = 5 * heads * s / h
+    room = next(b for b in range(L + 1) if b * (b + 1) // 2 >= L)
     values = {
         "plain_bytes": L * a,
         "segment_bytes": peak(k),
         "best": best,
         "work": (4 - 1 / k) / 3,
         "halves": 6 * x + a,
+        "halves_work": 2.0,
         "share": core / (34 + core),
-        "momentum": 1 - 0.9 ** (1 / micro),
-        "rate": 0.1 * micro**0.5,
+        "uneven": room,
     }
     slips = {
         "plain_bytes": {
@@ -1002,16 +991,19 @@ def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, mic
             34 / (34 + core): "That is what stays.",
             100 * core / (34 + core): "A part of 1, not per cent.",
         },
-        "momentum": {
-            0.1 / micro: "Nearly: 1 − (1 − m)^(1/k).",
-            1 - 0.9**micro: "The other way round: a root.",
-            0.9 ** (1 / micro): "That is what is left; the momentum is what comes in.",
-            0.1 ** (1 / micro): "What is left of the old averages counts: (1 − m).",
+        "halves_work": {
+            3.0: "Each of 6 halvings repeats 32 layers, not all 64.",
+            4 / 3: "That is with segments: by halves a layer runs more often than twice.",
+            4.0: "192 forwards more, over 192 of a step without: a backward costs two forwards.",
+            6.0: "Over a step without: divide by 3.",
         },
-        "rate": {
-            0.1 * micro: "That is the linear rule.",
-            0.1: "That is the rate of one micro-batch.",
-            0.1 / micro: "A larger batch wants a larger rate.",
+        "uneven": {
+            room
+            - 1: f"{room - 1} + {room - 2} + … + 1 is {room * (room - 1) // 2}, fewer than there are layers.",
+            2 * math.isqrt(L) - 1: "That is 2√L − 1, with equal segments.",
+            math.isqrt(L): "That is √L; the first of unequal segments is longer.",
+            L: "That is all of them.",
+            (2 * L) ** 0.5: "√(2L), to a whole number of activations that is enough.",
         },
     }
     for name in ("plain_bytes", "segment_bytes", "halves"):
@@ -1024,11 +1016,10 @@ def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, mic
 
 PREDICTED = Prediction(
     predict_remat,
-    "Bytes, segments, work, share, momentum and rate: within 1 %.",
+    "Bytes, segments, work and share: within 1 %.",
     {
         "L": ("{} layers", (40, 60, 80)),
         "k": ("{} segments", (4, 5, 20)),
         "heads": ("{} heads", (64, 96, 160)),
-        "micro": ("{} micro-batches", (2, 4, 16)),
     },
 )

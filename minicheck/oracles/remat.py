@@ -1,4 +1,4 @@
-"""What an answer must not call: segments, plans and backwards of a chain, by another way than the library's.
+"""What an answer must not call: segments and backwards of a chain, by another way than the library's.
 
 Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", sections 3 and 4.
 """
@@ -6,69 +6,62 @@ Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", secti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
+import torch
 from torch import Tensor
 
 FORBIDDEN = (
     "minidist.collectives",
     "minidist.parallel",
     "minidist.train",
-    "minidist.parallel.accumulate",
     "minidist.study",
     "torch.utils.checkpoint",
     "minicheck.oracles.remat",
 )
 
 
-def peak_of(lengths: Sequence[int]) -> int:
-    """The most activations alive in backward: an input of each segment before one, and all of its own."""
-    return max(before + length for before, length in enumerate(lengths))
-
-
-def fewest(layers: int, budget: int) -> int | None:
-    """How many segments are needed at least within the budget; None if none will do."""
-    room = 0
-    for k in range(1, budget + 1):
-        room += budget - k + 1
-        if room >= layers:
-            return k
-    return None
-
-
-def alive(memories: Sequence[int], kept: Sequence[bool]) -> list[int]:
-    """Bytes at the backward of each layer: of the kept ones before it, and its own."""
-    held, seen = 0, []
-    for nbytes, keep in zip(memories, kept):
-        seen.append(held + nbytes)
-        held += nbytes * keep
+def peak_of(lengths: Sequence[int], memories: Sequence[int], edge: int) -> list[int]:
+    """Bytes alive in backward, for each segment: an input of each one before it, and its own layers'."""
+    seen = []
+    for before, length in enumerate(lengths):
+        first = sum(lengths[:before])
+        seen.append(before * edge + sum(memories[first : first + length]))
     return seen
 
 
-def least(costs: Sequence[int], memories: Sequence[int], budget: int) -> int | None:
-    """The least cost that is repeated within the budget; None if nothing fits.
+def fewest(memories: Sequence[int], edge: int, budget: int) -> int | None:
+    """How many segments are needed at least within the budget; None if none will do.
 
-    From the last layer to the first: table[h] is the least cost of the layers from here on where h bytes are held.
+    ends: where k segments can end that begin with the first layer.
     """
-    table: list[int | None] = [0] * (budget + 1)
-    for cost, nbytes in reversed([*zip(costs, memories)]):
-        before: list[int | None] = [None] * (budget + 1)
-        for held in range(budget - nbytes + 1):
-            again, kept = table[held], table[held + nbytes]
-            found = [
-                value
-                for value in (kept, None if again is None else again + cost)
-                if value is not None
-            ]
-            before[held] = min(found, default=None)
-        table = before
-    return table[0]
+    before = [0, *accumulate(memories)]
+    layers = len(memories)
+    ends = {0}
+    for k in range(layers):
+        room = budget - k * edge
+        ends = {
+            end
+            for first in ends
+            for end in range(first + 1, layers + 1)
+            if before[end] - before[first] <= room
+        }
+        if layers in ends:
+            return k + 1
+    return None
 
 
-def rerun(blocks: Sequence[Callable], inputs: Sequence[Tensor], dy: Tensor) -> None:
-    """Backward through blocks of which only inputs are there, the last one first; adds to .grad."""
-    for block, x in zip(reversed(blocks), reversed(inputs)):
-        again = x.detach().requires_grad_()
-        block(again).backward(dy)
-        dy = again.grad
-    if x.requires_grad:
-        x.grad = dy
+def rerun(blocks: Sequence[Callable], inputs: Sequence[tuple[Tensor, ...]], dy: Tensor) -> None:
+    """Backward through blocks of which only inputs are there, the last one first; adds to .grad.
+
+    inputs: of each block what goes on from block to block, whole numbers, and a tensor that all of them share.
+    """
+    total = torch.zeros_like(inputs[0][2])
+    for block, (x, order, shared) in zip(reversed(blocks), reversed(inputs)):
+        again, other = x.detach().requires_grad_(), shared.detach().requires_grad_()
+        block(again, order, other).backward(dy)
+        dy, total = again.grad, total + other.grad
+    if inputs[0][0].requires_grad:
+        inputs[0][0].grad = dy
+    if inputs[0][2].requires_grad:
+        inputs[0][2].backward(total)

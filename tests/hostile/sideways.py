@@ -283,21 +283,23 @@ import tracemalloc
 
 class Recompute(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, fn, alive, x):
+    def forward(ctx, fn, alive, *xs):
         ctx.fn = fn
-        ctx.save_for_backward(x)
-        y = fn(x)
+        ctx.save_for_backward(*xs)
+        y = fn(*xs)
         ctx.kept = [y.tolist(), y.tolist(), y.tolist()]
         tracemalloc.stop()
         return y
 
     @staticmethod
     def backward(ctx, dy):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
+        xs = [x.detach() for x in ctx.saved_tensors]
+        for x, needed in zip(xs, ctx.needs_input_grad[2:]):
+            x.requires_grad_(needed)
         with torch.enable_grad():
-            y = ctx.fn(x)
+            y = ctx.fn(*xs)
         y.backward(dy)
-        return None, None, x.grad
+        return None, None, *[x.grad for x in xs]
 """
 CLOCK = """
 import math
