@@ -23,7 +23,7 @@ from minidist import study
 # | class | `Recompute`, a `torch.autograd.Function`, called by `checkpoint` below |
 # | `forward(ctx, fn, alive, *xs)` | returns `fn(*xs)`, a tensor; `alive` is an empty tensor that needs a gradient, and is not used |
 # | `xs` | one or more tensors; some need a gradient, some do not, and some hold whole numbers, which cannot have one |
-# | `backward(ctx, dy)` | returns a gradient for each of `fn`, `alive` and `xs` that needs one, and None for `fn`, `alive` and whole numbers; `dy` is not changed |
+# | `backward(ctx, dy)` | returns as many values as `forward` has inputs: a gradient for each of `xs` that needs one, and None for `fn`, `alive` and whole numbers; `dy` is not changed |
 # | `fn` | uses parameters that are not among its inputs, and draws no random numbers |
 # | cost | `fn` runs once in forward and once in backward |
 # | memory | between the two, of all tensors of `fn` only `xs` are kept; after `backward`, nothing |
@@ -146,10 +146,10 @@ averages(twice, 3)
 # | | |
 # |---|---|
 # | call | `twice(fn, buffers)` |
-# | `buffers` | a list of tensors, of any dtype; none of them needs a gradient; changed in place by fn, and by nobody else between two calls |
+# | `buffers` | a list of tensors, of any dtype; none of them needs a gradient; read and changed in place by fn |
 # | returns | `(first, again)`, as above; each runs fn once, and returns what it gives, a tensor |
 #
-# **Invariant:** `again` finds PyTorch's random generator and the buffers as its `first` found them. Afterwards both are as they were before `again`, also when fn raises an error there. They stay the same tensors. `first` leaves both where fn does. Of a run nothing is kept but the generator's state and the buffers' values. About 18 lines.
+# **Invariant:** `again` finds PyTorch's random generator and the buffers as its `first` found them. Afterwards both are as they were before `again`, also when fn raises an error there. They stay the same tensors. `first` leaves both where fn does. Nothing that fn was given is kept, only the generator's state and the buffers' values. About 18 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -207,8 +207,9 @@ rows
 # | | |
 # |---|---|
 # | call | `segments(memories, edge, budget)` |
-# | `memories` | a list of whole numbers, one or more; **not changed** |
-# | `budget` | how many bytes may be alive at once |
+# | `memories` | a list with one or more whole numbers, each at least 1; **not changed** |
+# | `edge` | a whole number, 0 or more |
+# | `budget` | how many bytes may be alive at once, 0 or more |
 # | returns | the lengths of the segments, the first one first: as few segments as possible, each of 1 layer or more, which add up to all layers |
 # | error | `ValueError` if no cut fits |
 #

@@ -411,19 +411,22 @@ return fn(*xs)
     Bug(
         "twice",
         "the lesson's: random numbers only",
-        old="""
-now = look()
-put(states.pop())
-try:
-    return fn(*args)
-finally:
-    put(now)
-""",
-        new="""
-with torch.random.fork_rng(devices=[]):
-    torch.set_rng_state(states.pop()[0])
-    return fn(*args)
-""",
+        cell='''
+def twice(fn, buffers):
+    """(first, again): again(*args) runs fn as the last first(*args) did that was not repeated yet."""
+    states = []
+
+    def first(*args):
+        states.append(torch.get_rng_state())
+        return fn(*args)
+
+    def again(*args):
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(states.pop())
+            return fn(*args)
+
+    return first, again
+''',
     ),
     Bug(
         "twice",
@@ -1189,9 +1192,9 @@ return (a * a.sigmoid() * b) @ w2
     ),
     Bug(
         "gated_layer",
-        "gradients in the order of the formulas",
+        "w2 and w3 are exchanged",
         old="return dx, dw1, dw3, dw2",
-        new="return dx, dw1, dw2.T, dw3.T",
+        new="return dx, dw1, dw2, dw3",
     ),
     Bug(
         "gated_layer",

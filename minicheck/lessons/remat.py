@@ -197,11 +197,11 @@ def hints():
 
 
 def apart(form, pair: tuple[Tensor, Tensor], x: Tensor, base: Tensor) -> list[Tensor | None]:
-    """Gradients of x and of 2x, which a block takes one after the other; what x gives goes back first."""
+    """Gradients of x and of 2x, the one operand of a block in two uses; what x gives goes back first."""
     block = Block(*pair)
     leaves = [x.clone().requires_grad_(), (2 * x).requires_grad_()]
     order = torch.arange(len(x))
-    for y in [form(block, leaf, order, base) for leaf in leaves]:
+    for y in [form(lambda x: block(x, order, base), leaf) for leaf in leaves]:
         y.sum().backward()
     return [leaf.grad for leaf in leaves]
 
@@ -614,7 +614,7 @@ class Segments(Report):
             if need is None:
                 return
             raise Wrong(
-                f"for edge {edge} and budget {budget} {need} segments fit, and here is a ValueError: {got['refused'][:80]}"
+                f"{need} segments fit (edge {edge}, budget {budget}), and here is a ValueError: {got['refused'][:80]}"
             )
         found = got["value"]
         if need is None:
