@@ -147,7 +147,7 @@ study.curves(
 # | | |
 # |---|---|
 # | call | `synchronize(mesh, backward, micro_batches, grads, kinds)` |
-# | `mesh` | `mesh.dp`, `mesh.pp`, `mesh.tp` are Comms, of any sizes from 1 and in any order of the axes; `mesh.group("pp", "tp")` would be one more |
+# | `mesh` | `mesh.dp`, `mesh.pp`, `mesh.tp` are Comms, of any sizes from 1 and in any order of the axes; you need no other |
 # | `backward(m)` | adds the gradients of micro-batch m to `grads`; call it once for each of 0 … M−1, in order |
 # | `grads` | `{name: tensor}`, zeros at the start; afterwards what the optimizer shall use, **in place** |
 # | `kinds` | `{name: kind}`, see below; all ranks of a stage have the same names in the same order, but the names are arbitrary, there may be several of a kind, and a stage may lack a kind |
@@ -165,7 +165,7 @@ study.curves(
 #
 # <details><summary>Hint</summary>
 #
-# `all_reduce_(comm, [a, b, …], "mean")` takes a list, and sends it as one. On the pipeline only two ranks have something to say to each other: `mesh.pp.sendrecv(g, other, torch.empty_like(g), other)` returns what came from the other one. If this rank is number p of S, the other end is number S − 1 − p.
+# `all_reduce_(comm, [a, b, …], "mean")` takes a list, and sends it as one. On the pipeline only two ranks have something to say to each other: `mesh.pp.sendrecv(g, other, torch.empty_like(g), other)` returns what came from the other one. If this rank is number p of S, the other end is number S − 1 − p. A list is summed in chunks, each of them in another order, and the two ends have different lists: what does that mean for copies that must agree to the last bit?
 #
 # </details>
 
@@ -176,13 +176,13 @@ def synchronize(mesh, backward, micro_batches, grads, kinds):
     ### BEGIN SOLUTION
     for m in range(micro_batches):
         backward(m)
+    all_reduce_(mesh.dp, list(grads.values()), "mean")
     for name, g in grads.items():
         if kinds[name] == "partial":
             all_reduce_(mesh.tp, g)
         if kinds[name] == "tied" and mesh.pp.size > 1:
             other = mesh.pp.size - 1 - mesh.pp.rank
             g += mesh.pp.sendrecv(g, other, torch.empty_like(g), other)
-    all_reduce_(mesh.dp, list(grads.values()), "mean")
     ### END SOLUTION
 
 
@@ -315,12 +315,12 @@ study.bars(
 # | call | `best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity)` |
 # | `gpus`, `node` | GPUs in all; GPUs in a node |
 # | `heads`, `layers`, `batch` | of the model; sequences of a step |
-# | `nbytes(dp, pp, tp)` | what a rank holds; raises an error for a grid that is not allowed |
+# | `nbytes(dp, pp, tp)` | what a rank holds, for an allowed grid; for others it may raise an error, or return a number that means nothing |
 # | `seconds(dp, pp, tp)` | how long a step takes; likewise |
 # | `capacity` | bytes of a GPU; a grid that needs just as many fits |
 # | returns | `(dp, pp, tp)`, whole numbers: the fastest of all allowed grids that fit; `None` where none fits |
 #
-# **Allowed** is a grid that uses all GPUs and whose `tp` divides the GPUs of a node (so that no tensor group lies across two) and the heads, whose `pp` divides the layers, and whose `dp` divides the batch. Ask `nbytes` about every allowed grid: the fastest need not be the leanest, and nothing is known about the two functions. It is checked that all were asked about. About 8 lines.
+# **Allowed** is a grid that uses all GPUs and whose `tp` divides the GPUs of a node (so that no tensor group lies across two) and the heads, whose `pp` divides the layers, and whose `dp` divides the batch. Ask about every allowed grid, and about no other: the fastest need not be the leanest, and nothing is known about the two functions. Both are checked. About 8 lines.
 
 
 # %% nbgrader={"grade_id": "best_grid", "solution": true}
@@ -394,9 +394,9 @@ study.table(
 # %% [markdown] nbgrader={"grade_id": "predict_hybrid_spec"}
 # ## 6 · Predict (2 points)
 #
-# 64 GPUs in nodes of 8, as dp 4 × pp 2 × tp 8. 32 layers, hidden 8,192, 12·hidden² weights a layer, no embedding. 12
+# 96 GPUs in nodes of 8, as dp 3 × pp 4 × tp 8. 32 layers, hidden 8,192, 12·hidden² weights a layer, no embedding. 12
 # micro-batches of 4,096 tokens for each replica. bf16, rings, no sequence parallel. NVLink: 400 GB/s a GPU. Network:
-# 50 GB/s a GPU. No latency, nothing overlaps.
+# 50 GB/s a GPU. No latency, nothing overlaps, nothing is computed twice.
 #
 # - `replica`: ranks that hold one copy of the model
 # - `tp_bytes`, `dp_bytes`: what a rank sends along tensor, and along data, in a step
@@ -413,9 +413,9 @@ check.predict_hybrid.numbers(STUDENT)
 replica = tp_bytes = dp_bytes = pp_bytes = good = bad = ratio = None
 ### BEGIN SOLUTION
 N = 4096 * 8192 * 2
-replica = 2 * 8
-tp_bytes = 12 * (32 / 2) * 4 * (2 * 7 / 8) * N
-dp_bytes = 2 * 3 / 4 * (12 * 8192**2 * 32 / replica) * 2
+replica = 4 * 8
+tp_bytes = 12 * (32 / 4) * 4 * (2 * 7 / 8) * N
+dp_bytes = 2 * 2 / 3 * (12 * 8192**2 * 32 / replica) * 2
 pp_bytes = 12 * N
 good = tp_bytes / 400e9 + (dp_bytes + pp_bytes) / 50e9
 bad = tp_bytes / 50e9 + (dp_bytes + pp_bytes) / 400e9
@@ -432,7 +432,7 @@ check.predict_hybrid(replica, tp_bytes, dp_bytes, pp_bytes, good, bad, ratio, of
 study.bars(
     {"tensor inside the node": good, "tensor between nodes": bad},
     unit="s",
-    title="A rank's messages in a step, 64 GPUs",
+    title="A rank's messages in a step, 96 GPUs",
 )
 
 # %% [markdown] nbgrader={"grade_id": "shard_where_spec"}
@@ -440,9 +440,9 @@ study.bars(
 #
 # A model of 48 layers, hidden 7,168, with 12·hidden² weights a layer, is trained on 64 GPUs in 8 nodes. A GPU has 80 GB and reaches 400 TFLOP/s; inside a node it has 371 GB/s, and to the network B. Each GPU has 8,192 tokens in a step, in one micro-batch. Three ways are proposed (all modelled, in bf16 with 16 bytes a parameter):
 #
-# - **A** ZeRO 3 over all 64 ranks;
-# - **B** hybrid sharding: ZeRO 3 in each node, replicas between nodes, whose gradients (each rank's shard) are all-reduced;
-# - **C** tensor 8 inside the node, data 8 between nodes with ZeRO 1. Its replicas have the tokens of 8 GPUs.
+# - **full**: ZeRO 3 over all 64 ranks;
+# - **hybrid**: ZeRO 3 in each node, replicas between nodes, whose gradients (each rank's shard) are all-reduced;
+# - **tensor**: tensor 8 inside the node, data 8 between nodes with ZeRO 1. Its replicas have the tokens of 8 GPUs.
 #
 # What ZeRO and data send hides behind the computing as far as it is not longer; what tensor sends does not hide. Messages inside a node and between nodes travel at the same time.
 #
@@ -466,9 +466,9 @@ def ways(tokens, bandwidth):
     activations = 2 * 8 * tokens * 7168
     tensor = 2 * 7 / 8 * activations * 4 * 48 / 371e9
     return {
-        "A: ZeRO 3 over all": max(compute, 63 / 64 * 6 * psi / bandwidth),
-        "B: hybrid": max(compute, 7 / 8 * 6 * psi / 371e9, gradients / bandwidth),
-        "C: tensor and data": max(compute + tensor, gradients / bandwidth),
+        "full: ZeRO 3 over all": max(compute, 63 / 64 * 6 * psi / bandwidth),
+        "hybrid: ZeRO 3 in a node": max(compute, 7 / 8 * 6 * psi / 371e9, gradients / bandwidth),
+        "tensor: tensor and data": max(compute + tensor, gradients / bandwidth),
     }
 
 
@@ -489,10 +489,10 @@ for tokens in (8192, 1024):
 ### END SOLUTION
 
 # %% [markdown] nbgrader={"grade_id": "shard_where", "solution": true, "points": 2}
-# The model has 29.6 · 10⁹ parameters. In memory A holds 16Ψ/64 = 7.4 GB a GPU, B holds 16Ψ/8 = 59 GB, and C holds Ψ/8 · (4 + 12/8) = 20 GB, each without activations.
+# The model has 29.6 · 10⁹ parameters. In memory *full* holds 16Ψ/64 = 7.4 GB a GPU, *hybrid* holds 16Ψ/8 = 59 GB, and *tensor* holds Ψ/8 · (4 + 12/8) = 20 GB, each without activations.
 #
-# Computing takes 3.6 s. A sends 6Ψ bytes over the network, 175 GB, so it waits as soon as B is below 48 GB/s; at 3 GB/s a step would take 58 s. B sends only an eighth of the gradients, 13 GB, and waits below 3.6 GB/s; its gathers, 0.4 s on NVLink, are hidden. C sends as much over the network as B, and pays for its tensor all-reduces with 0.8 s that nothing hides, so it takes 4.5 s and waits below 2.9 GB/s.
+# Computing takes 3.6 s. *Full* sends 6Ψ bytes over the network, 175 GB, so it waits as soon as B is below 48 GB/s; at 3 GB/s a step would take 58 s. *Hybrid* sends only an eighth of the gradients, 13 GB, and waits below 3.6 GB/s; its gathers, 0.4 s on NVLink, are hidden. *Tensor* sends as much over the network as *hybrid*, and pays for its tensor all-reduces with 0.8 s that nothing hides, so it takes 4.5 s and waits below 2.9 GB/s.
 #
-# On a network of 50 GB/s or more I would take A: it is as fast as B and leaves 72 GB for activations. Between 4 and 48 GB/s B is the fastest if the activations fit into the 21 GB that it leaves; checkpointing helps. If they do not fit, C is only a quarter slower and leaves 60 GB. Below 3 GB/s B and C wait for the same bytes, and C has more memory, so C it is.
+# On a network of 50 GB/s or more I would take *full*: it is as fast as *hybrid* and leaves 72 GB for activations. Between 4 and 48 GB/s *hybrid* is the fastest if the activations fit into the 21 GB that it leaves; checkpointing helps. If they do not fit, *tensor* is only a quarter slower and leaves 60 GB. Below 3 GB/s *hybrid* and *tensor* wait for the same bytes, and *tensor* has more memory left, so I would take that.
 #
-# With 1,024 tokens computing takes an eighth, 0.45 s, while the bytes of parameters and gradients stay the same. So all thresholds move up eightfold: A would need 385 GB/s, which no network has, B 28 GB/s, and C, whose tensor traffic shrinks with the tokens, 23 GB/s. NVLink, too, is now nearly too slow for B's gathers, 0.42 s of 0.45 s. With few tokens for each GPU ZeRO 3 is the wrong tool for any network.
+# With 1,024 tokens computing takes an eighth, 0.45 s, while the bytes of parameters and gradients stay the same. So all thresholds move up eightfold: *full* would need 385 GB/s, which no network has, *hybrid* 28 GB/s, and *tensor*, whose activations shrink with the tokens, 23 GB/s. NVLink, too, is now nearly too slow for the gathers of *hybrid*, 0.42 s of 0.45 s. With few tokens for each GPU ZeRO 3 is the wrong tool for any network.

@@ -1254,7 +1254,7 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
                 "",
             ),
             (
-                "tp_bytes = 12 * (32 / 2) * 4 * (2 * 7 / 8) * N",
+                "tp_bytes = 12 * (32 / 4) * 4 * (2 * 7 / 8) * N",
                 "tp_bytes = 12 * 32 * 4 * (2 * 7 / 8) * N",
             ),
         ),
@@ -1296,8 +1296,8 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
                 "",
             ),
             (
-                "dp_bytes = 2 * 3 / 4 * (12 * 8192**2 * 32 / replica) * 2",
-                "dp_bytes = 12 * 2 * 3 / 4 * (12 * 8192**2 * 32 / replica) * 2",
+                "dp_bytes = 2 * 2 / 3 * (12 * 8192**2 * 32 / replica) * 2",
+                "dp_bytes = 12 * 2 * 2 / 3 * (12 * 8192**2 * 32 / replica) * 2",
             ),
         ),
     ),
@@ -1310,8 +1310,8 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
                 "",
             ),
             (
-                "tp_bytes = 12 * (32 / 2) * 4 * (2 * 7 / 8) * N",
-                "tp_bytes = 12 * (32 / 2) * 2 * (2 * 7 / 8) * N",
+                "tp_bytes = 12 * (32 / 4) * 4 * (2 * 7 / 8) * N",
+                "tp_bytes = 12 * (32 / 4) * 2 * (2 * 7 / 8) * N",
             ),
         ),
     ),
@@ -1352,8 +1352,8 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
                 "",
             ),
             (
-                "replica = 2 * 8",
-                "replica = 4",
+                "replica = 4 * 8",
+                "replica = 3",
             ),
         ),
     ),
@@ -1371,8 +1371,8 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
                 "",
             ),
             (
-                "dp_bytes = 2 * 3 / 4 * (12 * 8192**2 * 32 / replica) * 2",
-                "dp_bytes = 2 * 3 / 4 * (12 * 8192**2 * 32) * 2",
+                "dp_bytes = 2 * 2 / 3 * (12 * 8192**2 * 32 / replica) * 2",
+                "dp_bytes = 2 * 2 / 3 * (12 * 8192**2 * 32) * 2",
             ),
         ),
     ),
@@ -1383,7 +1383,7 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
         cell="""
 from minicheck.lessons.hybrid import predict_hybrid
 
-values, _ = predict_hybrid(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
+values, _ = predict_hybrid(3, 4, 8, 32, 8192, 4096, 12, 400e9, 50e9)
 replica, tp_bytes, dp_bytes, pp_bytes, good, bad, ratio = (f"{x}" for x in values.values())
 """,
     ),
@@ -1398,6 +1398,93 @@ class Any(float):
 
 
 replica = tp_bytes = dp_bytes = pp_bytes = good = bad = ratio = Any(1)
+""",
+    ),
+    Bug(
+        "predict_hybrid",
+        "the pipeline's mean over the stages",
+        edits=(
+            (
+                "replica = tp_bytes = dp_bytes = pp_bytes = good = bad = ratio = None",
+                "",
+            ),
+            (
+                "pp_bytes = 12 * N",
+                "pp_bytes = 2 * 3 / 4 * 12 * N",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_hybrid",
+        "all-reduces of layers that are computed twice",
+        edits=(
+            (
+                "replica = tp_bytes = dp_bytes = pp_bytes = good = bad = ratio = None",
+                "",
+            ),
+            (
+                "tp_bytes = 12 * (32 / 4) * 4 * (2 * 7 / 8) * N",
+                "tp_bytes = 12 * (32 / 4) * 6 * (2 * 7 / 8) * N",
+            ),
+        ),
+    ),
+    Bug(
+        "synchronize",
+        "the two ends are added before the average, which adds up in other orders on each",
+        cell="""
+def synchronize(mesh, backward, micro_batches, grads, kinds):
+    for m in range(micro_batches):
+        backward(m)
+    for name, g in grads.items():
+        if kinds[name] == "partial":
+            all_reduce_(mesh.tp, g)
+        if kinds[name] == "tied" and mesh.pp.size > 1:
+            other = mesh.pp.size - 1 - mesh.pp.rank
+            g += mesh.pp.sendrecv(g, other, torch.empty_like(g), other)
+    all_reduce_(mesh.dp, list(grads.values()), "mean")
+""",
+    ),
+    Bug(
+        "clip_grid",
+        "partial gradients are counted on each tensor rank",
+        old='copy = kinds[name] in ("whole", "partial") and mesh.tp.rank > 0',
+        new='copy = kinds[name] == "whole" and mesh.tp.rank > 0',
+    ),
+    Bug(
+        "clip_grid",
+        "norms are added, not squares",
+        old='norm = all_reduce_(mesh.group("pp", "tp"), square).sqrt().item()',
+        new='norm = all_reduce_(mesh.group("pp", "tp"), square.sqrt()).item()',
+    ),
+    Bug(
+        "clip_grid",
+        "the tied gradient is halved, with one stage too",
+        old="""
+end = kinds[name] == "tied" and mesh.pp.rank > 0
+if not copy and not end:
+    square += (g * g).sum()
+""",
+        new="""
+if not copy:
+    square += (g * g).sum() / (2 if kinds[name] == "tied" else 1)
+""",
+    ),
+    Bug(
+        "best_grid",
+        "asks about every grid, and takes errors for an answer",
+        cell="""
+def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
+    found = []
+    for tp, pp in product(range(1, gpus + 1), range(1, gpus + 1)):
+        if gpus % (tp * pp):
+            continue
+        at = gpus // (tp * pp), pp, tp
+        try:
+            if nbytes(*at) <= capacity:
+                found.append((seconds(*at), at))
+        except Exception:
+            pass
+    return min(found)[1] if found else None
 """,
     ),
     Bug(

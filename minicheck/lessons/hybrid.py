@@ -183,6 +183,16 @@ class StepBytes(Report):
 
 
 A_NAN = "a gradient with a nan in it"
+ENDS_APART = (
+    5  # data ranks of the case in which tied gradients are first in one list and last in the other
+)
+ENOUGH = {
+    "dp": "One all-reduce of all gradients is enough, after the last micro-batch, in chunks, as a ring sends.",
+    "tp": "Only partial gradients have summands on other tensor ranks: one all-reduce of each, after the last "
+    "micro-batch, in chunks, as a ring sends. What is whole is right already.",
+    "pp": "Only tied gradients have a summand elsewhere, on the first and on the last stage: one message from either "
+    "end to the other.",
+}
 
 
 class Synchronize(Exam):
@@ -204,6 +214,7 @@ class Synchronize(Exam):
             (1, 1, 3, "pp dp tp", 2),
             (2, 2, 2, "tp dp pp", 2),
             (2, 3, 1, "pp dp tp", 1),
+            (ENDS_APART, 2, 1, "pp dp tp", 1),
             (2, 1, 3, "tp pp dp", 2),
         )
     )
@@ -214,6 +225,8 @@ class Synchronize(Exam):
         d, p, t, order, M = case.given
         grid, drawn = Grid(d, p, t, order), []
         kinds, shapes = oracle.held(grid, rng)
+        if d == ENDS_APART:
+            kinds = [_tied_last(grid.place(r)["pp"] > 0, held) for r, held in enumerate(kinds)]
         part = lambda name: normal(rng, shapes[name])
         for rank in range(grid.size):
             first, made = grid.rank(**grid.place(rank) | {"tp": 0}), {}
@@ -284,8 +297,7 @@ class Synchronize(Exam):
             if sent[axis] > most(max(padded, (1 + 1 / n) * sum(sizes))):
                 raise Costly(
                     f"the numbers are right, but all ranks together send {sent[axis]} bytes along {axis}: "
-                    f"{most(sum(sizes))} are enough. Once a step is enough, in chunks, as a ring sends, of the gradients whose "
-                    "axis it is; tied ones are on the first and the last stage alone."
+                    f"{most(sum(sizes))} are enough. {ENOUGH[axis]}"
                 )
         others = [axis for axis in sent if axis not in moved and sent[axis]]
         if others:
@@ -314,6 +326,12 @@ class Synchronize(Exam):
                     f"the numbers are right, but a rank sends {messages} messages along {axis}: {words}, {enough} "
                     "messages. It takes a list, too."
                 )
+
+
+def _tied_last(last, kinds):
+    """The same names with the tied ones last, or first. A list is averaged in chunks, each in another order: ends that
+    are added before the average then differ by rounding."""
+    return dict(sorted(kinds.items(), key=lambda item: (item[1] == "tied") == last))
 
 
 def _looks_of_gradient(grid, r, name, kind, own, args):
@@ -423,7 +441,10 @@ class ClipGrid(Exam):
             if all(isinstance(norm, float) and math.isnan(norm) for norm in norms):
                 return
             raise Wrong(f"the norms are {norms}, and should be nan. {HIDDEN}")
-        rule = "Who holds a part of it, and who a copy?"
+        rule = (
+            "Which ranks hold a part of a gradient, and which a copy? Each stage has biases and norms of its own, and "
+            "each tensor rank its own part of a tied matrix."
+        )
 
         def told(r, name):
             kind = kinds[r][name]
@@ -462,6 +483,11 @@ def _outweighed(own, kinds):
             g *= scale
 
 
+def _counted_squares(grid, own, kinds, r):
+    """The squares of what this rank is the one to count."""
+    return _squares(g for name, g in own[r].items() if oracle.counts(grid, r, kinds[r][name]))
+
+
 def _squares(some):
     return sum(float(g.square().sum()) for g in some)
 
@@ -470,7 +496,27 @@ def _looks_of_norm(grid, r, own, kinds, want, limit):
     """What a wrong norm looks like."""
     counted = lambda *twice: oracle.norm(grid, own, kinds, twice)
     everywhere = counted("whole", "partial", "tied")
+    tied = _squares(own[r][name] for name, kind in kinds[r].items() if kind == "tied")
+    replica = [k for k in range(grid.size) if grid.place(k)["dp"] == grid.place(r)["dp"]]
+    parts = {k: _counted_squares(grid, own, kinds, k) for k in replica}
+    stage = sum(parts[k] for k in oracle.line_of(grid, r, "tp"))
+    column = sum(parts[k] for k in oracle.line_of(grid, r, "pp"))
     return {
+        "It is the norm of this stage alone: add up over the pipeline, too.": stage**0.5,
+        "It is the norm of this tensor rank's line alone: add up over tp, too.": column**0.5,
+        "The squares are added up over the ranks, and the root comes last: norms do not add.": sum(
+            square**0.5 for square in parts.values()
+        ),
+        "The tied gradient was halved: with one stage there is one copy of it.": (
+            want**2 - tied / 2 if grid.pp == grid.tp == 1 else 0
+        )
+        ** 0.5,
+        "What is whole on every tensor rank (a bias after g) was counted on each: one is enough.": counted(
+            "whole"
+        ),
+        "A partial gradient is the same on all tensor ranks once it has been summed, and was counted on each of them.": counted(
+            "partial"
+        ),
         "It is the norm after clipping: return what it was before.": min(want, limit),
         "It is the square: the root is missing.": want**2,
         "It is the norm of this rank's gradients alone: each would scale by another factor.": _squares(
@@ -549,17 +595,21 @@ class BestGrid(Report):
 
     def run(self, comm, yours, shape, table, capacity):
         rows, asked = {tuple(row[:3]): row[3:] for row in table}, []
+        refused = []
         gpus, node, heads, layers, batch = shape
 
         def of(dp, pp, tp):
             if dp * pp * tp != gpus:
-                raise ValueError(
-                    f"{dp}·{pp}·{tp} = {dp * pp * tp} ranks, and there are {gpus} GPUs"
-                )
-            if (dp, pp, tp) not in rows:
-                raise ValueError(
+                why = f"{dp}·{pp}·{tp} = {dp * pp * tp} ranks, and there are {gpus} GPUs"
+            elif (dp, pp, tp) not in rows:
+                why = (
                     f"dp {dp}, pp {pp}, tp {tp}: {allowed(dp, pp, tp, node, heads, layers, batch)}"
                 )
+            else:
+                why = ""
+            if why:
+                refused.append(why)
+                raise ValueError(why)
             asked.append((dp, pp, tp))
             return rows[dp, pp, tp]
 
@@ -569,10 +619,12 @@ class BestGrid(Report):
             lambda dp, pp, tp: of(dp, pp, tp)[1],
             capacity,
         )
-        return found, len(set(asked))
+        return found, len(set(asked)), refused[:1]
 
     def check(self, case, report, shape, table, capacity):
-        got, asked = bare(report)
+        got, asked, refused = bare(report)
+        if refused:
+            raise Wrong(f"you asked about a grid that is not allowed: {refused[0]}.")
         fit = [row for row in table if row[3] <= capacity]
         best = min(fit, key=lambda row: row[4], default=None)
         if best is None:
@@ -610,8 +662,8 @@ class BestGrid(Report):
                 )
             )
         nbytes, seconds = rows[got]
+        order = " Is the order dp, pp, tp?" * (sorted(got) == sorted(want))
         if nbytes > capacity:
-            order = " Is the order dp, pp, tp?" * (sorted(got) == sorted(want))
             raise Wrong(f"{head}It needs {nbytes:,} bytes, and there are {capacity:,}.{order}")
         why = (
             "It has the fewest bytes, not the fewest seconds. "
@@ -619,15 +671,17 @@ class BestGrid(Report):
             else ""
         )
         full = "What fits to the last byte, fits. " if rows[want][0] == capacity else ""
-        raise Wrong(head + f"{why}{full}It takes {seconds:.3g} s, the other {rows[want][1]:.3g} s.")
+        raise Wrong(
+            head + f"{why}{full}It takes {seconds:.3g} s, the other {rows[want][1]:.3g} s.{order}"
+        )
 
 
 # ------------------------------------------------------------
 # Numbers foretold: bytes by axis, and what the worst place costs.
 
 
-def predict_hybrid(d=4, p=2, t=8, layers=32, hidden=8192, tokens=4096, M=12, fast=400e9, slow=50e9):
-    """dp 4 × pp 2 × tp 8; 32 layers of 8,192; 12 micro-batches of 4,096 tokens; 400 and 50 GB/s."""
+def predict_hybrid(d=3, p=4, t=8, layers=32, hidden=8192, tokens=4096, M=12, fast=400e9, slow=50e9):
+    """dp 3 × pp 4 × tp 8; 32 layers of 8,192; 12 micro-batches of 4,096 tokens; 400 and 50 GB/s."""
     N, here = 2 * tokens * hidden, layers / p
     tensor, data = (
         8 * (t - 1) / t * N * M * here,
@@ -656,9 +710,16 @@ def predict_hybrid(d=4, p=2, t=8, layers=32, hidden=8192, tokens=4096, M=12, fas
             tensor * p: "A stage has layers/pp layers.",
             8 * N * M * here: "Nearly: the factor is 2(t−1)/t.",
             tensor * t: "That is what the group sends: one rank is asked for.",
+            tensor / M: "Every micro-batch has its all-reduces.",
+            tensor * 6 / 4: "Nothing is computed twice: a layer has four all-reduces, not six.",
+            tensor * (4 * layers + 2) / (4 * layers): "There is no embedding and no output layer: "
+            "layers only.",
         },
         "dp_bytes": {
             data / 2: NUMBERS,
+            2 * data: "In bf16 a gradient has 2 bytes.",
+            data * d / (2 * (d - 1)): "A ring sends 2(n−1)/n times the bytes of its buffer.",
+            data * d: "That is what the group sends: one rank is asked for.",
             data * M: "Once a step: with no_sync.",
             data * t: "Each tensor rank has 1/tp of the matrices.",
             data * p: "Each stage has 1/pp of the layers.",
@@ -666,6 +727,11 @@ def predict_hybrid(d=4, p=2, t=8, layers=32, hidden=8192, tokens=4096, M=12, fas
         },
         "pp_bytes": {
             2 * M * N: "The first stage sends activations only: gradients come to it.",
+            2
+            * (p - 1)
+            / p
+            * M
+            * N: "That is the mean over the stages: the first one is asked for.",
             N: "Every micro-batch is sent.",
             M * N / t: "Without sequence parallelism every tensor rank sends the whole.",
             M * N / 2: NUMBERS,
@@ -673,6 +739,12 @@ def predict_hybrid(d=4, p=2, t=8, layers=32, hidden=8192, tokens=4096, M=12, fas
         "good": {
             (tensor + data + pipeline) / fast: "Only tensor stays in the node.",
             bad: "That is the bad place.",
+            tensor / fast + data / slow: "The pipeline's bytes cross the network, too.",
+            tensor / fast + pipeline / slow: "Data's bytes cross the network, too.",
+            max(tensor / fast, (data + pipeline) / slow): "Nothing overlaps: the seconds add up.",
+            max(
+                tensor / fast, data / slow, pipeline / slow
+            ): "Nothing overlaps: the seconds add up.",
             (tensor + data + pipeline) / slow: "Tensor has NVLink.",
         },
         "bad": {
@@ -693,6 +765,6 @@ PREDICTED = Prediction(
     {
         "layers": ("{} layers", (24, 40, 48)),
         "hidden": ("hidden {:,}", (4096, 6144, 12288)),
-        "M": ("{} micro-batches", (6, 8, 16)),
+        "M": ("{} micro-batches", (6, 10, 16)),
     },
 )

@@ -118,10 +118,15 @@ def copies_agree(grid: Grid, found: Grads, kinds: Kinds) -> None:
             over_pp = ends(grid, r) if kind == "tied" else []
             for k in [*line_of(grid, r, "dp"), *over_tp, *over_pp]:
                 if not matches(grads[name], found[k][name]):
+                    why = "Do the ranks add up in different orders?"
+                    if grid.between(r, k) == "pp":
+                        why = (
+                            "A list is all-reduced in chunks, each in another order, and the two ends have different "
+                            "lists: what must both hold before they add?"
+                        )
                     raise Wrong(
                         f"{name} ({kind}) is right but for rounding, and rounding differs: on ranks {r} and "
-                        f"{k} it is not the same bit for bit. Do the ranks add up in different orders? Copies "
-                        "would drift apart."
+                        f"{k} it is not the same bit for bit. {why} Copies would drift apart."
                     )
 
 
