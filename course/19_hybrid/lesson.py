@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 19 · Hybrid
 #
-# By now you know four ways to divide a training run: data parallelism divides the batch, tensor parallelism the matrices, a pipeline the layers, and ZeRO whatever several ranks would hold twice. Each has a limit of its own, and a model of 176 billion parameters passes all four. So large models are trained with several of them at once. This lesson puts them together, and it turns out that they hardly notice each other: the whole difficulty is to decide *which rank does what*.
+# By now you know four ways to divide a training run: data parallelism divides the batch, tensor parallelism the matrices, a pipeline the layers, and ZeRO whatever several ranks would hold twice. Each has a limit of its own, and a model of 176 billion parameters runs into all four. So large models are trained with several of them at once. This lesson puts them together, and it turns out that they hardly notice each other. The whole difficulty is to decide *which rank does what*.
 #
-# That decision is worth money. Take eight GPUs in two nodes and a small GPT, divided in two by its data, in two by its layers and in two by its matrices. The arithmetic is the same however we number the ranks. In the best numbering, on modelled H100s, a step takes 45.0 ms. **How many milliseconds does the same step take in the worst?**
+# That decision is worth money. Take eight GPUs in two nodes, and two layers of a GPT of width 4,096. The batch is divided in two, so are the layers, and so are the matrices; each half of the batch has 16,384 tokens. The arithmetic is the same however we number the ranks. In the best numbering, on modelled H100s, a step takes 45.0 ms. **How many milliseconds does the same step take in the worst?** (Keep your guess: the answer comes in *Where to put which axis*.)
 
 # %%
 guess_worst = 48.0  # ms: change this number
@@ -23,9 +23,9 @@ print(f"that alone fills {state_bytes / 80e9:.0f} GPUs")
 # Now try each technique by itself on 384 such GPUs.
 #
 # - **Data parallelism** wants everything on every GPU. It does not fit, by a factor of 35.
-# - **ZeRO 3** would fit. But it moves the whole model three times in a step, over whatever links there are; and it is still data parallelism, so with 384 ranks the batch has 384 parts, and with 10,000 ranks 10,000. A batch cannot grow without limit.
-# - **Tensor parallelism** over 384 ranks would send two activations forward and two backward for each layer, over the network, and each rank would multiply slivers of matrices.
-# - **A pipeline** has 70 layers to deal out, so it has at most 70 stages, and its [bubble](lesson:pipelines) $(S-1)/(M+S-1)$ grows with each of them.
+# - **ZeRO 3** would fit. But it moves the whole model three times for every micro-batch, over whatever links there are. And it is still data parallelism: each rank needs at least one sequence of its own, so with 10,000 ranks the batch has at least 10,000 sequences, and [a batch cannot grow without limit](lesson:large_batches).
+# - **Tensor parallelism** over 384 ranks would all-reduce two activations forward and two backward for each layer, over the network, and each rank would multiply slivers of matrices. Nor can the 112 heads of BLOOM's attention be dealt out to 384 ranks.
+# - **A pipeline** has 70 layers to deal out, so it has at most 70 stages. Their states would fit, but the other 314 GPUs would have nothing to do, and the [bubble](lesson:pipelines) $(S-1)/(M+S-1)$ grows with each stage.
 #
 # All of these limits concern the *size* of one axis. None of them forbids using a little of each: 8 replicas, each a pipeline of 12 stages, each stage shared by 4 GPUs. That makes 8 · 12 · 4 = 384, and it is how BLOOM was trained. One says [3D parallelism](term:3d-parallelism) for such a product of data, pipeline and tensor.
 #
@@ -35,7 +35,7 @@ print(f"that alone fills {state_bytes / 80e9:.0f} GPUs")
 #
 # $$\text{rank} = 4\cdot\text{pp} + 2\cdot\text{dp} + \text{tp},$$
 #
-# where pp is the stage of the pipeline, dp the replica, and tp the part of the matrices, each 0 or 1. To a tensor library this is a **reshape**: `torch.arange(8).view(2, 2, 2)` has the rank number at each place. We call such an arrangement a [grid of ranks](term:grid-of-ranks), or a mesh. The last axis is the **innermost**: its neighbours have neighbouring numbers. The first is the outermost, and its neighbours are far apart.
+# where pp is the stage of the pipeline, dp the replica, and tp the part of the matrices, each 0 or 1. (Why tp stands last will be the question of the second half.) To a tensor library this is a **reshape**: `torch.arange(8).view(2, 2, 2)` has the rank number at each place. We call such an arrangement a [grid of ranks](term:grid-of-ranks), or a mesh. The last axis is the **innermost**: its neighbours have neighbouring numbers. The first is the outermost, and its neighbours are far apart.
 #
 # ![Eight ranks as a box of 2 by 2 by 2. Edges to the right join tensor partners 0 1, 2 3, 4 5, 6 7; edges downwards data partners 0 2, 1 3, 4 6, 5 7; edges into the depth pipelines 0 4, 1 5, 2 6, 3 7.](../course/19_hybrid/figures/box_of_ranks.svg)
 #
@@ -66,9 +66,9 @@ study.table(rows, ["", "pp: stage", "dp: replica", "tp: part"], title="Eight ran
 # %% [markdown]
 # ## An axis is a Comm
 #
-# A technique does not need to know that there is a grid. Data parallelism, for one, needs a communicator with the ranks that hold the same parameters, and whether these are all ranks or every fourth of them is nothing to it. So each axis gets a communicator of its own. `comm.split(color)` makes it: all ranks call it with a number, called the color, and those that gave the same number form a group.
+# A technique does not need to know that there is a grid. Data parallelism, for one, needs a communicator with the ranks that hold the same parameters, and it makes no difference to it whether these are all ranks or every fourth of them. So each axis gets a communicator of its own. `comm.split(color)` makes it: all ranks call it with a number, called the color, and those that gave the same number form a group. Within a group the ranks are numbered anew, from 0, in their old order. So a rank's number in its pipeline group is its stage, and its number in its data group is its replica.
 #
-# Which color? Ranks of one data group agree in pp and in tp and differ in dp. So the color is made of the *other two* coordinates. Ranks with equal colors then differ along this axis alone, which is just the definition of a line.
+# Which color? Ranks of one data group agree in pp and in tp and differ in dp. So the color is made of the *other two* coordinates. Ranks with equal colors then differ along this axis alone, which is exactly the definition of a line.
 
 
 # %%
@@ -119,7 +119,7 @@ assert partners_of_5 == {"pipeline": 1, "data": 7, "tensor": 4}
 #
 # ## Three techniques, three Comms
 #
-# Now the claim that the techniques hardly notice each other. Our model has two residual blocks, $y = x + W_2\,\mathrm{gelu}(W_1 x)$. The picture shows what each rank holds when all three techniques are on: a stage of the layers, a half of the matrices, and a half of the batch.
+# Now the claim that the techniques hardly notice each other. Our model has two residual blocks, $y = x + W_2\,\mathrm{gelu}(W_1 x)$. The picture shows what each rank holds when all three techniques are on: a stage of the layers, a half of the matrices, and a half of the batch. (Its layers 1 and 2 are the two matrices of our first block, and 3 and 4 are the second block's.)
 #
 # ![Eight ranks. Stage 0 holds layers 1 and 2, stage 1 layers 3 and 4. Even ranks hold the half a of each matrix, odd ranks the half b. Two replicas compute the two halves of the batch.](../course/19_hybrid/figures/who_holds_what.svg)
 #
@@ -225,9 +225,9 @@ study.viewer(three, title="One step: the four ranks of replica 0", ranks=[0, 1, 
 # 1. A matrix is **split**. Each tensor rank has the full gradient of its own part. Nothing is missing.
 # 2. The bias of the second matrix is added after g, when all tensor ranks hold the same activation. They hold it **whole**, and each computes the same gradient, a *copy*. Nothing is missing here either, and adding the copies up would be a mistake.
 # 3. With [sequence parallelism](lesson:tensor) each tensor rank normalizes other tokens. So its gradient of the norm's weight is **partial**: a *summand*, and the sum over the tensor ranks is what one rank would have computed.
-# 4. A GPT often uses one matrix twice, as the embedding at the beginning and as the output layer at the end. Such a **tied** matrix lies on the first and on the last stage. Each has a summand, from its own use; the two must exchange them and add. (Addition of *two* numbers gives the same bits in either order, so both ends stay equal.)
+# 4. A GPT often uses one matrix twice, as the embedding at the beginning and as the output layer at the end. Such a **tied** matrix lies on the first and on the last stage. Each has a summand, from its own use; the two must exchange them and add. (Addition of *two* numbers gives the same bits in either order, so both ends have the same sum.)
 #
-# On top of that, all four are averaged over the replicas, once a step, when all micro-batches are done.
+# On top of that, all four are averaged over the replicas, once a step, when all micro-batches are done. In exact arithmetic it does not matter whether the average comes before the sums or after them. In floating point it does, for the tied matrix. A ring adds up each chunk of its buffer in another order, and the first and the last stage, which hold different layers, have the tied gradient at different places of their buffers. Whoever adds the two ends first and averages then may get two results that differ in the last bit, and from then on the two copies drift apart. If each end averages first, then both ends add the *same* two numbers.
 #
 # The question has a second side. Clipping needs the norm of the *whole* gradient: square all numbers, add them up, take the root. Spread over a grid, the sum becomes an all-reduce of one number. Take a model with the gradients 3 and 4, so that the norm is 5, and let two replicas hold both of them. **What does the naive code find, which lets every rank add its squares to an all-reduce over all ranks?**
 
@@ -267,7 +267,7 @@ study.reveal(
 assert round(naive_norm, 3) == 7.071 and right_norm == 5
 
 # %% [markdown]
-# The rule for norms follows from the four kinds: *count every parameter of the model once*. What is split is counted by everyone who holds a part. Of what several ranks hold as copies, one counts, and all of them scale.
+# The rule for norms follows from the four kinds: *count every parameter of the model once*. What is split is counted by everyone who holds a part. What several ranks hold as copies is counted by one of them, but scaled by all.
 #
 # ## A GPT: the techniques as a list
 #
@@ -275,7 +275,7 @@ assert round(naive_norm, 3) == 7.071 and right_norm == 5
 #
 # 1. **Tensor and vocabulary parallelism** replace layers by split ones. They must come first, as all that follows wraps what is there.
 # 2. **The pipeline** decides which of those layers this rank holds. Only now do parameters get their values, so that no rank ever holds the whole model.
-# 3. **Checkpointing** changes what the forward of a layer keeps, and **mixed precision** in which format.
+# 3. **Checkpointing** changes what the forward of a layer keeps, and **mixed precision** changes the format in which it computes.
 # 4. **ZeRO or data parallelism** come last: they divide, or average, what is left on this rank. Had ZeRO been first, its shards would cut across the stages.
 #
 # Here is the whole of it on a GPT of two layers, in double precision: data × pipeline × tensor, with sequence parallelism, checkpointing, clipping and ZeRO 3. The serial run is a plain loop in PyTorch.
@@ -319,6 +319,7 @@ def train(comm, dp=1, pp=1, tp=1, dtype=torch.float64, tied=True, clip=0.3, **op
 model = gpt(**SMALL, dtype=torch.float64)
 matrices = [p for p in model.parameters() if p.dim() > 1]
 vectors = [p for p in model.parameters() if p.dim() == 1]
+# no weight decay for biases and norms: `parallelize` makes the same two groups
 groups_of_adam = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 optimizer = AdamW(groups_of_adam, lr=0.01)
 serial_losses = []
@@ -430,7 +431,7 @@ assert [row[1:] for row in rows] == [
 # | pipeline | once a micro-batch in each direction, over $S-1$ edges | $2\frac{S-1}{S} N\cdot M$ |
 # | data | once a step, gradients of $Ψ/(tS)$ parameters | $2\frac{d-1}{d}\cdot 2\,Ψ/(tS)$ |
 #
-# (The first two are means over the stages.) The rows are products of things that you know. A ring sends $2\frac{n-1}{n}$ times the buffer. A layer has two all-reduces in the forward, one after attention and one after the MLP, and two in the backward. A stage that is neither first nor last sends an activation to the right and a gradient to the left.
+# (The first two are means over the stages; L counts the layers of the whole model, and Ψ its parameters.) The rows are products of things that you know. A ring sends $2\frac{n-1}{n}$ times the buffer. A layer has two all-reduces in the forward, one after attention and one after the MLP, and two in the backward. The 2 beside 4L are the ends: the embedding, split by [vocabulary](lesson:vocabulary), has an all-reduce in its forward, and the output layer has one in its backward. A stage that is neither first nor last sends an activation to the right and a gradient to the left; the first and the last send only one of the two.
 #
 # What matters is what is *not* in a row. The first two grow with the tokens and the third does not: gradients have the size of the parameters, however many tokens went into them. So whether tensor or data sends more is a question of how many tokens there are. **At how many tokens per replica and step does tensor overtake data**, for d = t = 2, H = 4,096, and a model of layers only, with 12H² parameters each?
 
@@ -439,7 +440,7 @@ H = 4096
 guess_tokens = 100  # tokens: change this number
 
 # %%
-tensor_bytes_of_a_token = 4 * (2 * 1 / 2) * 2 * H  # four all-reduces of a layer, on two ranks
+tensor_bytes_of_a_token = 4 * (2 * 1 / 2) * 2 * H  # a layer's four all-reduces, t = 2
 data_bytes = (2 * 1 / 2) * 2 * 12 * H**2 / 2  # half a layer's gradients, on two replicas
 crossing = data_bytes / tensor_bytes_of_a_token
 
@@ -448,12 +449,12 @@ study.reveal(
     guess_tokens,
     round(crossing),
     unit="tokens",
-    words="Take one layer of a stage. Tensor sends 8H bytes for each token, data 12H² bytes in all: they are equal at 1.5 H tokens. Every common rule about which axis is heaviest has "
-    "a number of tokens in it, said or unsaid.",
+    words="Take one layer of a stage. Tensor sends 8H bytes for each token, and data 12H² bytes in all. They are equal at "
+    "1.5 H tokens. Every common rule about which axis is heaviest has a number of tokens in it, said or unsaid.",
 )
 
 # %% [markdown]
-# We check it on a GPT of two layers with H = 4,096, in a World on the device `"meta"`, where tensors have shapes and no numbers. The world charges each operation the time of a modelled H100 (with the efficiency that its kernels reach, not the data sheet's peak), and each message the time of its wire. Two nodes of four GPUs stand for the cluster: 371 GB/s inside a node, 48 GB/s between nodes. We run three numberings of the ranks at two sizes, two micro-batches of b = 1 or 4 sequences of 2,048 tokens; the bytes we need now, the seconds in a moment.
+# We check it on a GPT of two layers with H = 4,096, in a World on the device `"meta"`, where tensors have shapes and no numbers. The World charges each operation the time of a modelled H100 (with the efficiency that its kernels reach, not the data sheet's peak), and each message the time of its wire. Two nodes of four GPUs stand for the cluster: 371 GB/s inside a node, 48 GB/s between nodes. We run three numberings of the ranks at two sizes, two micro-batches of b = 1 or 4 sequences of 2,048 tokens; the bytes we need now, the seconds in a moment.
 
 # %%
 from dataclasses import replace
@@ -548,7 +549,7 @@ for axis, (_, per_rank) in counted.items():
         assert abs(bytes_of_axes(b)[axis] - nbytes) < 0.05 * nbytes
 
 # %% [markdown]
-# The points of "data" lie 2 % above the line, because positions and norms are not divided by tensor parallelism. "Tensor sends more than data, and data more than the pipeline" is what the textbooks say, and here it holds only between some 5,000 and some 27,000 tokens. Below that, data sends most. Above it, even the pipeline sends more than data.
+# The points of "data" lie 2 % above the line, because positions and norms are not divided by tensor parallelism. "Tensor sends more than data, and data more than the pipeline" is what the textbooks say, and here it holds only between some 5,400 and some 27,000 tokens. (5,400 and not 6,144, because the two all-reduces at the ends of so short a model count for more than its embeddings do.) Below that, data sends most. Above it, even the pipeline sends more than data.
 #
 # Move the sliders to see how the picture changes with the width, with the layers of a stage, and with the tensor ranks.
 
@@ -610,7 +611,9 @@ study.reveal(
     ),
     unit="ms",
     words=f"The question was about 16,384 tokens: worst is {worst_place}, 1.4 times as long as {best_place}. With 4,096 "
-    "tokens data is the worst to have between nodes, as it sends most there.",
+    "tokens data is the worst to have between nodes, as it sends most there. With the pipeline between nodes a "
+    "step is fastest at 4,096 tokens and nearly so at 16,384. It would gain from more micro-batches: with two, a stage "
+    "mostly has nothing else to do while a message travels.",
 )
 
 # %% tags=["maintainer"]
@@ -632,7 +635,7 @@ study.mesh(
 # %% [markdown]
 # (The colour of a rank is its stage; of a row in the table, its axis.)
 #
-# The three numbers are a World's. Predicting such times on paper, for all grids and before a machine is rented, is the job of a planner, which you build in [Plan a run](lesson:plan).
+# The World has measured three placements on its own clock. Predicting such times on paper, for all grids and before a machine is rented, is the job of a planner, which you build in [Plan a run](lesson:plan).
 #
 # ## BLOOM's 384 GPUs
 #
@@ -645,7 +648,7 @@ JEAN_ZAY = jean_zay(48)
 study.mesh(Grid(dp=8, pp=12, tp=4), JEAN_ZAY)
 
 # %% [markdown]
-# Before it started, its authors tried dozens of shapes on the whole machine, and published the times. BLOOM's final shape has 70 layers, a width of 14,336 and 112 heads. The search has its layers and width with 64 and with 128 heads; the model itself took about 105 seconds a step.
+# Before the training began, its authors tried dozens of shapes on the whole machine, and published the times. BLOOM's final shape has 70 layers, a width of 14,336 and 112 heads. The search has its layers and width with 64 and with 128 heads; the model itself took about 105 seconds a step.
 
 # %%
 from minidist.study.literature import published
@@ -659,7 +662,7 @@ rows.append(("BLOOM itself, 112 heads", "8 · 12 · 4", 105.0))
 study.table(rows, ["published", "data · pipeline · tensor", "seconds a step"])
 
 # %% [markdown]
-# We can now do by hand what the table of bytes promises. For each GPU and step there are 128 micro-batches of 2 × 2,048 tokens. Every layer was computed twice (checkpointing), so a layer has six all-reduces and not four. Gradients travel in fp32, and ZeRO 1 sends the updated parameters back in 16 bits: its software all-reduced the gradients, 4 + 4 bytes a parameter there and back, and then gathered the parameters, 2 bytes more.
+# We can now do by hand what the table of bytes promises. A batch of BLOOM has 2,048 sequences of 2,048 tokens, so a replica has 256 of them, in 128 micro-batches of two. Every layer was computed twice (checkpointing), so a layer has six all-reduces and not four. (We leave out the two at the ends of the model.) Gradients travel in fp32, and ZeRO 1 sends the updated parameters back in 16 bits: its software all-reduced the gradients, 4 + 4 bytes a parameter there and back, and then gathered the parameters, 2 bytes more.
 #
 # Then the question that opened the lesson, at full size. The step took 105 s. **If the tensor groups had been spread over nodes, how many months would those 3.5 have become?**
 
@@ -678,7 +681,7 @@ gigabytes = {
     "data": (d - 1) / d * (4 + 4 + 2) * parameters_of_bloom / (S * t) / 1e9,
 }
 NVLINK = 240  # GB/s, what the model of the cluster above gives a GPU inside a node
-NETWORK = 12 / 2  # GB/s: two GPUs share a card
+NETWORK = 12 / 2  # GB/s: two GPUs share a card of 12.5, of which some 12 are reached
 
 inside = {axis: nbytes / NVLINK for axis, nbytes in gigabytes.items()}
 outside = {axis: nbytes / NETWORK for axis, nbytes in gigabytes.items()}
@@ -692,7 +695,7 @@ study.table(
 )
 
 # %% [markdown]
-# Tensor sends nearly thirty times as much as the pipeline, and with NVLink it is done first. On the network it would take longer than the whole step. What would the step have been? Take the 105 s, put tensor on the network, and data on NVLink in exchange. Moreover, slower layers make a slower pipeline: during the bubble everybody waits for them too, a factor of $(M+S-1)/M$.
+# Tensor sends nearly thirty times as much as the pipeline, and yet its 3.3 s on NVLink are less than what either of the others needs on the network, 4.6 and 5.3 s. On the network it would take longer than the whole step. What would the step have been? Take the 105 s, put tensor on the network, and data on NVLink in exchange: its groups have 8 ranks, which just fill a node. Moreover, slower layers make a slower pipeline: during the bubble everybody waits for them too, a factor of $(M+S-1)/M$.
 
 # %%
 bubble_factor = (M + S - 1) / M
@@ -725,7 +728,7 @@ assert outside["tensor"] > 105 > 20 * inside["tensor"]
 #
 # A grid of three axes is much machinery. ZeRO 3 alone would need one axis and no change of the model. In [ZeRO and offload](lesson:zero) you read that on slow links it belongs inside the node or nowhere; yet many models of 7 to 70 billion parameters *are* trained with ZeRO 3 over many nodes. Both are true, and one line of algebra tells when.
 #
-# ZeRO 3 gathers the weights twice and scatters the gradients once, about $3\cdot 2Ψ$ bytes, however large the batch is. The computation is $6Ψ$ FLOPs a token. At F FLOP/s and a bandwidth of B,
+# For each micro-batch ZeRO 3 gathers the weights twice and scatters the gradients once, about $3\cdot 2Ψ$ bytes, however many tokens there are. The computation is $6Ψ$ FLOPs a token. At F FLOP/s and a bandwidth of B bytes a second, gathering hides behind computing if
 #
 # $$\frac{6Ψ}{B} < \frac{6Ψ\cdot\text{tokens}}{F}\quad\Longleftrightarrow\quad \text{tokens} > \frac{F}{B}.$$
 #
@@ -745,8 +748,8 @@ study.reveal(
     round(400e12 / 48e9),
     study.table(rows, ["", "bandwidth", "a GPU needs"], title="When ZeRO 3 can hide"),
     unit="tokens",
-    words="Four sequences of 2,048 tokens are enough on a fast network. At 3 GB/s, the slow links of lesson 13, it would "
-    "be 133,333 in one micro-batch, many times what a GPU usually gets.",
+    words="On a fast network four sequences of 2,048 tokens come close, and five are enough. At 3 GB/s, the slow links of "
+    "lesson 13, it would be 133,333 in one micro-batch, many times what a GPU usually gets.",
 )
 
 # %% [markdown]
@@ -788,7 +791,7 @@ assert took["ZeRO 3 over all", 3e9] > 3.5 * took["hybrid: ZeRO 3 in a node", 3e9
 assert took["hybrid: ZeRO 3 in a node", 48e9] < took["ZeRO 3 over all", 48e9]
 
 # %% [markdown]
-# On the fast network, with four times the tokens that the rule asks for, ZeRO 3 costs no more than ZeRO 1 and holds far less. On the slow one it is the slowest of the three, and hybrid sharding is four times as fast. It beats even ZeRO 1, whose rings carry all gradients from node to node, where hybrid sharding carries a quarter. So: **with enough tokens for the network, ZeRO 3 over all nodes; with a slow network, ZeRO 3 inside the node and replicas between nodes, if a node can hold the model; and if it cannot, a grid with a pipeline**, which sends least of all.
+# On the fast network, with nearly four times the tokens that the rule asks for, ZeRO 3 over all ranks takes no longer than ZeRO 1 and holds far less. Hybrid sharding is faster still, but a rank holds twice as much as with ZeRO 3 over both nodes, and with more nodes the difference grows. On the slow network ZeRO 3 over all ranks is the slowest of the three, and hybrid sharding is four times as fast as that. It beats even ZeRO 1, whose rings carry all gradients from node to node, where hybrid sharding carries a quarter. So: **if a node can hold the model, ZeRO 3 inside the node and replicas between nodes, above all on a slow network; if it cannot, and each GPU has enough tokens for the network, ZeRO 3 over all nodes; and with too few tokens, a grid with a pipeline**, which sends least of all.
 #
 # ## Break it: ranks that disagree
 #
@@ -826,7 +829,7 @@ study.reveal(
 )
 
 # %% [markdown]
-# Ranks 0 and 4 do mean each other. But rank 0 takes 4 for the next *stage* of its pipeline, and rank 4 takes 0 for the other *replica* and asks whether their models are alike. The World compares what the two are doing, and names both calls. NCCL does not look; on GPUs this is a silent hang until a timeout. A cheap protection is to all-gather a hash of the configuration before the first step.
+# Ranks 0 and 4 do mean each other. But rank 0 takes 4 for the next *stage* of its pipeline, and rank 4 takes 0 for the other *replica* and asks whether their models are alike. The World compares what the two are doing, and names both calls. NCCL does not look. What it does with calls that do not match is undefined, and as a rule it is a silent hang until a timeout. A cheap protection is to all-gather a hash of the configuration before the first step.
 #
 # ### A group that is wrong, and fits
 #
@@ -851,7 +854,7 @@ assert min(relative_errors(wrong)) > 0.3
 # Each axis that you add is one more thing to place, to balance and to debug. Use as few as will do.
 #
 # - While the model fits with ZeRO and the tokens for each GPU exceed F/B, one axis is enough.
-# - Tensor parallelism is for a layer, or its activations, that are too large for one GPU, for more ranks than the batch has sequences, or for what would otherwise have to be recomputed. Small layers make slivers of matrices that no GPU multiplies well.
+# - Tensor parallelism is for a layer, or its activations, that are too large for one GPU, and for more ranks than the batch has sequences. It can also save the recomputing of activations, as each rank keeps fewer of them. Small layers make slivers of matrices that no GPU multiplies well.
 # - A pipeline is for models that do not fit into a node. It needs many micro-batches, so a small batch rules it out.
 #
 # Where exactly the limits lie for a given model and machine is what [Plan a run](lesson:plan) computes.
@@ -890,13 +893,13 @@ study.source(library.split_parts_)
 study.source(library.stage_chunks)
 
 # %% [markdown]
-# The third is checkpointing, which wraps the forward of each layer:
+# The third is [checkpointing](lesson:remat), which wraps the forward of each layer. `"full"` recomputes all of it, `"selective"` only what lies within attention:
 
 # %%
 study.source(library.forms)
 
 # %% [markdown]
-# And the last decides who shares what with this rank. Its comment has hybrid sharding as a picture: of four data ranks with two replicas, neighbours share the shards, and ranks at equal places in their nodes are replicas.
+# And the last decides who shares what with this rank. (Two of its axes come in later lessons, ep in [Experts](lesson:experts) and cp in [Long contexts](lesson:long_contexts). In our grids they have size 1, so read dp wherever they stand beside it.) Look at `norm`, too. It is the rule from above in code: without ZeRO, the ranks of one replica count; with ZeRO, each rank owns another shard, so all ranks count. The docstring has hybrid sharding as a picture: of four data ranks with two replicas, neighbours share the shards, and ranks at equal places in their nodes are replicas.
 
 # %%
 study.source(library.Sharing)
@@ -933,8 +936,8 @@ assert loss_gap < 1e-12 and parameter_gap < 1e-10
 #
 # - A grid is a reshape of the rank numbers; a group is a line of it; an axis is a Comm.
 # - Each technique talks along its own axis and knows of no other. In double precision the result is the serial one.
-# - Ask of each parameter: do other ranks hold a part, a copy, or a summand? Average over data, add summands, leave copies alone, and count each parameter once in a norm.
-# - Tensor sends about 8N bytes a layer and micro-batch and cannot hide: inside the node. A pipeline sends 2N a micro-batch. Data sends the same for any number of tokens.
+# - Ask of each parameter: do other ranks hold a part, a copy, or a summand? Average over data, add summands, leave copies alone, and count each parameter once in a norm. Average tied gradients before you add them.
+# - Tensor sends $8\frac{t-1}{t}N$ bytes a layer and micro-batch and cannot hide, so it belongs inside the node. A pipeline sends at most 2N a micro-batch. Data sends the same for any number of tokens.
 # - A wrong place costs time (1.4 times here, more than twice for BLOOM), and nothing reports it. A wrong group costs the model.
 # - ZeRO 3 hides behind computing if each GPU has more than F/B tokens. On slower networks shard inside the node and replicate between nodes.
 #
