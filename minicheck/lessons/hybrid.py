@@ -671,6 +671,8 @@ class BestGrid(Report):
             else ""
         )
         full = "What fits to the last byte, fits. " if rows[want][0] == capacity else ""
+        if why or full:
+            order = ""
         raise Wrong(
             head + f"{why}{full}It takes {seconds:.3g} s, the other {rows[want][1]:.3g} s.{order}"
         )
