@@ -425,7 +425,8 @@ class Stages(Pipeline):
     """A pipeline whose parts compute within `around`, a context, and whose loss is scaled by `scaler`.
 
     quiet(action): a context for a backward.  after(): called when gradients of weights are there that came apart from
-    the inputs'.  factor: of all losses of this rank.  parts: the share of each micro-batch in the batch, on every stage:
+    the inputs'.  average(): called when all are there; those of a tied parameter are added up over its stages after it,
+    since a mean of sums and a sum of means differ in the last bit, and its copies would drift apart.  factor: of all losses of this rank.  parts: the share of each micro-batch in the batch, on every stage:
     what a layer of experts adds to the loss counts as the loss does.
     """
 
@@ -436,7 +437,8 @@ class Stages(Pipeline):
     def __init__(self, *args, scaler: LossScaler, around: AbstractContextManager, **kwargs):
         super().__init__(*args, **kwargs)
         self.scaler, self.around = scaler, around
-        self.quiet, self.after = (lambda action: nullcontext()), (lambda: None)
+        self.quiet = lambda action: nullcontext()
+        self.after = self.average = lambda: None
 
     def module(self, action: Action) -> Callable:
         chunk = super().module(action)
@@ -461,6 +463,10 @@ class Stages(Pipeline):
         with self.quiet(action):
             super().weight(action)
         self.after()
+
+    def finish(self) -> None:
+        self.average()
+        super().finish()
 
     @property
     def scale(self) -> float:
@@ -523,10 +529,10 @@ class Engine:
         self.sharing = sharing
         self._cp = cp
         self._order = order
-        self._overlaps = self._arrange(data)
+        self._arrange(data)
 
-    def _arrange(self, data) -> bool:
-        """Tell the pipeline which backwards average gradients. Returns whether that is the step's last one."""
+    def _arrange(self, data) -> None:
+        """Tell the pipeline what averages gradients, and when."""
         pipeline = self.pipeline
         actions, halves = pipeline.actions(self.micro_batches)
         overlaps = self.zero == 0 and not halves and pipeline.shape.v == 1
@@ -541,7 +547,8 @@ class Engine:
             pipeline.quiet = lambda action: (
                 nullcontext() if overlaps and action == actions[-1] else data.no_sync()
             )
-        return overlaps
+        if self.zero < 2 and not overlaps:
+            pipeline.average = data.average
 
     def step(
         self,
@@ -570,8 +577,6 @@ class Engine:
             part = torch.as_tensor(share(everyone, weight), dtype=torch.float64)
             self.pipeline.factor = everyone.size * decide(part, on_meta=1 / everyone.size)
         losses = self.pipeline.step(self.micro_batches, self._own(x), self._own(y))
-        if self.zero < 2 and not self._overlaps:
-            self._data[0].average()
         return self._everywhere(
             torch.stack(losses) if losses else None, self.pipeline.shares, weight
         )

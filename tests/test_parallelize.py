@@ -570,6 +570,24 @@ def compressed(comm, grid, make, steps):
     )
 
 
+def tied_copies(comm, dp, schedule, chunks):
+    """The embedding of this rank after two steps, on the first stage and on the last."""
+    mesh = Mesh(comm, dp=dp, pp=2)
+    ours = engine(mesh, SHAPE, micro_batches=2, zero=0, schedule=schedule, chunks=chunks)
+    for step in range(2):
+        ours.step(*(mine(mesh, both) for both in data(step)))
+    ((copy, _),) = ours.pipeline.ties._groups
+    return copy.detach()
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [(interleaved, 2), (zb_h1, 1), ("1f1b", 1)])
+@pytest.mark.parametrize("dp", [3, 5])
+def test_copies_of_a_tied_embedding_are_equal_bit_for_bit(dp, schedule, chunks):
+    """Also where gradients are averaged after the step: first that, then the sum over stages."""
+    first, *others = World(2 * dp).run(tied_copies, dp, schedule, chunks)
+    assert all(torch.equal(first, other) for other in others)
+
+
 def test_compression():
     """The dense one changes nothing; a lossy one does, the same on all replicas."""
     losses, params = serial(SHAPE | dict(tied=False))

@@ -587,8 +587,12 @@ class Pipeline:
         for action in plan.lists[self.stage]:
             getattr(self, METHODS[action.kind])(action)
         self.messages.end()
-        self.ties.end()
+        self.finish()
         return [self.losses[m] for m in range(M)] if self.last_stage else None
+
+    def finish(self) -> None:
+        """What all gradients must be there for."""
+        self.ties.end()
 
     def forward(self, action: Action) -> None:
         """F: receive, compute, send."""
