@@ -1,262 +1,311 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 12 Operators and graphs: exercises
 #
-# You say what an operator is bound by, write one with a backward of its own, put softmax and attention together from
-# parts, move a model into one buffer, and fuse a graph.
+# The lesson counted a launch on top of every kernel, fused a bias with GELU, merged the sums of a softmax, put attention together from tiles, laid a model into one buffer and grouped a graph between its products. Here each of these goes one step further: the CPU runs ahead of the GPU, an operator has two halves, a third sum comes along, later keys are hidden, only some weights decay, and a product does the work that follows it.
 #
-# Seven exercises, 18 points. After each, run the check: it draws its own numbers, and counts what your code makes,
-# keeps and multiplies. It says what is wrong. Try as often as you like. What your function prints is not shown there;
-# to see it, call it in a cell of your own. What is refused is the library's own (`minidist.train`, `minidist.study`).
-# The tensors that it hands out have numbers for PyTorch's operators alone, so numpy gets none.
+# Eight exercises, 20 points. After each of the first seven, run the check: it draws its own numbers, and counts what your code makes, keeps and multiplies. It says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The eighth is an open question, which your teacher reads.
+#
+# What is refused, inside your functions, is the library's own (`minidist.train`, `minidist.study`). The tensors that the check hands out have numbers for PyTorch's operators alone, so numpy gets none, and code that takes many numbers out of tensors one by one (`item()`, `tolist()`, an `if`) is refused. Arguments are never changed, unless the exercise says so.
 
 # %% nbgrader={"grade_id": "setup"}
 import math
 
 import torch
 import torch.nn.functional as F
+from IPython.display import display
 from torch import nn
 
 import minicheck as check
 
 from minidist import study
 from minidist.comm.cluster import H100
+from minidist.models import TransformerLayer
+from minidist.train import fuse
 
 DEVICE = {"launch": H100.launch, "bandwidth": H100.bandwidth, "peak": H100.peak(torch.float32)}
 
-# %% [markdown] nbgrader={"grade_id": "roofline_spec"}
-# ## 1 · Three walls (2 points)
+# %% [markdown] nbgrader={"grade_id": "run_ahead_spec"}
+# ## 1 · The CPU runs ahead (2 points)
+#
+# In the lesson each launch comes on top of its kernel's work, as if the CPU waited for every kernel. It does not: it launches one kernel after the other, whether the device is ready or not, and the device starts a kernel as soon as that has been launched and the kernel before has ended. Only where the program asks for a number (`.item()`, or an `if` on a tensor) does the CPU wait, until that kernel has ended; then it launches the next.
 #
 # | | |
 # |---|---|
-# | call | `roofline(launches, nbytes, flops, device)` |
-# | `launches`, `nbytes`, `flops` | of a kernel, or of several in a row: all together |
-# | `device` | a dictionary: `"launch"` in seconds, `"bandwidth"` in bytes/s, `"peak"` in FLOP/s |
-# | returns | seconds, and what takes longest of the three: `"launch"`, `"memory"` or `"compute"` |
+# | call | `run_ahead(kernels, device)` |
+# | `kernels` | in order, each `(nbytes, flops, asked)`; `asked`: the CPU waits until this kernel has ended; perhaps an empty list |
+# | `device` | a dictionary: `"launch"` in seconds of the CPU, `"bandwidth"` in bytes/s, `"peak"` in FLOP/s |
+# | returns | the seconds from the first launch's beginning to the last kernel's end, and a list with a word for each kernel |
+# | a word | `"launch"` if the device stood idle before this kernel, for however short a time; otherwise `"memory"` or `"compute"`, whichever of the two takes longer in it |
 #
-# **Invariant:** bytes and FLOPs go on at the same time; launches come on top. About 4 lines.
+# Bytes and FLOPs of a kernel go on at the same time. The device is idle until the first kernel has been launched. About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Three times in a dictionary, by their words. `max(times, key=times.get)` is the word.
+# Two clocks are enough: when the CPU has launched the last kernel, and when the device has ended it.
 #
 # </details>
 
 
-# %% nbgrader={"grade_id": "roofline", "solution": true}
-def roofline(launches, nbytes, flops, device):
-    """Seconds, and what bounds."""
+# %% nbgrader={"grade_id": "run_ahead", "solution": true}
+def run_ahead(kernels, device):
+    """Seconds of these kernels in a row, and what each waits for."""
     ### BEGIN SOLUTION
-    times = {
-        "launch": launches * device["launch"],
-        "memory": nbytes / device["bandwidth"],
-        "compute": flops / device["peak"],
-    }
-    return times["launch"] + max(times["memory"], times["compute"]), max(times, key=times.get)
+    launched = 0.0
+    ended = 0.0
+    words = []
+    for nbytes, flops, asked in kernels:
+        launched += device["launch"]
+        memory = nbytes / device["bandwidth"]
+        compute = flops / device["peak"]
+        if launched > ended:
+            words.append("launch")
+        else:
+            words.append("memory" if memory > compute else "compute")
+        ended = max(launched, ended) + max(memory, compute)
+        if asked:
+            launched = ended
+    return ended, words
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "roofline_test", "points": 2}
-check.roofline(roofline)
+# %% nbgrader={"grade_id": "run_ahead_test", "points": 2}
+check.run_ahead(run_ahead)
 
-# %% [markdown] nbgrader={"grade_id": "roofline_target"}
-# **Target:** products of n × n are bound by their launch at first, and then by compute; memory never has its turn.
-# Here in fp32 on an H100.
+# %% [markdown] nbgrader={"grade_id": "run_ahead_target"}
+# **Target:** twenty additions that follow a large product. While the product is at work their launches cost nothing; an `.item()` after each of them makes every launch count.
 
 # %%
+addition = 12 * 2**20, 2**20
+product = 12 * 4096**2, 2 * 4096**3
+rows = []
 with check.limit(10):
-    rows = [(n, *roofline(1, 12 * n * n, 2 * n**3, DEVICE)) for n in (64, 256, 1024, 4096)]
-study.table(
-    [(f"n = {n}", f"{1e6 * time:,.1f}", word) for n, time, word in rows],
-    ["product", "µs", "bound by"],
-)
+    for title, first, asked in [
+        ("additions alone", [], False),
+        ("after a product", [(*product, False)], False),
+        ("after a product, each asked for", [(*product, False)], True),
+    ]:
+        time, words = run_ahead(first + [(*addition, asked)] * 20, DEVICE)
+        rows.append((title, f"{1e6 * time:,.0f}", words.count("launch")))
+study.table(rows, ["20 additions of 1,048,576 numbers, fp32", "µs, modelled", "waits for a launch"])
 
-# %% [markdown] nbgrader={"grade_id": "bias_gelu_spec"}
-# ## 2 · A backward of its own (3 points)
+# %% [markdown] nbgrader={"grade_id": "geglu_spec"}
+# ## 2 · A gate, with a backward of its own (3 points)
+#
+# Many transformers have a *gated* MLP: one product makes two halves, and GELU of the first half says how much of the second gets through.
 #
 # | | |
 # |---|---|
-# | call | `bias_gelu(x, b)` |
-# | `x`, `b` | (…, H) and (H,) |
-# | returns | `F.gelu(x + b)`: z · (1 + erf(z/√2)) / 2, with z = x + b |
-# | backward | dx = dy · (Φ(z) + z · φ(z)), and db, its sum over all rows |
-# | memory | kept for backward are x and b: nothing that you made |
+# | call | `geglu(h, b)` |
+# | `h`, `b` | (…, 2H) and (2H,); perhaps without further dimensions; of one dtype |
+# | returns | with z = h + b: gelu(first half of z) · (second half of z), (…, H); gelu is `F.gelu`, with erf |
+# | backward | the gradients of h, (…, 2H), and of b, (2H,), which is the sum over all rows; h or b may need none |
+# | memory | kept for backward are h and b: nothing that you made |
 #
-# Φ(z) = (1 + erf(z/√2)) / 2, and φ(z) = exp(−z²/2) / √(2π). **Invariant:** backward forms z again. `forward` and
-# `backward` stand below; about 6 lines.
+# **Invariant:** backward forms again what it needs, from this call's h and b. The incoming gradient is not changed, and a nan is not hidden. Complete `forward` and `backward`. About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `ctx.save_for_backward(x, b)` in forward, `x, b = ctx.saved_tensors` in backward. Return (dx, db). The rows of db are
-# all but the last dimension: `dx.reshape(-1, dx.shape[-1]).sum(0)`.
+# Two operators, each with a backward of its own, keep the result that lies between them. By the product rule both halves of z have a gradient, and each of them needs the other half. `z.chunk(2, -1)` are the halves, `torch.cat` puts two together.
 #
 # </details>
 
 
-# %% nbgrader={"grade_id": "bias_gelu", "solution": true}
-class BiasGelu(torch.autograd.Function):
+# %% nbgrader={"grade_id": "geglu", "solution": true}
+class GeGlu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, b):
+    def forward(ctx, h, b):
         ### BEGIN SOLUTION
-        ctx.save_for_backward(x, b)
-        return F.gelu(x + b)
+        ctx.save_for_backward(h, b)
+        gate, value = (h + b).chunk(2, -1)
+        return F.gelu(gate) * value
         ### END SOLUTION
 
     @staticmethod
     def backward(ctx, dy):
         ### BEGIN SOLUTION
-        x, b = ctx.saved_tensors
-        z = x + b
-        density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-        dx = dy * ((1 + torch.erf(z * math.sqrt(0.5))) / 2 + z * density)
-        return dx, dx.reshape(-1, dx.shape[-1]).sum(0)
+        h, b = ctx.saved_tensors
+        gate, value = (h + b).chunk(2, -1)
+        probability = (1 + torch.erf(gate * math.sqrt(0.5))) / 2
+        density = torch.exp(-gate * gate / 2) / math.sqrt(2 * math.pi)
+        dgate = dy * value * (probability + gate * density)
+        dvalue = dy * gate * probability
+        dh = torch.cat([dgate, dvalue], -1)
+        return dh, dh.reshape(-1, dh.shape[-1]).sum(0)
         ### END SOLUTION
 
 
-def bias_gelu(x, b):
-    return BiasGelu.apply(x, b)
+def geglu(h, b):
+    return GeGlu.apply(h, b)
 
 
-# %% nbgrader={"grade_id": "bias_gelu_test", "points": 3}
-check.bias_gelu(bias_gelu)
+# %% nbgrader={"grade_id": "geglu_test", "points": 3}
+check.geglu(geglu)
 
-# %% [markdown] nbgrader={"grade_id": "bias_gelu_target"}
-# **Target:** a bar less. (4,096 × 3,072 numbers; after forward the meter sees what is alive.)
+# %% [markdown] nbgrader={"grade_id": "geglu_target"}
+# **Target:** of four bars in PyTorch's way, one is left: the result. (4,096 × 2 · 3,072 numbers; after forward the meter sees what is alive.)
 
 
 # %%
-def alive(fn):
-    x, b = (
-        torch.empty(*shape, device="meta", requires_grad=True) for shape in ((4096, 3072), (3072,))
-    )
-    return sum(study.measure(fn, x, b).timeline.at(float("inf")).values()) - x.nbytes - b.nbytes
+def in_pytorch(h, b):
+    gate, value = (h + b).chunk(2, -1)
+    return F.gelu(gate) * value
+
+
+def alive(function):
+    h = torch.empty(4096, 6144, device="meta", requires_grad=True)
+    b = torch.empty(6144, device="meta", requires_grad=True)
+    live = study.measure(function, h, b).timeline.at(float("inf"))
+    return sum(live.values()) - h.nbytes - b.nbytes
 
 
 with check.limit(10):
-    yours = alive(bias_gelu)
+    yours = alive(geglu)
 study.bars(
-    {"F.gelu(x + b)": alive(lambda x, b: F.gelu(x + b)), "yours": yours},
+    {"F.gelu(gate) * value": alive(in_pytorch), "yours": yours},
     unit="B",
+    target=4 * 4096 * 3072,
+    note="the result",
     title="New memory after forward: the result, and what is kept",
 )
 
-# %% [markdown] nbgrader={"grade_id": "normalizer_spec"}
-# ## 3 · Find the bug (2 points)
+# %% [markdown] nbgrader={"grade_id": "entropy_spec"}
+# ## 3 · Find the bug: a third sum (2 points)
 #
-# A row too long for the chip comes in parts. Of each row m = max x and s = Σ exp(x − m) are wanted. The next cell was
-# found in somebody's code. Its test passes.
+# If attention looks at one key alone, training tends to become unstable. So one watches the *entropy* of the softmax p of each row of scores x, −Σ p log p: it is 0 if one key has everything, and log K if all K keys have the same. With m = max x and s = Σ exp(x − m), log p is x − m − log s. Hence
+#
+# $$-\sum p \log p = \log s - \frac{t}{s},\qquad t = \sum e^{x - m}\,(x - m).$$
+#
+# A row comes in parts, and all three of m, s and t are to be taken in one reading. The next cell was found in somebody's code. It rescales both sums when a larger number comes, as the lesson taught, and its test passes.
 
 
-# %% nbgrader={"grade_id": "normalizer_broken"}
-def normalizer(parts):
-    """m and s of each row, (rows,), of parts (rows, columns)."""
+# %% nbgrader={"grade_id": "entropy_broken"}
+def entropy(parts):
+    """The entropy of softmax of each row, (rows,), of parts (rows, columns)."""
     m = torch.full(parts[0].shape[:1], -math.inf, dtype=parts[0].dtype)
     s = torch.zeros_like(m)
+    t = torch.zeros_like(m)
     for part in parts:
-        m = torch.maximum(m, part.amax(1))
-        s = s + (part - m[:, None]).exp().sum(1)
-    return m, s
+        peak = torch.maximum(m, part.amax(1))
+        correction = (m - peak).exp()
+        x = part - peak[:, None]
+        p = x.exp()
+        s = s * correction + p.sum(1)
+        t = t * correction + (p * x).sum(1)
+        m = peak
+    return s.log() - t / s
 
 
 # %%
 def apart(find, row):
-    m, s = find(row.split(2, 1))
-    return (m + s.log() - row.logsumexp(1)).abs().max().item()
+    """How far the entropy, found in three parts, is from the one of the whole row."""
+    return (find(row.split(2, 1)) - torch.special.entr(row.softmax(1)).sum(1)).abs().max().item()
 
 
 row = torch.tensor([[6.0, 5.0, 4.0, 3.0, 2.0, 1.0]]).double()
-print(
-    f"falling numbers: wrong by {apart(normalizer, row):.2f}; rising: by {apart(normalizer, row.flip(1)):.2f}"
-)
+print(f"falling numbers: wrong by {apart(entropy, row):.2f}")
+print(f"rising numbers: wrong by {apart(entropy, row.flip(1)):.2f}")
 
-# %% [markdown] nbgrader={"grade_id": "normalizer_task"}
+# %% [markdown] nbgrader={"grade_id": "entropy_task"}
 # Copy the function, and repair it.
 #
 # | | |
 # |---|---|
-# | call | `normalizer(parts)` |
-# | `parts` | a list of tensors (rows, columns), of any number of columns |
-# | returns | m and s, each (rows,) |
-# | memory | one part at a time, in one reading: nothing larger is made |
+# | call | `entropy(parts)` |
+# | `parts` | a list of tensors (rows, columns) of one dtype, of any number of columns; neither the list nor a tensor is changed |
+# | returns | the entropy of softmax of each whole row, in nats (with the natural logarithm), (rows,), of that dtype |
+# | memory | one part at a time, in one reading; nothing larger than a part is made |
 #
-# **Invariant:** after each part, m and s are those of all parts so far. A part may be −inf in a whole row (its keys
-# are masked), the first one, too: then it adds nothing. −inf − −inf is nan. Every row has a number somewhere. A nan in a
-# row is not hidden: its m and s are nan.
+# **Invariant:** after each part, m, s and t are those of all parts so far. A number may be −inf (its key is masked), and so may all of a row in a part, even in the first: it then adds nothing, for p log p goes to 0 with p. In floating point 0 · −inf and −inf − −inf are nan. Every row has a finite number somewhere. A nan in a row is not hidden: its entropy is nan.
 #
 # <details><summary>Hint</summary>
 #
-# What was summed up with the old m is s · exp(old − new). Start with a finite m: `torch.finfo(dtype).min`.
+# Write t of the old numbers, with the new m, as a sum: e^(x − new) (x − new), where x − new = (x − old) + (old − new). Start with a finite m: `torch.finfo(dtype).min`.
 #
 # </details>
 
 
-# %% nbgrader={"grade_id": "normalizer", "solution": true}
-def normalizer(parts):
-    """m and s of each row, (rows,), of parts (rows, columns)."""
+# %% nbgrader={"grade_id": "entropy", "solution": true}
+def entropy(parts):
+    """The entropy of softmax of each row, (rows,), of parts (rows, columns)."""
     ### BEGIN SOLUTION
     m = torch.full(parts[0].shape[:1], torch.finfo(parts[0].dtype).min, dtype=parts[0].dtype)
     s = torch.zeros_like(m)
+    t = torch.zeros_like(m)
     for part in parts:
         peak = torch.maximum(m, part.amax(1))
-        s = s * (m - peak).exp() + (part - peak[:, None]).exp().sum(1)
+        correction = (m - peak).exp()
+        x = part - peak[:, None]
+        p = x.exp()
+        t = (t + s * (m - peak)) * correction + torch.where(p == 0, 0, p * x).sum(1)
+        s = s * correction + p.sum(1)
         m = peak
-    return m, s
+    return s.log() - t / s
     ### END SOLUTION
 
 
-# %% nbgrader={"grade_id": "normalizer_test", "points": 2}
-check.normalizer(normalizer)
+# %% nbgrader={"grade_id": "entropy_test", "points": 2}
+check.entropy(entropy)
 
-# %% [markdown] nbgrader={"grade_id": "normalizer_target"}
+# %% [markdown] nbgrader={"grade_id": "entropy_target"}
 # **Target:** right in both directions.
 
 # %%
 with check.limit(10):
-    print(
-        f"falling numbers: wrong by {apart(normalizer, row):.2f}; rising: by {apart(normalizer, row.flip(1)):.2f}"
-    )
+    print(f"falling numbers: wrong by {apart(entropy, row):.2f}")
+    print(f"rising numbers: wrong by {apart(entropy, row.flip(1)):.2f}")
 
 # %% [markdown] nbgrader={"grade_id": "attention_spec"}
-# ## 4 · Attention in tiles (4 points)
+# ## 4 · Causal attention in tiles (4 points)
+#
+# The lesson's queries see all keys. In a language model a token sees itself and what stands before it, and about half of the tiles hold nothing that anybody may see: they need not be computed at all. Besides, there may be more keys than queries, because those of earlier tokens have been kept.
 #
 # | | |
 # |---|---|
 # | call | `attention(q, k, v, tile)` |
-# | `q`, `k`, `v` | (T, d), (K, d), (K, d) |
-# | `tile` | so many queries, and so many keys, at a time; it need not divide T or K |
-# | returns | softmax(q kᵀ / √d) v, (T, d); every query sees every key |
+# | `q`, `k`, `v` | (T, d), (K, d), (K, d), with T ≤ K: the queries are those of the *last* T of K tokens |
+# | `tile` | so many queries, and so many keys, at a time, from the first query and the first key on; it need not divide T or K |
+# | returns | two tensors: the result, (T, d), and of each query m + log s, (T,), which a backward would need |
+# | a query | sees the keys of its own token and of all earlier ones; softmax(q kᵀ / √d) goes over these alone |
 # | memory | scores: one tile, (tile, tile), at a time; nothing larger than q or k is made |
-# | cost | two products a tile, each once: 4TKd FLOPs |
+# | cost | two products for each tile in which some query sees some key, each once: 4 · tile² · d FLOPs, or less; none for the other tiles |
 #
-# **Invariant:** exact. Scores may be some thousand: exp of them is inf. A nan in a query is not hidden: its row is nan.
-# No `scaled_dot_product_attention`. About 12 lines.
+# m and s are the largest score, and the sum of exp(score − m), of what the query sees. **Invariant:** exact. Scores may be some thousand: exp of them is inf. A nan in a query is not hidden: its row is nan. No `scaled_dot_product_attention`. About 20 lines.
 #
 # <details><summary>Hint</summary>
 #
-# For a tile of queries keep m, s (a number a row) and a (the result so far, not divided). A tile of keys changes all
-# three: rescale s *and* a by exp(old m − new m). Divide at the end.
+# Query i is token i + K − T. Which tokens do the first and the last query of a tile belong to? The largest of them says where to stop, the smallest says from where on scores must be masked, with −inf.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "attention", "solution": true}
 def attention(q, k, v, tile):
-    """softmax(q kᵀ / √d) v in tiles."""
+    """Causal softmax(q kᵀ / √d) v in tiles, and m + log s."""
     ### BEGIN SOLUTION
     out = torch.empty_like(q)
+    logs = torch.empty_like(q[:, 0])
     for first in range(0, len(q), tile):
         qi = q[first : first + tile] * q.shape[1] ** -0.5
+        token = first + len(k) - len(q)  # of the first of these queries
         m = qi.new_full((len(qi), 1), -math.inf)
         s = qi.new_zeros(len(qi), 1)
         a = torch.zeros_like(qi)
-        for kj, vj in zip(k.split(tile), v.split(tile)):
+        for start in range(0, token + len(qi), tile):
+            kj = k[start : start + tile]
+            vj = v[start : start + tile]
             scores = qi @ kj.T
+            if start + len(kj) - 1 > token:
+                later = torch.ones_like(scores, dtype=torch.bool).triu(token - start + 1)
+                scores = scores.masked_fill(later, -math.inf)
             peak = torch.maximum(m, scores.amax(1, keepdim=True))
-            p, less = (scores - peak).exp(), (m - peak).exp()
+            p = (scores - peak).exp()
+            correction = (m - peak).exp()
+            s = s * correction + p.sum(1, keepdim=True)
+            a = a * correction + p @ vj
             m = peak
-            s = s * less + p.sum(1, keepdim=True)
-            a = a * less + p @ vj
         out[first : first + tile] = a / s
-    return out
+        logs[first : first + tile] = (m + s.log())[:, 0]
+    return out, logs
     ### END SOLUTION
 
 
@@ -264,62 +313,85 @@ def attention(q, k, v, tile):
 check.attention(attention)
 
 # %% [markdown] nbgrader={"grade_id": "attention_target"}
-# **Target:** your points on a line that grows by T, not by T².
+# **Target:** your points on both lines: memory that grows with T, and little more than half of the FLOPs of full attention.
 
 
 # %%
-def peak_of(fn, T):
-    return study.measure(fn, *(torch.empty(T, 64, device="meta") for _ in "qkv")).peak
+def profile_of(function, T):
+    return study.measure(function, *(torch.empty(T, 64, device="meta") for _ in "qkv"))
 
 
 lengths = [256, 512, 1024, 2048]
-naive = [peak_of(lambda q, k, v: (q @ k.T / 8).softmax(-1) @ v, T) for T in lengths]
 with check.limit(20):
-    yours = [peak_of(lambda q, k, v: attention(q, k, v, 128), T) for T in lengths]
+    yours = [profile_of(lambda q, k, v: attention(q, k, v, 128), T) for T in lengths]
+display(
+    study.curves(
+        {
+            "all scores at once": (lengths, [16 * T * 64 + 8 * T * T for T in lengths]),
+            "q, k, v, result": (lengths, [16 * T * 64 for T in lengths]),
+        },
+        points={"yours": (lengths, [profile.peak for profile in yours])},
+        logx=True,
+        logy=True,
+        yunit="B",
+        xlabel="T",
+        ylabel="peak memory",
+        title="Causal attention, one head, d = 64, tiles of 128",
+    )
+)
 study.curves(
-    {"naive": (lengths, naive), "q, k, v, result": (lengths, [16 * T * 64 for T in lengths])},
-    points={"yours": (lengths, yours)},
+    {
+        "half, and the diagonal": (lengths, [2 * T * (T + 128) * 64 for T in lengths]),
+        "all keys": (lengths, [4 * T * T * 64 for T in lengths]),
+    },
+    points={"yours": (lengths, [profile.total.flops for profile in yours])},
     logx=True,
     logy=True,
-    yunit="B",
     xlabel="T",
-    ylabel="peak memory",
-    title="Attention, one head, d = 64",
+    ylabel="FLOPs",
+    title="Of its two products",
 )
 
 # %% [markdown] nbgrader={"grade_id": "flatten_spec"}
-# ## 5 · One buffer (3 points)
+# ## 5 · One buffer, and some of it decays (3 points)
+#
+# Weight decay is for matrices; biases and LayerNorm's weights have none. In the order of the model the two kinds alternate, and a flat buffer in that order would need a launch for each change. So put first what decays. And a weight that is used twice (an embedding that is the last layer, too) stands in the list twice, and must lie in the buffer once.
 #
 # | | |
 # |---|---|
-# | call | `flatten(params)` |
-# | `params` | a list of `nn.Parameter`s of one dtype, of any shapes; one may be transposed in memory, or frozen, or have a gradient |
-# | returns | `flat` and `grads`: two tensors (N,), N the sum of their sizes |
-# | afterwards | `params[i].data` is a view of `flat`, `.grad` one of `grads`: in order, row by row, no gaps |
-# | memory | flat and grads; the old memory of the parameters is free |
+# | call | `flatten(params, decays)` |
+# | `params` | a list of `nn.Parameter`s of one dtype, of any shapes; one may be transposed in memory, or frozen, or have a gradient, or stand there twice; the list is not changed |
+# | `decays` | a list of as many bools, the same at both places of a parameter that stands there twice; perhaps all alike |
+# | returns | `flat`, `grads` and `end`: two tensors (N,), and a whole number. N is the sum of the sizes of the different parameters, of which `end` belong to those that decay |
+# | afterwards | each `p.data` is a view of `flat`, each `p.grad` one of `grads`, at the same place. First come those that decay, then the others, each kind in the order of its first places in the list; row by row, without gaps |
+# | memory | flat and grads; the old memory of the parameters, and old gradients, are free |
 #
-# **Invariant:** the parameters have their values, shapes and `requires_grad`; `grads` is 0. Then backward adds into
-# `grads`, and `flat.add_(grads, alpha=-lr)` is a whole step of SGD: one launch. About 8 lines.
+# **Invariant:** the parameters keep their values, shapes and `requires_grad`; flat and grads have none; `grads` is 0. Then backward adds into `grads`, and a whole step of SGD is two launches: `flat[:end].mul_(1 - lr * decay)` and `flat.add_(grads, alpha=-lr)`. About 14 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `torch.cat([p.detach().reshape(-1) for p in params])` is flat. `flat[at : at + p.numel()].view(p.shape)` is the view
-# of p: assign it to `p.data`.
+# First make the order: a list of different parameters, to which you go through `params` twice. (`p in some_list` compares numbers; a dictionary's keys are compared by identity.) Then `torch.cat([p.detach().reshape(-1) for p in order])` is flat.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "flatten", "solution": true}
-def flatten(params):
-    """Make the parameters views of flat, their gradients views of grads; return both."""
+def flatten(params, decays):
+    """Make the parameters views of flat, their gradients views of grads; return both, and how many numbers decay."""
     ### BEGIN SOLUTION
-    flat = torch.cat([p.detach().reshape(-1) for p in params])
-    grads, at = torch.zeros_like(flat), 0
-    for p in params:
+    order = {}
+    for first in (True, False):
+        for p, decay in zip(params, decays):
+            if decay == first:
+                order[p] = decay
+    flat = torch.cat([p.detach().reshape(-1) for p in order])
+    grads = torch.zeros_like(flat)
+    at = 0
+    for p in order:
         p.data = flat[at : at + p.numel()].view(p.shape)
         p.grad = grads[at : at + p.numel()].view(p.shape)
         at += p.numel()
-    return flat, grads
+    return flat, grads, sum(p.numel() for p in order if order[p])
     ### END SOLUTION
 
 
@@ -327,19 +399,24 @@ def flatten(params):
 check.flatten(flatten)
 
 # %% [markdown] nbgrader={"grade_id": "flatten_target"}
-# **Target:** one launch, for any number of layers.
+# **Target:** two launches, for any number of layers.
 
 
 # %%
-def launches_of(layers, one):
-    params = [p for _ in range(layers) for p in nn.Linear(8, 8).parameters()]
-    flat, grads = flatten(params)
-    step = (
-        (lambda: flat.add_(grads, alpha=-0.1))
-        if one
-        else torch.optim.SGD(params, lr=0.1, foreach=False).step
-    )
-    return study.measure(step, where="cpu").calls
+def launches_of(layers, in_one):
+    params = []
+    for _ in range(layers):
+        params += nn.Linear(8, 8).parameters()
+    flat, grads, end = flatten(params, [p.dim() > 1 for p in params])
+
+    def step():
+        flat[:end].mul_(1 - 0.1 * 0.01)
+        flat.add_(grads, alpha=-0.1)
+
+    matrices = {"params": [p for p in params if p.dim() > 1], "weight_decay": 0.01}
+    vectors = {"params": [p for p in params if p.dim() == 1]}
+    loop = torch.optim.SGD([matrices, vectors], lr=0.1, foreach=False).step
+    return study.measure(step if in_one else loop, where="cpu").calls
 
 
 many = [1, 4, 16, 64]
@@ -352,24 +429,24 @@ study.curves(
     ylabel="launches of a step",
     logx=True,
     logy=True,
-    title="A step of SGD",
+    title="A step of SGD with weight decay",
 )
 
 # %% [markdown] nbgrader={"grade_id": "fused_spec"}
-# ## 6 · Fuse a graph (2 points)
+# ## 6 · Products that go on (2 points)
+#
+# By the lesson's rule a product is a kernel of its own. Good libraries do more: before such a kernel writes a tile of its result, it can do pointwise work on it (an *epilogue*). It has tiles and no whole rows, so a reduction, such as the mean of a row, must wait for the next kernel.
 #
 # | | |
 # |---|---|
 # | call | `fused(operators, sizes, wanted)` |
 # | `operators` | in order, each `(name, kind, reads, write)`; `reads`: names of tensors; `write`: one name |
-# | `kind` | `"product"` or `"pointwise"` |
+# | `kind` | `"product"`, `"pointwise"` or `"reduction"` |
 # | `sizes` | bytes of each tensor, by name |
 # | `wanted` | names of results that somebody needs afterwards |
-# | returns | for each group, in order, `(names of its operators, bytes that it moves)` |
+# | returns | for each kernel, in order, `(names of its operators, bytes that it moves)` |
 #
-# **Rule:** a product is a group of its own; neighbours that are pointwise are one group. **Bytes:** each tensor that
-# comes from outside the group is read once; each result that is wanted, or that another group reads, is written once.
-# Nothing else leaves the chip. About 10 lines.
+# **Rule:** a product begins a kernel. A reduction begins one if there is a product in the kernel before it; otherwise it joins that kernel. What is pointwise joins the kernel before it. The first operator begins the first kernel. **Bytes:** each tensor that comes from outside the kernel is read once; each result that is wanted, or that another kernel reads, is written once. Nothing else leaves the chip. About 14 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -380,20 +457,19 @@ study.curves(
 
 # %% nbgrader={"grade_id": "fused", "solution": true}
 def fused(operators, sizes, wanted):
-    """For each group its operators' names, and the bytes that it moves."""
+    """For each kernel its operators' names, and the bytes that it moves."""
     ### BEGIN SOLUTION
-    groups, last = [], "product"
+    groups = []
     for operator in operators:
-        if operator[1] == "product" or last == "product":
+        kind = operator[1]
+        tiles = bool(groups) and groups[-1][0][1] == "product"
+        if not groups or kind == "product" or (kind == "reduction" and tiles):
             groups.append([])
         groups[-1].append(operator)
-        last = operator[1]
     found = []
     for group in groups:
-        made, read = (
-            {write for *_, write in group},
-            {name for _, _, reads, _ in group for name in reads},
-        )
+        made = {write for *_, write in group}
+        read = {name for _, _, reads, _ in group for name in reads}
         others = set(wanted)
         for one in operators:
             if one not in group:
@@ -408,12 +484,13 @@ def fused(operators, sizes, wanted):
 check.fused(fused)
 
 # %% [markdown] nbgrader={"grade_id": "fused_target"}
-# **Target:** a transformer's MLP of 1,024 tokens, H = 768: seven launches become four, and half of the pointwise
-# operators' bytes are left.
+# **Target:** a transformer's MLP of 1,024 tokens, H = 768, with the LayerNorm before it (in two operators): nine launches become three.
 
 # %%
 mlp = [
-    ("mm1", "product", ["x", "w1"], "h"),
+    ("statistics", "reduction", ["x"], "stats"),
+    ("normalize", "pointwise", ["x", "stats"], "n"),
+    ("mm1", "product", ["n", "w1"], "h"),
     ("bias1", "pointwise", ["h", "b1"], "z"),
     ("gelu", "pointwise", ["z"], "y"),
     ("mm2", "product", ["y", "w2"], "o"),
@@ -421,66 +498,130 @@ mlp = [
     ("dropout", "pointwise", ["o2", "mask"], "o3"),
     ("residual", "pointwise", ["o3", "x"], "out"),
 ]
-small, wide = 4 * 1024 * 768, 4 * 1024 * 3072
-sizes = dict.fromkeys(["x", "o", "o2", "o3", "mask", "out"], small) | dict.fromkeys(
-    ["h", "z", "y"], wide
-)
-sizes |= {"w1": 4 * 768 * 3072, "w2": 4 * 768 * 3072, "b1": 4 * 3072, "b2": 4 * 768}
+small = 4 * 1024 * 768
+wide = 4 * 1024 * 3072
+sizes = dict.fromkeys(["x", "n", "o", "o2", "o3", "mask", "out"], small)
+sizes |= dict.fromkeys(["h", "z", "y"], wide)
+sizes |= {"stats": 8 * 1024, "w1": 4 * 768 * 3072, "w2": 4 * 768 * 3072}
+sizes |= {"b1": 4 * 3072, "b2": 4 * 768}
 each = {name: sum(sizes[t] for t in {*reads, write}) for name, _, reads, write in mlp}
+rows = []
 with check.limit(10):
-    rows = [
-        (" + ".join(names), sum(each[name] for name in names), nbytes)
-        for names, nbytes in fused(mlp, sizes, ["out"])
-    ]
-study.table(rows, ["group", "bytes, one by one", "bytes, fused"])
+    for names, nbytes in fused(mlp, sizes, ["out"]):
+        rows.append((" + ".join(names), sum(each[name] for name in names), nbytes))
+study.table(rows, ["kernel", "bytes, one by one", "bytes, fused"])
 
 # %% [markdown] nbgrader={"grade_id": "predict_operators_spec"}
 # ## 7 · Predict, then count (2 points)
 #
-# An H100 by the roofline: 5 µs a launch, 3.35 TB/s, 67 TFLOP/s in fp32, 989 in bf16. A model has 10⁹ weights in 500
-# tensors of equal size, fp32, AdamW.
+# An H100 by the lesson's roofline, with each launch on top: 5 µs a launch, 3.35 TB/s, 67 TFLOP/s in fp32, 989 in bf16. A model has 10⁹ weights.
 #
-# - `launches`: of the plain loop, eight a tensor
-# - `loop_ms`: its milliseconds; it moves 21 numbers a weight
-# - `flat_ms`: in one launch over a flat buffer, which holds the gradients, too
-# - `edge`: how many numbers has a bf16 addition whose bytes take as long as its launch?
-# - `scores_mib`: MiB of the scores of 16 heads, T = 8,192, bf16
-# - `ridge_n`: from which n on is a bf16 product of n × n bound by compute, and not by memory?
+# - `tensors`: in how many tensors must the weights lie, so that the launches of AdamW's plain loop in fp32 take as long as its bytes? (Eight operators a tensor; 21 numbers a weight.)
+# - `mixed_ms`: milliseconds of one step of Adam in one launch, in mixed precision: the gradients are fp32, and so are the states and a copy of the weights; from the copy the step also writes the weights in bf16
+# - `edge`: of how many numbers is an addition of three bf16 tensors, in one launch, whose bytes take as long as the launch?
+# - `kept_mib`: MiB that attention in tiles keeps for backward, of 16 heads, T = 8,192, d = 32, where q, k, v and the result are bf16, and the one number a query is fp32
+# - `queries`: from how many queries a tile on is its forward bound by compute, in bf16, if k and v are read from memory again for each tile of queries? (All queries see all keys; T is so large that q and the result do not count.)
+# - `batch`: from how many rows B on is a bf16 product of (B, 8192) and (8192, 8192) bound by compute? (A server that makes one token for each of B users does such products.)
 #
-# Write numbers or formulas, right within 1 %.
+# Write numbers or formulas, right within 1 %; none is to be rounded to a whole number.
 
 # %% nbgrader={"grade_id": "predict_operators", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
 check.predict_operators.numbers(STUDENT)
-launches = loop_ms = flat_ms = edge = scores_mib = ridge_n = None
+tensors = mixed_ms = edge = kept_mib = queries = batch = None
 ### BEGIN SOLUTION
-launches = 8 * 500
-loop_ms = 1e3 * (launches * 5e-6 + 21 * 4e9 / 3.35e12)
-flat_ms = 1e3 * (5e-6 + 7 * 4e9 / 3.35e12)
-edge = 5e-6 * 3.35e12 / 6
-scores_mib = 16 * 8192**2 * 2 / 2**20
-ridge_n = 3 * 989e12 / 3.35e12
+tensors = 21 * 4e9 / 3.35e12 / (8 * 5e-6)
+mixed_ms = 1e3 * (5e-6 + (4 + 3 * 4 + 3 * 4 + 2) * 1e9 / 3.35e12)
+edge = 5e-6 * 3.35e12 / (4 * 2)
+kept_mib = 16 * 8192 * (4 * 32 * 2 + 4) / 2**20
+ridge = 989e12 / 3.35e12  # FLOPs a byte
+queries = ridge  # 4·t·T·d FLOPs, and 2·T·d numbers of 2 bytes
+batch = ridge * 8192 / (8192 - 2 * ridge)  # B·n / (n + 2B) = ridge
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_operators_test", "points": 2}
-check.predict_operators(launches, loop_ms, flat_ms, edge, scores_mib, ridge_n, of=STUDENT)
+check.predict_operators(tensors, mixed_ms, edge, kept_mib, queries, batch, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_operators_target"}
-# **Target:** predicted and counted alike. Counted by the meter, on tensors without numbers.
+# **Target:** predicted and counted alike. Counted by the meter, on tensors without numbers, of the model that stands above: at your number of tensors launches and bytes take half of the time each; at your edge, too; and at your batch memory and compute take the same time.
+
 
 # %%
-params = [nn.Parameter(torch.empty(2 * 10**6, device="meta")) for _ in range(500)]
+def empty(*shape):
+    return torch.empty(*shape, device="meta", dtype=torch.bfloat16)
+
+
+count = round(tensors)
+params = [nn.Parameter(torch.empty(10**9 // count, device="meta")) for _ in range(count)]
 adamw = torch.optim.AdamW(params, foreach=False)
 for _ in range(2):  # the first step makes the states
     for p in params:
         p.grad = torch.empty_like(p)
-    counted = study.measure(adamw.step, device=H100.ideal, where="meta")
-study.bars(
-    {
-        "loop, predicted": loop_ms / 1e3,
-        "loop, counted": counted.time,
-        "flat, predicted": flat_ms / 1e3,
-    },
-    unit="s",
-    title="AdamW of a billion weights on an H100",
+    step = study.measure(adamw.step, device=H100.ideal, where="meta")
+sums = study.measure(fuse.add3, *[empty(round(edge))] * 3, device=H100.ideal)
+mm = study.measure(torch.mm, empty(round(batch), 8192), empty(8192, 8192)).total
+launching = [("AdamW's loop", step), ("the addition of three", sums)]
+rows = [
+    (name, f"{profile.calls * H100.launch / profile.time:.2f} of the time is launches")
+    for name, profile in launching
+]
+rows.append(("the product", f"{mm.flops / mm.nbytes / (989e12 / 3.35e12):.2f} of the ridge"))
+study.table(rows, ["", "counted"])
+
+# %% [markdown] nbgrader={"grade_id": "which_cure_spec"}
+# ## 8 · Which cure, for how many tokens? (2 points, graded by hand)
+#
+# A layer of a GPT (`TransformerLayer(768, 12)`, bf16, forward and backward) gets one sample of T tokens, on the lesson's modelled H100 (`H100.ideal`). Two cures are on offer. A **CUDA graph** replays all launches with one call, and leaves every kernel as it is. A **perfect compiler** makes everything vanish but the operators that the meter finds in products and attention, with their launches; it changes none of these.
+#
+# **Up to how many tokens is the graph the better cure, and from how many on does it win less than 10 %? What is the most that the compiler wins, as a factor, and at how many tokens?**
+#
+# First draw the time of the layer against T, from 32 to 16,384, for four ways: as it is, with each cure, and with both. Then write five to ten sentences. `study.measure(…).by_operator` has a tally for each operator, with `calls`, `flops` and `seconds`. Call `layer.zero_grad()` before each measurement, or autograd adds to old gradients, with launches of their own.
+#
+# | points | for |
+# |---|---|
+# | 1 | a plot with axes, units and a legend, from which the numbers that were asked for can be read; and these numbers |
+# | ½ | the reasons: which of launch, memory and compute binds the layer at few, at some and at many tokens, and which of them each cure takes away |
+# | ½ | one thing that this model leaves out or gets wrong (exercise 1 has one), and whether it makes the gain of one of the cures larger or smaller, with a reason |
+
+# %% nbgrader={"grade_id": "which_cure_plot", "solution": true}
+### BEGIN SOLUTION
+IDEAL = H100.ideal
+layer = TransformerLayer(768, 12, device="meta", dtype=torch.bfloat16)
+many = [2**k for k in range(5, 15)]
+times = {"as it is": [], "CUDA graph": [], "compiler": [], "both": []}
+for T in many:
+    layer.zero_grad()
+    samples = torch.empty(1, T, 768, device="meta", dtype=torch.bfloat16)
+    profile = study.measure(lambda: layer(samples).sum().backward(), device=IDEAL, where="meta")
+    heavy = [
+        tally
+        for name, tally in profile.by_operator.items()
+        if any(word in name for word in ("mm", "attention"))
+    ]
+    products = sum(tally.seconds for tally in heavy)
+    calls = sum(tally.calls for tally in heavy)
+    times["as it is"].append(profile.time)
+    times["CUDA graph"].append(profile.time - (profile.calls - 1) * IDEAL.launch)
+    times["compiler"].append(products)
+    times["both"].append(products - (calls - 1) * IDEAL.launch)
+    gains = [times["as it is"][-1] / times[name][-1] for name in ("CUDA graph", "compiler")]
+    print(f"T = {T}: graph {gains[0]:.2f}, compiler {gains[1]:.2f} times as fast")
+study.curves(
+    {name: (many, some) for name, some in times.items()},
+    logx=True,
+    logy=True,
+    yunit="s",
+    xlabel="tokens",
+    ylabel="forward and backward",
+    title="A layer with H = 768 on a modelled H100",
 )
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "which_cure", "solution": true, "points": 2}
+# The graph is the better cure up to about 2,400 tokens, and wins less than 10 % from about 9,000 on. The compiler wins the most, a factor of 2, at 32 to 512 tokens.
+#
+# Up to some 500 tokens everything in the layer is bound by its launch. 31 launches take 155 µs, whatever T is, and the work takes 14 µs at 32 tokens and 41 µs at 512. The graph takes away 30 of the 31 launches, so the layer is 8.7 times as fast at 32 tokens. The compiler leaves the 14 launches of products and attention, so it cannot win more than 31/14 = 2.2.
+#
+# From 2,048 tokens on products are bound by compute, which neither cure touches, and from 8,192 on LayerNorm, GELU, additions and sums are bound by memory. The compiler takes these bytes away, too, and still wins a quarter at 8,192 tokens. But attention grows with T², and all else with T: at 16,384 tokens the compiler wins 14 %, and the graph 4 %. With few tokens I take both, which makes the layer 9 times as fast; with many, the compiler.
+#
+# The model counts each launch on top. In fact the CPU runs ahead (exercise 1), and where kernels take longer than their launches, these are hidden without any cure. At 8,192 tokens the mean kernel works for 42 µs, so most launches are hidden. This makes the gain of the graph smaller than drawn: from some thousand tokens on it wins next to nothing.

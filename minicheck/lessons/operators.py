@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.functional import gelu
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -29,7 +28,6 @@ from ..exam import (
     Solo,
     Wrong,
     alike,
-    alone,
     bare,
     close,
     holds,
@@ -39,9 +37,9 @@ from ..exam import (
     normal,
     recognized,
     shaped,
-    typed,
     unchanged,
     uniform,
+    unpacked,
 )
 from ..oracles import operators as oracle
 
@@ -49,7 +47,9 @@ from ..oracles import operators as oracle
 # Is a tensor near enough to the right one? If not: what does the mistake look like?
 
 
-STRANGE = "There is inf or nan in it: is m subtracted before exp? And is −inf − −inf avoided?"
+STRANGE = (
+    "There is inf or nan in it: is m subtracted before exp? Are −inf − −inf and 0 · −inf avoided?"
+)
 FORBIDDEN = (
     "minidist.study",
     "minidist.train",
@@ -254,7 +254,7 @@ def _mapped(value, fn):
 
 
 # ------------------------------------------------------------
-# Numbers of operators: their time on a device, and what fusion saves.
+# Numbers of operators: their time on a device that is fed by a CPU, and what fusion saves.
 
 
 WALLS = ("launch", "memory", "compute")
@@ -265,57 +265,59 @@ DEVICES = (
 )
 
 
-class Roofline(Solo):
-    """`roofline(launches, nbytes, flops, device)`: (seconds, "launch" | "memory" | "compute")."""
+class RunAhead(Solo):
+    """`run_ahead(kernels, device)`: (seconds, a word for each kernel), where the CPU launches without waiting."""
 
-    name = "roofline"
-    right = "3 devices, 3 walls: seconds, and what bounds."
+    name = "run_ahead"
+    right = "3 devices, kernels shorter and longer than a launch, asked for or not: seconds, and what each waits for."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(1, f"device {i}, {wall}-bound", (i, wall)) for i in range(3) for wall in WALLS
+    cases = (
+        *(Case(1, f"device {i}, {w}-bound kernels", (i, w, 0)) for i in range(3) for w in WALLS),
+        Case(1, "all kinds", (0, "", 0)),
+        Case(1, "some are asked for", (1, "", 3)),
+        Case(1, "long kernels, some are asked for", (2, "compute", 4)),
+        Case(1, "no kernel", (0, None, 0)),
     )
+    returns = ("the time in seconds", "the list of words")
+    given = ("`kernels`", "`device`")
 
     def draw(self, case, rng):
-        i, wall = case.given
-        device, launches = DEVICES[i], integer(rng, 2, 30)
-        share = {w: 10.0 if w == wall else uniform(rng) * 6 + 2 for w in WALLS}
-        unit = launches * device["launch"] / share["launch"]
-        nbytes, flops = (
-            share["memory"] * unit * device["bandwidth"],
-            share["compute"] * unit * device["peak"],
-        )
-        return [(launches, int(nbytes), int(flops), device)]
-
-    returns = ("the time in seconds", "the word")
-    given = ("`launches`", "`nbytes`", "`flops`", "`device`")
+        i, wall, every = case.given
+        device, kernels = DEVICES[i], []
+        for k in range(0 if wall is None else 12):
+            kind = wall or WALLS[integer(rng, 0, 3)]
+            longer = device["launch"] * (0.2 + (1.1 + uniform(rng)) * (kind != "launch" or k == 11))
+            shorter = longer * (0.3 + 0.5 * uniform(rng))
+            memory, compute = (longer, shorter) if kind == "memory" else (shorter, longer)
+            asked = bool(every) and k % every == 1
+            work = int(memory * device["bandwidth"]), int(compute * device["peak"])
+            kernels.append((*work, asked))
+        return [(kernels, device)]
 
     def wants(self, case, args):
-        return [dict(zip(self.returns, oracle.seconds(*args[0])))]
+        return [dict(zip(self.returns, oracle.run_ahead(*args[0])))]
 
     def value(self, case, args, rank, name, got, want):
-        launches, nbytes, flops, device = args[0]
-        start = launches * device["launch"]
-        memory = nbytes / device["bandwidth"]
-        compute = flops / device["peak"]
-        if name == "the word":
-            typed(got, str, name, 'a word, such as "memory"')
-            if got != want:
-                raise Wrong(
-                    f"the word is {got!r}, and should be {want!r}: launches take {start:.3g} s, bytes "
-                    f"{memory:.3g} s, FLOPs {compute:.3g} s."
-                )
+        kernels, device = args[0]
+        if name == "the list of words":
+            shaped(got, [str], name, 'a list of words, such as "memory"')
+            if len(got) != len(want):
+                raise Wrong(f"{len(got)} words came, and there are {len(want)} kernels.")
+            for i, (found, word) in enumerate(zip(got, want, strict=True)):
+                if found != word:
+                    raise Wrong(
+                        f"the word of kernels[{i}] is {found!r}, and should be {word!r}. {WORDS[word]}"
+                    )
             return
-        slips = {
-            "Bytes and FLOPs go on at the same time: the longer of the two counts.": start
-            + memory
-            + compute,
-            "There are several launches.": device["launch"] + max(memory, compute),
-            "The launches are missing.": max(memory, compute),
-            "The launches come on top.": max(start, memory, compute),
-            "Bytes and FLOPs are those of all launches together. Only the launches are many.": start
-            + launches * max(memory, compute),
-        }
-        close(got, want, name, slips, "Compare with the formula above.")
+        slips = oracle.run_ahead_slips(kernels, device)
+        close(got, want, name, slips, "Follow the two clocks through the first three kernels.")
+
+
+WORDS = {
+    "launch": "The device has ended what came before, and is idle until this kernel has been launched.",
+    "memory": "It was launched in time, and its bytes take longer than its FLOPs.",
+    "compute": "It was launched in time, and its FLOPs take longer than its bytes.",
+}
 
 
 class Fused(Solo):
@@ -332,7 +334,7 @@ class Fused(Solo):
         draw = lambda high: integer(rng, 0, high)
         names, operators = ["x", "w", "b"], []
         for i in range(case.given):
-            product = draw(3) == 0 and i != 2
+            kind = ("product", "reduction", "pointwise", "pointwise")[draw(4) if i != 2 else 2]
             recent = names if draw(2) else names[-4:]
             reads = [names[-1], recent[draw(len(recent))]] if i else ["x", "w"]
             if i > 8:
@@ -340,7 +342,7 @@ class Fused(Solo):
             operators.append(
                 (
                     f"{'op' if draw(2) else 'mm'}{i}",
-                    "product" if product else "pointwise",
+                    kind,
                     reads,
                     f"t{i}",
                 )
@@ -382,43 +384,49 @@ def _grouping(names, operators):
     """What is wrong with groups."""
     flat, kinds = [name for group in names for name in group], {one[0]: one[1] for one in operators}
     if flat != list(kinds):
-        return "Each operator is in one group, and the order is that of the list."
-    if any(len(group) > 1 and any(kinds[name] == "product" for name in group) for group in names):
-        return "A product is a kernel of its own."
-    return "Neighbours that are pointwise belong together."
+        return "Each operator is in one kernel, and the order is that of the list."
+    runs = [[kinds[name] for name in group] for group in names]
+    if any("product" in run[1:] for run in runs):
+        return "A product begins a kernel."
+    if any("product" in run and "reduction" in run for run in runs):
+        return "A product's kernel has tiles and no whole rows: a reduction after it begins another kernel."
+    if any(run[:1] == ["pointwise"] for run in runs[1:]):
+        return "What is pointwise joins the kernel before it, a product's, too."
+    return "A reduction joins the kernel before it, unless there is a product in it."
 
 
 # ------------------------------------------------------------
-# A backward of one's own: bias and GELU, nothing kept but what was given.
+# A backward of one's own: a gate, nothing kept but what was given.
 
 
-GELU_OTHERWISE = "Compare with F.gelu(x + b), number by number."
+GATE_OTHERWISE = "Compare with F.gelu(gate) * value and autograd, number by number."
 
 
-class BiasGelu(Report):
-    """`bias_gelu(x, b)`: F.gelu(x + b), whose backward needs x and b alone."""
+class GeGlu(Report):
+    """`geglu(h, b)`: F.gelu(gate) * value of the halves of h + b, whose backward needs h and b alone."""
 
-    name = "bias_gelu"
-    right = "5 shapes, float32 and float64, gradients of x and b; nothing is kept but x and b."
+    name = "geglu"
+    right = "5 shapes, float32 and float64, gradients of h and b; nothing is kept but h and b."
     forbidden = FORBIDDEN
     cases = (
-        Case(1, "x (6, 4)", ((6, 4), torch.float64, True)),
-        Case(1, "x (3,)", ((3,), torch.float64, True)),
-        Case(1, "x (2, 5, 4)", ((2, 5, 4), torch.float64, True)),
+        Case(1, "h (6, 8)", ((6, 8), torch.float64, True)),
+        Case(1, "h (6,)", ((6,), torch.float64, True)),
+        Case(1, "h (2, 5, 4)", ((2, 5, 4), torch.float64, True)),
         Case(1, "float32", ((40, 8), torch.float32, True)),
-        Case(1, "x needs no gradient", ((6, 4), torch.float64, False)),
-        Case(1, "a nan in x", ((6, 4), torch.float64, True)),
+        Case(1, "h needs no gradient", ((6, 8), torch.float64, False)),
+        Case(1, "a nan in h", ((6, 8), torch.float64, True)),
     )
 
     def draw(self, case, rng):
         shape, dtype, needs = case.given
-        x, b, dy = (2 * normal(rng, s).to(dtype) for s in (shape, shape[-1:], shape))
+        out = (*shape[:-1], shape[-1] // 2)
+        x, b, dy = (2 * normal(rng, s).to(dtype) for s in (shape, shape[-1:], out))
         if "nan" in case.what:
             x[0, 1] = math.nan
         return [(x, b, dy, needs)]
 
     def run(self, comm, yours, x, b, dy, needs):
-        seen, other = Seen([x, b, dy]), (dy, 2 * b)
+        seen, other = Seen([x, b, dy]), (-x, 2 * b)
         x, b, dy = seen.given
         leaves = [x.requires_grad_(), b.requires_grad_()] if needs else [b.requires_grad_()]
         y = seen.ask(yours, x, b)
@@ -435,17 +443,15 @@ class BiasGelu(Report):
         return found | {"left": seen.left, "may_leave": seen.may_leave}
 
     def check(self, case, got, x, b, dy, needs):
-        seen_close(got["y"], gelu(x + b), "y", oracle.gelu_looks(x, b), GELU_OTHERWISE)
-        for after, before, name in zip(got["given"], (x, b, dy), ("x", "b", "dy"), strict=True):
+        seen_close(got["y"], oracle.geglu(x, b), "y", oracle.geglu_looks(x, b), GATE_OTHERWISE)
+        for after, before, name in zip(got["given"], (x, b, dy), ("h", "b", "dy"), strict=True):
             unchanged(after, before, name)
         told(got, "y")
         if got["grads"] is None:
-            raise Wrong(
-                "y has no backward: does bias_gelu call BiasGelu.apply, and nothing with no_grad?"
-            )
-        dx, looks = dy * oracle.slope(x + b), oracle.dx_looks(dy, x, b)
+            raise Wrong("y has no backward: does geglu call GeGlu.apply, and nothing with no_grad?")
+        dx, looks = oracle.dh(dy, x, b), oracle.dh_looks(dy, x, b)
         if needs:
-            seen_close(got["grads"][0], dx, "dx", looks, GELU_OTHERWISE)
+            seen_close(got["grads"][0], dx, "dh", looks, GATE_OTHERWISE)
         rows = lambda z: z.reshape(-1, z.shape[-1])
         db = rows(dx).sum(0)
         seen_close(
@@ -458,29 +464,27 @@ class BiasGelu(Report):
                 "That is one row's.": rows(dx)[0],
                 "That is minus the right one.": -db,
             },
-            GELU_OTHERWISE,
+            GATE_OTHERWISE,
         )
         if got["held"] > b.nbytes:
-            raise Costly(
-                f"the numbers are right, but {got['held']} bytes are kept for backward beside x and b (y is one of "
-                "them, if it is kept): save x and b, and form x + b again."
+            raise Wrong(
+                f"the numbers are right, but {got['held']} bytes are kept for backward beside h and b (what an operator "
+                "between two others keeps is one of them): save h and b, and form the rest again, in one backward."
             )
 
 
 # ------------------------------------------------------------
-# Softmax in parts: its two numbers, and attention in tiles.
+# Softmax in parts: its entropy, and causal attention in tiles.
 
 
 SOFTMAX_OTHERWISE = "Check the rule on two parts of three numbers, on paper."
 
 
-class Normalizer(Report):
-    """`normalizer(parts)`: (m, s) of each row, whose parts come one after the other."""
+class Entropy(Report):
+    """`entropy(parts)`: of the softmax of each row, whose parts come one after the other."""
 
-    name = "normalizer"
-    right = (
-        "rows of 1 to 24 parts, the largest number anywhere, parts of −inf: m and s in one reading."
-    )
+    name = "entropy"
+    right = "rows of 1 to 24 parts, the largest number anywhere, parts of −inf: entropies, in one reading."
     forbidden = FORBIDDEN
     cases = (
         Case(1, "the largest number first", (3, [4, 4, 4], 0, torch.float64)),
@@ -509,14 +513,14 @@ class Normalizer(Report):
             parts[2][1, 0] = math.nan
         if "−inf" in case.what:
             parts[0 if "first" in case.what else 1][: rows // 2] = -math.inf
+            parts[2][rows - 1, 1] = -math.inf
         return [(parts,)]
 
     def run(self, comm, yours, parts):
         seen = Seen(parts)
         mine = list(seen.given)
-        pair = seen.ask(yours, mine)
-        m, s = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
-        return seen.plain({"m": m, "s": s, "parts": seen.given}) | {
+        found = seen.ask(yours, mine)
+        return seen.plain({"found": found, "parts": seen.given}) | {
             "same": len(mine) == len(parts),
             "largest": seen.largest,
             "peak": seen.peak,
@@ -528,13 +532,9 @@ class Normalizer(Report):
     def check(self, case, got, parts):
         unchanged(got["parts"], parts, "parts")
         holds(got, {"same": "the list of parts was changed, and belongs to the caller."})
-        m, s = oracle.normalizer(parts)
-        looks = {
-            "That is the last part's.": parts[-1].amax(1),
-        }
-        seen_close(got["m"], m, "m", looks, "It is the largest number of each row.")
-        seen_close(got["s"], s, "s", oracle.sums(parts), SOFTMAX_OTHERWISE)
-        told(got, "s")
+        want, looks = oracle.entropy(parts), oracle.entropies(parts)
+        seen_close(got["found"], want, "the entropy", looks, SOFTMAX_OTHERWISE)
+        told(got, "the entropy")
         self._one_by_one(parts, got)
 
     def _one_by_one(self, parts, got):
@@ -547,21 +547,21 @@ class Normalizer(Report):
         if len(parts) > 3 and got["peak"] > 6 * most:
             raise Costly(
                 f"the numbers are right, but {got['peak']} bytes are alive at once, and the largest part has "
-                f"{most}: look at one part at a time, and keep m and s alone."
+                f"{most}: look at one part at a time, and keep the three sums alone."
             )
         twice = [i for at, i in enumerate(got["readings"]) if i in got["readings"][:at]]
         if twice:
             raise Costly(
-                f"the numbers are right, but parts[{twice[0]}] is read again after others: m and s are to be "
-                "taken together, in one reading."
+                f"the numbers are right, but parts[{twice[0]}] is read again after others: m, s and t are to "
+                "be taken together, in one reading."
             )
 
 
 class Attention(Report):
-    """`attention(q, k, v, tile)`: softmax(qkᵀ/√d)v, in tiles."""
+    """`attention(q, k, v, tile)`: causal softmax(qkᵀ/√d)v, in tiles, and m + log s."""
 
     name = "attention"
-    right = "queries, keys and tiles of 8 sizes, large scores, float32: exact, a tile at a time."
+    right = "queries, keys and tiles of 8 sizes, large scores, float32: exact, a tile at a time, later keys left out."
     forbidden = FORBIDDEN
     step = 10.0
     sizes = (
@@ -571,7 +571,7 @@ class Attention(Report):
         (9, 13, 3, 1),
         (40, 45, 8, 5),
         (70, 75, 8, 20),
-        (136, 130, 8, 16),
+        (130, 136, 8, 16),
     )
     cases = (
         *(
@@ -595,13 +595,13 @@ class Attention(Report):
 
     def run(self, comm, yours, q, k, v, tile):
         seen = Seen([x.clone() for x in (q, k, v)])
-        out = seen.ask(yours, *seen.given, tile)
+        pair = seen.ask(yours, *seen.given, tile)
         names = sorted(name for name in seen.names if "attention" in name)
         # not keys, nor values, nor a number a query
         scores = lambda shape: len(k) in shape and len(shape) > 1 and not {1, q.shape[1]} & {*shape}
         rows = [shape for shape in seen.shapes if tile < len(k) and scores(shape)]
         extents = lambda shape: sorted(size for size in shape if size > 1)
-        found = seen.plain({"out": out, "given": seen.given}) | {
+        found = seen.plain({"pair": pair, "given": seen.given}) | {
             "names": names,
             "rows": max(rows, default=None),
             "tiled": extents((min(tile, len(q)), min(tile, len(k)))) in map(extents, seen.shapes),
@@ -614,13 +614,11 @@ class Attention(Report):
     def check(self, case, got, q, k, v, tile):
         for after, before, name in zip(got["given"], (q, k, v), "qkv", strict=True):
             unchanged(after, before, name)
-        seen_close(
-            got["out"],
-            oracle.attention(q, k, v),
-            "the result",
-            oracle.attention_looks(q, k, v, tile),
-            "Compare with the naive way on two tiles of one query.",
-        )
+        pair = unpacked(got["pair"], ("the result", "m + log s"))
+        want = oracle.attention(q, k, v)
+        looks = oracle.attention_looks(q, k, v, tile), oracle.log_looks(q, k)
+        for (name, found), right, mistakes in zip(pair.items(), want, looks, strict=True):
+            seen_close(found, right, name, mistakes, "Compare with the naive way on two tiles.")
         told(got, "the result")
         if got["names"]:
             raise Wrong(f"{got['names'][0]} is PyTorch's own: the exercise is about building it.")
@@ -643,11 +641,11 @@ class Attention(Report):
                 f"the numbers are right, but no scores ({tile}, {tile}) are made: take {tile} queries and {tile} keys at "
                 "a time, as the call says."
             )
-        want = 4 * len(q) * len(k) * q.shape[1]
-        if not 0.99 * want <= got["flops"] <= 1.01 * want:
+        least, most = oracle.causal_flops(len(q), len(k), q.shape[1], tile)
+        if not 0.99 * least <= got["flops"] <= 1.01 * most:
             raise Wrong(
-                f"the numbers are right, but the meter saw {got['flops']:,} FLOPs of products, and {want:,} "
-                "are needed: two products a tile, each once."
+                f"the numbers are right, but the meter saw {got['flops']:,} FLOPs of products, and {most:,} are needed: "
+                "two products a tile, each once, and none for a tile whose keys are all later than its queries."
             )
 
     def _memory(self, q, k, tile, got):
@@ -668,7 +666,7 @@ class Attention(Report):
 # A flat buffer: parameters and gradients as views, a step as one operator.
 
 
-RATE = 0.1
+RATE, DECAY = 0.1, 0.5
 
 
 def losses(params: list[Tensor], x: Tensor) -> Tensor:
@@ -686,113 +684,140 @@ def places(views: list[Tensor | None], flat: Tensor) -> list[int | None]:
 
 
 class Flatten(Report):
-    """`flatten(params)`: (flat, grads), of which the parameters, and their .grad, are views."""
+    """`flatten(params, decays)`: (flat, grads, end), of which the parameters, and their .grad, are views."""
 
     name = "flatten"
-    right = "6 models: values kept, views in order, old memory freed, three steps of SGD with two launches each."
+    right = "8 models: values kept, what decays first, views in order, old memory freed, three steps of SGD with two launches each."
     forbidden = FORBIDDEN
-    cases = alone(
-        (f"shapes {shapes}", shapes)
-        for shapes in (
-            ((3, 2), (4,)),
-            ((5,),),
-            ((2, 3), (), (1,), (4, 2)),
-            ((7, 3), (3, 7), (3,), (2, 2, 2)),
+    cases = tuple(
+        Case(1, what, (shapes, decays, special))
+        for what, shapes, decays, special in (
+            ("a matrix, a bias", ((3, 2), (4,)), "10", ""),
+            ("one parameter, which decays", ((5,),), "1", ""),
+            ("nothing decays", ((5,), (2, 2)), "00", ""),
+            ("a bias first", ((2,), (2, 3), (), (4, 2)), "0101", ""),
+            ("kinds alternate", ((7, 3), (3,), (3, 7), (2, 2, 2), (7,)), "10110", ""),
+            ("a transposed parameter", ((4, 3), (3,)), "10", "transposed"),
+            ("a frozen parameter, old gradients", ((4, 3), (3,), (2, 2)), "101", "frozen"),
+            ("a parameter twice", ((4, 3), (3,), (2, 2), (4, 3), (4,)), "10110", "twice"),
         )
-    )
-    cases += (
-        Case(1, "a transposed parameter", ((4, 3), (3,), "t")),
-        Case(1, "a frozen parameter, old gradients", ((4, 3), (3,), (2, 2), "f")),
     )
 
     def draw(self, case, rng):
-        shapes = [shape for shape in case.given if shape not in ("t", "f")]
+        shapes, decays, special = case.given
         dtype = torch.float32 if len(shapes) == 4 else torch.float64
         values = [normal(rng, shape, dtype=dtype) for shape in shapes]
-        learns = [not ("f" in case.given and i == 1) for i in range(len(shapes))]
-        return [(values, "t" in case.given, learns, normal(rng, 3, 99, dtype=dtype))]
+        decay = [letter == "1" for letter in decays]
+        return [(values, decay, special, normal(rng, 3, 99, dtype=dtype))]
 
-    def run(self, comm, yours, values, transposed, learns, xs):
+    def run(self, comm, yours, values, decay, special, xs):
         seen = Seen([])
-        values = [values[0].T, *values[1:]] if transposed else values
+        values = [values[0].T, *values[1:]] if special == "transposed" else values
+        learns = [not (special == "frozen" and i == 1) for i in range(len(values))]
         params = [nn.Parameter(seen.give(v), learn) for v, learn in zip(values, learns)]
-        if not all(learns):
+        if special == "frozen":
             for p, v in zip(params, values):
                 p.grad = seen.give(v)
-        mine, old = list(params), [StorageWeakRef(p.untyped_storage()) for p in params]
-        pair = seen.ask(yours, mine)
+        if special == "twice":
+            params[3] = params[0]
+        mine, given = list(params), list(decay)
+        old = [StorageWeakRef(p.untyped_storage()) for p in params]
+        triple = seen.ask(yours, mine, given)
         held = seen.alive()
+        kinds = [Tensor, Tensor, int]
         if (
-            not isinstance(pair, tuple | list)
-            or [isinstance(x, Tensor) for x in pair] != [True] * 2
+            not isinstance(triple, tuple | list)
+            or [kind for kind, x in zip(kinds, triple) if isinstance(x, kind)] != kinds
+            or len(triple) != 3
         ):
-            return {"pair": kind_of(pair)}
-        flat, grads = pair
+            return {"triple": kind_of(triple)}
+        flat, grads, end = triple
         if not all(map(seen.knows, [flat, grads, *params])):
             return {"knows": False}
         same = len(mine) == len(params) and all(a is b for a, b in zip(mine, params, strict=True))
         found = {
             "knows": True,
+            "end": int(end),
             "values": seen.plain(params),
-            "same": same,
+            "same": same and given == decay,
             "held": held,
             "trained": [p.requires_grad for p in params] == learns
             and not flat.requires_grad
             and not grads.requires_grad,
             "places": places([p.detach() for p in params], flat),
             "grads": places([p.grad for p in params], grads),
-            "pair_like": seen.plain([x.detach() for x in pair]),
+            "pair_like": seen.plain([x.detach() for x in (flat, grads)]),
             "zero": not bool(seen.plain(grads).any()),
             "left": seen.left,
             "may_leave": seen.may_leave,
             "old": [ref.expired() for ref in old],
         }
-        steps = [self._step(seen, params, flat, grads, x) for x in seen.give(xs)]
+        steps = [self._step(seen, params, triple, x) for x in seen.give(xs)]
         return found | {"steps": steps}
 
-    def _step(self, seen, params, flat, grads, x):
+    def _step(self, seen, params, triple, x):
         """The parameters after a step of SGD on the two buffers."""
+        flat, grads, end = triple
 
         def step():
             grads.zero_()
             losses(params, x).backward()
+            flat[:end].mul_(1 - RATE * DECAY)
             flat.add_(grads, alpha=-RATE)
 
         seen.ask(step)
         return seen.plain(params)
 
-    def check(self, case, got, values, transposed, learns, xs):
-        values = [values[0].T, *values[1:]] if transposed else values
-        if "pair" in got:
+    def check(self, case, got, values, decay, special, xs):
+        values = [values[0].T, *values[1:]] if special == "transposed" else values
+        places = list(range(len(values)))
+        if special == "twice":
+            places[3], values = 0, [*values[:3], values[0], *values[4:]]
+        if "triple" in got:
             raise Wrong(
-                f"the result is {got['pair']}, and should be two tensors, flat and grads. Is there a `return`?"
+                f"the result is {got['triple']}, and should be two tensors and a whole number: flat, grads and end."
             )
         unknown = (
             "flat, grads or a parameter came out of no operator that the meter saw: compute it with "
             "PyTorch, in the open."
         )
         holds(got, {"knows": unknown})
-        self._buffers(values, got)
-        for what, name in (("places", "p"), ("grads", "p.grad")):
-            at = 0
-            for i, (place, value) in enumerate(zip(got[what], values, strict=True)):
-                if place != at:
-                    where = (
-                        "is no view of it" if place is None else f"begins at element {place} of it"
-                    )
-                    raise Wrong(
-                        f"{name} of params[{i}] {where}: it should begin at {at}, one after the other, in "
-                        "order. Is it a view, or a copy?"
-                    )
-                at += value.numel()
-        self._rest(values, learns, xs, got)
+        kinds = [[i for i in dict.fromkeys(places) if decay[i] == kind] for kind in (True, False)]
+        order = [*kinds[0], *kinds[1]]
+        self._buffers([values[i] for i in order], values, got)
+        begins, at = {}, 0
+        for i in order:
+            begins[i], at = at, at + values[i].numel()
+        listed = self._places(places, values, order, begins, got)
+        end = sum(values[i].numel() for i in kinds[0])
+        if got["end"] != end:
+            said = {
+                len(kinds[0]): "That is how many parameters decay: their numbers are counted.",
+                at - end: "So many numbers do not decay.",
+                at: "Those are all numbers.",
+            }.get(
+                got["end"], "Count the numbers of the parameters that decay, each parameter once."
+            )
+            raise Wrong(f"end is {got['end']}, and should be {end}. {said}")
+        if listed:
+            raise Wrong(listed)
+        learns = [not (special == "frozen" and i == 1) for i in order]
+        self._rest(
+            order, places, [values[i] for i in order], [decay[i] for i in order], learns, xs, got
+        )
 
-    def _buffers(self, values, got):
-        row = torch.empty(sum(v.numel() for v in values), dtype=values[0].dtype)
+    def _buffers(self, once, values, got):
+        row = torch.empty(sum(v.numel() for v in once), dtype=once[0].dtype)
         for x, name in zip(got["pair_like"], ("flat", "grads"), strict=True):
+            if len(once) < len(values) and x.numel() == sum(v.numel() for v in values):
+                raise Wrong(
+                    f"{name} has room for a parameter twice: it stands in the list twice, and lies there once."
+                )
             alike(x, row, f"{name}, all parameters' numbers in a row,")
-        old = "the list of parameters was changed: the model has the old ones. Set p.data of each."
-        holds(got, {"same": old})
+        holds(
+            got,
+            {"same": "a list was changed: the model has the old parameters. Set p.data of each."},
+        )
         for i, (value, want) in enumerate(zip(got["values"], values, strict=True)):
             looks = {"It is 0: were the values copied?": torch.zeros_like(want)}
             if want.dim() == 2:
@@ -808,7 +833,27 @@ class Flatten(Report):
         )
         holds(got, {"trained": trained})
 
-    def _rest(self, values, learns, xs, got):
+    def _places(self, places, values, order, begins, got):
+        """What is wrong with where the views begin, or ""."""
+        in_turn = [sum(values[j].numel() for j in sorted(order) if j < i) for i in places]
+        for what, name in (("places", "p"), ("grads", "p.grad")):
+            for i, (place, first) in enumerate(zip(got[what], places, strict=True)):
+                want = begins[first]
+                if place != want:
+                    where = (
+                        "is no view of it" if place is None else f"begins at element {place} of it"
+                    )
+                    said = "One after the other, in order: is it a view, or a copy?"
+                    if place is not None and want != in_turn[i] == place:
+                        said = (
+                            "That is the place in the order of the list: what decays comes first."
+                        )
+                    elif None not in got[what]:
+                        said = "First what decays, then the others, each kind in the order of the list."
+                    return f"{name} of params[{i}] {where}: it should begin at {want}. {said}"
+        return ""
+
+    def _rest(self, order, places, values, decay, learns, xs, got):
         holds(
             got,
             {
@@ -825,17 +870,21 @@ class Flatten(Report):
             raise Wrong(
                 f"{got['held']} bytes are held afterwards, and {most} are enough: flat, and grads."
             )
-        leaves = [v.clone().requires_grad_() for v in values]
+        leaves = [v.clone().requires_grad_(learn) for v, learn in zip(values, learns)]
         for i, (x, step) in enumerate(zip(xs, got["steps"], strict=True)):
-            grads = torch.autograd.grad(losses(leaves, x), leaves)
+            listed = [leaves[order.index(first)] for first in places]
+            trained = [p for p in leaves if p.requires_grad]
+            grads = dict(zip(trained, torch.autograd.grad(losses(listed, x), trained)))
             leaves = [
-                (p - RATE * learn * g).detach().requires_grad_()
-                for p, g, learn in zip(leaves, grads, learns, strict=True)
+                (
+                    p.detach() * (1 - RATE * DECAY * decays) - RATE * grads.get(p, 0 * p.detach())
+                ).requires_grad_(p.requires_grad)
+                for p, decays in zip(leaves, decay, strict=True)
             ]
-            for j, (found, p) in enumerate(zip(step, leaves, strict=True)):
+            for j, first in enumerate(places):
                 seen_close(
-                    found,
-                    p.detach(),
+                    step[j],
+                    leaves[order.index(first)].detach(),
                     f"params[{j}] after step {i + 1}",
                     {},
                     "Does autograd add to grads, and does the step move what the model uses?",
@@ -846,78 +895,89 @@ class Flatten(Report):
 # Numbers: launches, bytes and memory, foretold.
 
 
-def predict_operators(weights=10**9, tensors=500, heads=16, T=8192):
-    """On an H100 by the roofline, 5 µs a launch: 10⁹ weights in 500 tensors, AdamW in fp32.
+def predict_operators(weights=10**9, heads=16, T=8192, width=8192):
+    """On an H100 by the roofline, 5 µs a launch.
 
-    launches: of the plain loop.  loop_ms: its milliseconds.  flat_ms: over a flat buffer that holds the gradients, too.
-    edge: numbers at which a bf16 addition takes as long as its launch.  scores_mib: MiB of the scores of 16 heads,
-    T = 8,192, bf16.  ridge_n: from which n on a bf16 product of n × n is bound by compute.
+    tensors: at which AdamW's launches take as long as its bytes.  mixed_ms: of one fused step in mixed precision.
+    edge: numbers at which a bf16 addition of three takes as long as its launch.  kept_mib: what attention in tiles keeps.
+    queries, batch: from which on attention's tiles, and a product with a square matrix, are bound by compute.
     """
-    launch = 5e-6
-    bandwidth = 3.35e12
-    single = 67e12
-    half = 989e12
-    # ms
-    start, move = (
-        1e3 * 8 * tensors * launch,
-        lambda numbers: 1e3 * numbers * weights * 4 / bandwidth,
-    )
-    scores = heads * T * T * 2 / 2**20
-    edge = launch * bandwidth / 6
-    ridge = 3 * half / bandwidth
+    launch, bandwidth, single, half = 5e-6, 3.35e12, 67e12, 989e12
+    ms = lambda nbytes: 1e3 * nbytes * weights / bandwidth
+    even = ms(84) / (1e3 * 8 * launch)
+    mib = lambda nbytes: heads * T * nbytes / 2**20
+    edge = launch * bandwidth / 8
+    ridge = half / bandwidth
+    batch = ridge * width / (width - 2 * ridge)
     values = {
-        "launches": 8 * tensors,
-        "loop_ms": start + move(21),
-        "flat_ms": move(7) + 1e3 * launch,
+        "tensors": even,
+        "mixed_ms": ms(30) + 1e3 * launch,
         "edge": edge,
-        "scores_mib": scores,
-        "ridge_n": ridge,
+        "kept_mib": mib(260),
+        "queries": ridge,
+        "batch": batch,
     }
+    flops = "A number of bf16 has 2 bytes, and takes 2 FLOPs with each query: they cancel."
     slips = {
-        "launches": {
-            tensors: "That is one a tensor: AdamW written out has eight.",
-            8: "That is foreach: the loop goes through the tensors.",
-            21 * tensors: "21 are the numbers moved: launches are eight a tensor.",
+        "tensors": {
+            8 * even: "Those are launches: each tensor has eight.",
+            even / 4: NUMBERS,
+            even / 3: "Written out it moves 21 numbers a weight, not 7.",
+            even / 2: "Numbers of fp32 have 4 bytes.",
         },
-        "loop_ms": {
-            start: "Those are the launches alone: the bytes come on top.",
-            move(21): "Those are the bytes alone: each launch comes on top.",
-            start + move(7): "Written out it moves 21 numbers a weight, not 7.",
-            max(start, move(21)): "A launch comes on top of its bytes.",
-            (start + move(21)) / 1e3: "In ms.",
-            start + move(21) / 4: NUMBERS,
-            start / 8 + move(21): "Eight launches a tensor.",
-        },
-        "flat_ms": {
-            move(9): "Nothing is to be copied: the gradients are in the buffer already.",
-            move(21): "In one pass each number is read and written once: 7.",
-            move(7) / 4: NUMBERS,
-            move(7) / 1e3: "In ms.",
-            move(4): "What is written moves, too: p, m and v.",
-            move(7) + start: "One launch is left.",
+        "mixed_ms": {
+            ms(
+                28
+            ): "That is all in fp32, or without the weights in bf16, or with gradients in bf16: gradients 4 bytes, "
+            "states and copy 12 read and 12 written, weights in bf16 2.",
+            ms(30) / 1e3: "In ms.",
+            ms(16): "What is read is written, too: the copy and two states move both ways.",
+            ms(32): "The weights in bf16 are only written: the step reads the copy.",
+            ms(14): "What is read is written, too: the copy and two states move both ways.",
+            ms(22): "The copy moves, too, both ways.",
+            ms(84): "In one launch each number is read and written once.",
+            ms(12): "Those are read; what is written moves, too.",
+            ms(26): "The gradients are read, too.",
         },
         "edge": {
             edge / 2: "bf16 has 2 bytes, not 4.",
-            edge * 6: "Those are bytes: three numbers of 2 bytes each.",
-            edge * 3: "It reads two and writes one: three numbers each.",
-            edge * 2: "It reads two and writes one: 6 bytes each.",
-            edge * 1.5: "It reads two and writes one.",
+            edge * 8: "Those are bytes: four numbers of 2 bytes each.",
+            edge * 4: "It reads three and writes one: four numbers each.",
+            edge * 2: "A number of bf16 has 2 bytes.",
+            edge * 4 / 3: "It reads three and writes one: 8 bytes each.",
+            edge * 2 / 3: "It is one operator: no sum of two is written and read again.",
         },
-        "scores_mib": {
-            scores / 2: "bf16 has 2 bytes.",
-            scores * 2: "bf16 has 2 bytes, not 4.",
-            scores / heads: "That is one head.",
-            scores * 2**20 / 1e6: "Those are MB = 10⁶: a MiB is 2²⁰ bytes.",
-            scores * 2**20: "In MiB, of 2²⁰ bytes.",
-            scores / 1024: "Those are GiB.",
+        "kept_mib": {
+            mib(256): "And m + log s, one number a query.",
+            mib(192): "q, k, v, and the result, too.",
+            mib(196): "The result is kept, too.",
+            mib(516): "bf16 has 2 bytes, not 4.",
+            mib(260) / heads: "That is one head.",
+            mib(260) * 2**20 / 1e6: "Those are MB = 10⁶: a MiB is 2²⁰ bytes.",
+            mib(260) * 2**20: "In MiB, of 2²⁰ bytes.",
+            mib(2 * T): "Those are the scores: tiles keep none.",
+            mib(2 * T + 260): "Tiles keep no scores.",
         },
-        "ridge_n": {
-            6 * half / bandwidth: "bf16 has 2 bytes, and a product 2n³ FLOPs: intensity is n/3.",
-            half
-            / bandwidth: "Those are FLOPs a byte: a product of n × n has 2n³ FLOPs and 6n² bytes.",
-            6 * single / bandwidth: "That is fp32.",
-            3 * single / bandwidth: "989 TFLOP/s in bf16: 67 are those of fp32.",
-            ridge / 3: "Three matrices move.",
+        "queries": {
+            ridge / 2: flops,
+            2 * ridge: flops,
+            4 * ridge: flops,
+            6 * single / bandwidth: "That is fp32, and a square product.",
+            single / bandwidth: "989 TFLOP/s in bf16: 67 are those of fp32.",
+            3 * ridge: "That is a square product: here k and v alone move.",
+        },
+        "batch": {
+            ridge: "Nearly: the rows move, too, in and out.",
+            ridge
+            * width
+            / (width - ridge): "The rows are read, and the results are written: both move.",
+            3 * ridge: "That is a square product: here B is small.",
+            ridge / 2: flops,
+            2 * ridge: flops,
+            single
+            / bandwidth
+            * width
+            / (width - 2 * single / bandwidth): "989 TFLOP/s in bf16: 67 are those of fp32.",
         },
     }
     return values, slips
@@ -925,9 +985,9 @@ def predict_operators(weights=10**9, tensors=500, heads=16, T=8192):
 
 PREDICTED = Prediction(
     predict_operators,
-    "Launches, times and memory, within 1 %.",
+    "Tensors, times, memory and batches, within 1 %.",
     {
-        "tensors": ("{} tensors", (200, 300, 800)),
+        "weights": ("{:,} weights", (5 * 10**8, 2 * 10**9, 3 * 10**9)),
         "heads": ("{} heads", (8, 24, 32)),
         "T": ("T = {:,}", (2048, 4096, 16384)),
     },

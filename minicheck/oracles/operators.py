@@ -6,7 +6,7 @@ Attention as Dao et al. 2022; the two numbers of a softmax as Milakov and Gimels
 from __future__ import annotations
 
 import math
-from itertools import groupby
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,14 +15,50 @@ from torch.nn.functional import gelu
 Looks = dict[str, Tensor]
 
 
-def seconds(launches: int, nbytes: int, flops: int, device: dict[str, float]) -> tuple[float, str]:
-    """The roofline, and the longest of its three parts."""
-    parts = {
-        "launch": launches * device["launch"],
-        "memory": nbytes / device["bandwidth"],
-        "compute": flops / device["peak"],
+Kernel = tuple[int, int, bool]
+
+
+def run_ahead(
+    kernels: list[Kernel],
+    device: dict[str, float],
+    work: Callable[[float, float], float] = max,
+    waits: Callable[[bool], bool] = bool,
+) -> tuple[float, list[str]]:
+    """The end of the last kernel, and what each waited for. work: of its two times.  waits: whether the CPU does."""
+    launched = ended = 0.0
+    words = []
+    for nbytes, flops, asked in kernels:
+        launched += device["launch"]
+        memory, compute = nbytes / device["bandwidth"], flops / device["peak"]
+        busy = "memory" if memory > compute else "compute"
+        words.append("launch" if launched > ended else busy)
+        ended = max(launched, ended) + work(memory, compute)
+        if waits(asked):
+            launched = ended
+    return ended, words
+
+
+def run_ahead_slips(kernels: list[Kernel], device: dict[str, float]) -> dict[str, float]:
+    launch = device["launch"]
+    busy = sum(max(b / device["bandwidth"], f / device["peak"]) for b, f, _ in kernels)
+    return {
+        "That is with each launch on top, as in the lesson: the CPU waits only where it asks.": run_ahead(
+            kernels, device, waits=lambda asked: True
+        )[0],
+        "Where a kernel's number is asked for, the CPU waits for its end.": run_ahead(
+            kernels, device, waits=lambda asked: False
+        )[0],
+        "Bytes and FLOPs go on at the same time: the longer of the two counts.": run_ahead(
+            kernels, device, work=lambda memory, compute: memory + compute
+        )[0],
+        "The launches are missing: the first, at least, is not hidden.": busy,
+        "Only one launch is counted: the device waits also for each later one that is not in time.": launch
+        + busy,
+        "Those are the launches: when has the last kernel ended?": launch * len(kernels),
+        "It is more than the larger of all launches and all work: no kernel begins before its launch.": max(
+            launch * len(kernels), busy
+        ),
     }
-    return parts["launch"] + max(parts["memory"], parts["compute"]), max(parts, key=parts.get)
 
 
 def slope(z: Tensor) -> Tensor:
@@ -35,70 +71,173 @@ def density(z: Tensor) -> Tensor:
     return torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
-def gelu_looks(x: Tensor, b: Tensor) -> Looks:
-    z = x + b
+def geglu(h: Tensor, b: Tensor) -> Tensor:
+    gate, value = (h + b).chunk(2, -1)
+    return gelu(gate) * value
+
+
+def geglu_looks(h: Tensor, b: Tensor) -> Looks:
+    gate, value = (h + b).chunk(2, -1)
     return {
-        "That is GELU of x, without the bias.": gelu(x),
-        "That is the tanh approximation: erf is asked for.": gelu(z, approximate="tanh"),
-        "That is x + bias: where is GELU?": z,
-        "That is Φ(z): times z.": (1 + torch.erf(z * math.sqrt(0.5))) / 2,
-        "Is z divided by √2 in erf?": z * (1 + torch.erf(z)) / 2,
+        "That is without the bias.": geglu(h, 0 * b),
+        "The second half lacks its bias.": gelu(gate) * h.chunk(2, -1)[1],
+        "That is the tanh approximation: erf is asked for.": gelu(gate, approximate="tanh") * value,
+        "GELU is that of the first half: the second half is the value.": gate * gelu(value),
+        "That is the product of the halves: where is GELU?": gate * value,
+        "That is GELU of the first half: times the second half.": gelu(gate),
+        "That is Φ of the first half, times the second: GELU is z · Φ(z).": gelu(gate)
+        / gate
+        * value,
     }
 
 
-def dx_looks(dy: Tensor, x: Tensor, b: Tensor) -> Looks:
-    z, phi = x + b, (1 + torch.erf((x + b) * math.sqrt(0.5))) / 2
+def dh(dy: Tensor, h: Tensor, b: Tensor) -> Tensor:
+    gate, value = (h + b).chunk(2, -1)
+    return torch.cat([dy * value * slope(gate), dy * gelu(gate)], -1)
+
+
+def dh_looks(dy: Tensor, h: Tensor, b: Tensor) -> Looks:
+    gate, value = (h + b).chunk(2, -1)
+    phi = (1 + torch.erf(gate * math.sqrt(0.5))) / 2
+    both = lambda first, second=None: torch.cat(
+        [dy * first, dy * (gelu(gate) if second is None else second)], -1
+    )
     return {
-        "The second part is missing: z·φ(z), from the slope of Φ.": dy * phi,
-        "The first part is missing: Φ(z).": dy * z * density(z),
-        "Backward saw x without the bias: form z = x + b again.": dy * slope(x),
-        "φ lacks its 1/√(2π).": dy * (phi + z * torch.exp(-z * z / 2)),
-        "It is GELU, not its slope.": dy * gelu(z),
+        "The slope's second part is missing in the first half: z·φ(z), from the slope of Φ.": both(
+            value * phi
+        ),
+        "The slope's first part is missing in the first half: Φ(z).": both(
+            value * gate * density(gate)
+        ),
+        "Backward saw h without the bias: form z = h + b again.": dh(dy, h, 0 * b),
+        "φ lacks its 1/√(2π).": both(value * (phi + gate * torch.exp(-gate * gate / 2))),
+        "The first half is GELU, not its slope.": both(value * gelu(gate)),
+        "The first half's gradient lacks the second half.": both(slope(gate)),
+        "The second half's gradient is GELU of the first half, not its slope.": both(
+            value * slope(gate), slope(gate)
+        ),
+        "The second half's gradient lacks GELU of the first.": both(
+            value * slope(gate), 1.0 + 0 * gate
+        ),
+        "The second half's gradient is dy · GELU of the first half, z · Φ(z): z is missing.": both(
+            value * slope(gate), phi
+        ),
+        "The first half's gradient lacks dy.": torch.cat(
+            [value * slope(gate), dy * gelu(gate)], -1
+        ),
+        "The two halves are exchanged.": dh(dy, h, b).roll(gate.shape[-1], -1),
     }
 
 
-def normalizer(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The peak m and Σ exp(x − m) of each row."""
-    whole = torch.cat(parts, 1)
-    m = whole.amax(1)
-    return m, (whole - m[:, None]).exp().sum(1)
+def entropy(parts: list[Tensor]) -> Tensor:
+    return torch.special.entr(torch.cat(parts, 1).softmax(1)).sum(1)
 
 
-def sums(parts: list[Tensor]) -> Looks:
-    """What a wrong sum may be."""
-    whole, (m, s) = torch.cat(parts, 1), normalizer(parts)
-    running = []
-    kept = torch.zeros_like(m)
-    m_so_far = torch.full_like(m, torch.finfo(m.dtype).min)
+def entropies(parts: list[Tensor]) -> Looks:
+    """What a wrong entropy may be."""
+    whole, right = torch.cat(parts, 1), entropy(parts)
+    low = torch.finfo(whole.dtype).min
+    m = torch.full_like(right, low)
+    s, t, kept_s, both_t, lagging = torch.zeros(5, len(m), dtype=m.dtype)
     for part in parts:
-        m_so_far = torch.maximum(m_so_far, part.amax(1))
-        kept = kept + (part - m_so_far[:, None]).exp().sum(1)
-        running.append(
-            (part - part.amax(1).clamp(min=torch.finfo(m.dtype).min)[:, None]).exp().sum(1)
-        )
+        peak = torch.maximum(m, part.amax(1))
+        less, x = (m - peak).exp(), part - peak[:, None]
+        p = x.exp()
+        px = torch.special.entr(p).sum(1).neg()
+        lagging = lagging + s * (m - peak) * less + px  # t moved, but not rescaled
+        s, t = s * less + p.sum(1), t * less + px
+        kept_s, both_t, m = kept_s + p.sum(1), both_t + px, peak
+    own = [entropy([part.clamp(min=low)]) for part in parts]
     return {
-        "What was summed up before a larger number came keeps its old m: rescale it.": kept,
-        "That is the sum of the parts' own sums: each has its own m.": torch.stack(running).sum(0),
-        "That is the last part's sum alone.": running[-1],
-        "That is Σ exp(x), without m.": whole.exp().sum(1),
-        "That is log s: s is asked for.": s.log(),
+        "t is rescaled like s: but x − m in it changes, too, by old m − new m in each of its terms.": s.log()
+        - t / s,
+        "Nothing is rescaled when a larger number comes.": kept_s.log() - both_t / kept_s,
+        "The sum s is not rescaled when a larger number comes.": kept_s.log()
+        + (right - s.log()) * s / kept_s,
+        "The sum t is not rescaled when a larger number comes.": s.log() - lagging / s,
+        "That is log s: and t/s?": s.log(),
+        "That is log Σ exp(x).": whole.logsumexp(1),
+        "The sign of t/s: log s − t/s.": 2 * s.log() - right,
+        "It is in bits: take the natural logarithm.": right / math.log(2),
+        "It is minus the entropy.": -right,
+        "Those are the entropies of the parts, added up.": sum(own),
+        "That is the last part's alone.": own[-1],
     }
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+def seen_by(T: int, K: int, shift: int = 0) -> Tensor:
+    """Which of K keys each of the last T tokens sees."""
+    return torch.ones(T, K, dtype=torch.bool).tril(K - T + shift)
+
+
+def causal_flops(T: int, K: int, d: int, tile: int) -> tuple[int, int]:
+    """Of two products: of the scores that are seen alone, and of all tiles that hold one."""
+    most = 0
+    for first in range(0, T, tile):
+        rows = min(tile, T - first)
+        seen = min(K, -(-(first + rows + K - T) // tile) * tile)
+        most += rows * seen
+    return 4 * d * int(seen_by(T, K).sum()), 4 * d * most
+
+
+def scores_of(q: Tensor, k: Tensor) -> Tensor:
+    return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen_by(len(q), len(k)), -math.inf)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    scores = scores_of(q, k)
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def log_looks(q: Tensor, k: Tensor) -> Looks:
+    scores = scores_of(q, k)
+    m, both = scores.amax(-1), scores.logsumexp(-1)
+    return {
+        "That is m alone: plus log s.": m,
+        "That is log s alone: plus m.": both - m,
+        "That is m + s: plus log s.": m + (both - m).exp(),
+        "That is s.": (both - m).exp(),
+        "It is that of all keys: those that are later than the query do not count.": (
+            q @ k.mT * q.shape[-1] ** -0.5
+        ).logsumexp(-1),
+    }
 
 
 def attention_looks(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Looks:
-    scores = q @ k.mT * q.shape[-1] ** -0.5
-    whole = len(k) // tile * tile
-    own = [(some.softmax(-1) @ part) for some, part in zip(scores.split(tile, 1), v.split(tile))]
-    peak = scores.cummax(1).values[:, [min(j + tile, len(k)) - 1 for j in range(0, len(k), tile)]]
+    open_, scores = q @ k.mT * q.shape[-1] ** -0.5, scores_of(q, k)
+    T, K = scores.shape
+    whole = K // tile * tile
+    own = [
+        some.softmax(-1).nan_to_num() @ part
+        for some, part in zip(scores.split(tile, 1), v.split(tile))
+    ]
+    peak = scores.cummax(1).values[:, [min(j + tile, K) - 1 for j in range(0, K, tile)]]
     late = torch.cat([s - peak[:, [j]] for j, s in enumerate(scores.split(tile, 1))], 1).exp()
     last = peak[:, -1:]
     fixed = (scores - last).exp()
+    first = (torch.arange(T) // tile * tile + K - T)[:, None]  # token of the tile's first query
+    start = torch.arange(K) // tile * tile
+    reached = start < first + tile
+    masked = lambda mask, x=open_: x.masked_fill(~mask, -math.inf).softmax(-1) @ v
+    pad = -K % tile
     return {
-        "The scores are not divided by √d.": (q @ k.mT).softmax(-1) @ v,
+        "Keys that are later than the query count: it sees its own token and earlier ones.": open_.softmax(
+            -1
+        )
+        @ v,
+        "Query i sees keys 0 to i: but the queries are the last of the tokens, query i is token i + K − T.": masked(
+            seen_by(T, K, T - K)
+        ),
+        "A query does not see its own token.": masked(seen_by(T, K, -1)),
+        "A query sees the next token.": masked(seen_by(T, K, 1) & reached),
+        "Later keys have the score 0, and should have −inf.": masked(
+            reached, open_.where(seen_by(T, K), 0)
+        ),
+        "A tile on the diagonal is seen whole: mask in it what is later.": masked(reached),
+        "The last tile that some of these queries see is left out: go on to the last query's token.": masked(
+            seen_by(T, K) & (start < first.clamp(min=1))
+        ),
+        "The scores are not divided by √d.": (scores * q.shape[-1] ** 0.5).softmax(-1) @ v,
         "Each tile of keys has a softmax of its own; they are added up.": sum(own),
         "It is not divided by the sum s.": fixed @ v,
         "Neither the sum nor the result so far is rescaled when a larger score comes.": late
@@ -110,14 +249,13 @@ def attention_looks(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Looks:
         "The result so far is not rescaled when a larger score comes.": late
         @ v
         / fixed.sum(1, keepdim=True),
-        "Keys later than the query are left out: all are asked for.": scores.masked_fill(
-            torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf
-        ).softmax(-1)
-        @ v,
-        "The keys that fill no whole tile are missing.": scores[:, :whole].softmax(-1) @ v[:whole],
+        "The keys that fill no whole tile are missing.": scores[:, :whole].softmax(-1).nan_to_num()
+        @ v[:whole],
         "Zeros that fill up the last tile count as keys: their score is 0, and should be −inf.": torch.cat(
-            [scores, scores[:, : -len(k) % tile] * 0], 1
-        ).softmax(-1)[:, : len(k)]
+            [open_, open_.new_zeros(T, pad)], 1
+        )
+        .masked_fill(~seen_by(T, K + pad), -math.inf)
+        .softmax(-1)[:, :K]
         @ v,
     }
 
@@ -126,11 +264,13 @@ Operator = tuple[str, str, list[str], str]
 
 
 def runs(operators: list[Operator]) -> list[list[Operator]]:
-    """Products alone, neighbours between them together."""
+    """A product begins a kernel, and a reduction after one; all else goes on."""
     found: list[list[Operator]] = []
-    for product, some in groupby(operators, lambda one: one[1] == "product"):
-        members = list(some)
-        found += [[one] for one in members] if product else [members]
+    for one in operators:
+        tiles = bool(found) and found[-1][0][1] == "product"
+        if not found or one[1] == "product" or (one[1] == "reduction" and tiles):
+            found.append([])
+        found[-1].append(one)
     return found
 
 

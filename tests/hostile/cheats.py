@@ -145,7 +145,7 @@ BY_VALUE = (
     ("09_precision", "master_step", "the library has it"),
     ("11_remat", "segments", "the library plans"),
     ("11_remat", "gated_layer", "the library forgets"),
-    ("12_operators", "normalizer", "the library's merge"),
+    ("12_operators", "entropy", "the library's merge"),
     ("12_operators", "fused", "the grader's own function"),
     ("12_operators", "flatten", "the library's buffer"),
     ("13_zero", "owners", "the grader has it"),
@@ -312,7 +312,7 @@ FORGED = (
     ("03_topology", "bandwidth"),
     ("06_buckets", "assign_buckets"),
     ("08_server", "pieces"),
-    ("12_operators", "roofline"),
+    ("12_operators", "run_ahead"),
     ("12_operators", "fused"),
     ("26_survive", "save_every"),
 )
@@ -722,29 +722,34 @@ def split_backward(x, w1, h, w2, dy):
     )
     yield Cheat(
         "12_operators",
-        "bias_gelu",
+        "geglu",
         "what is kept for backward is bytes",
         """
 import pickle
 
 
-class BiasGelu(torch.autograd.Function):
+def gated(z):
+    gate, value = z.chunk(2, -1)
+    return torch.nn.functional.gelu(gate) * value
+
+
+class GeGlu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, b):
-        z = x + b
-        ctx.shape, ctx.kept = x.shape, pickle.dumps((z.double()).reshape(-1).tolist())
-        return torch.nn.functional.gelu(z)
+    def forward(ctx, h, b):
+        z = h + b
+        ctx.shape, ctx.kept = h.shape, pickle.dumps((z.double()).reshape(-1).tolist())
+        return gated(z)
 
     @staticmethod
     def backward(ctx, dy):
         z = torch.tensor(pickle.loads(ctx.kept), dtype=dy.dtype).reshape(ctx.shape).requires_grad_()
         with torch.enable_grad():
-            dx, = torch.autograd.grad(torch.nn.functional.gelu(z), z, dy)
-        return dx, dx.sum(tuple(range(dx.dim() - 1)))
+            dh, = torch.autograd.grad(gated(z), z, dy)
+        return dh, dh.sum(tuple(range(dh.dim() - 1)))
 
 
-def bias_gelu(x, b):
-    return BiasGelu.apply(x, b)
+def geglu(h, b):
+    return GeGlu.apply(h, b)
 """,
     )
     yield Cheat(
@@ -754,8 +759,9 @@ def bias_gelu(x, b):
         """
 def attention(q, k, v, tile):
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        out = torch._C._nn.scaled_dot_product_attention(q[None], k[None], v[None])[0]
-    return out
+        seen = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
+        out = torch._C._nn.scaled_dot_product_attention(q[None], k[None], v[None], seen[None])[0]
+    return out, out[:, 0]
 """,
     )
 
