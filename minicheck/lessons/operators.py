@@ -902,7 +902,8 @@ def predict_operators(weights=10**9, heads=16, T=8192, width=8192):
     edge: numbers at which a bf16 addition of three takes as long as its launch.  kept_mib: what attention in tiles keeps.
     queries, batch: from which on attention's tiles, and a product with a square matrix, are bound by compute.
     """
-    launch, bandwidth, single, half = 5e-6, 3.35e12, 67e12, 989e12
+    launch, bandwidth = 5e-6, 3.35e12
+    single, half = 67e12, 989e12
     ms = lambda nbytes: 1e3 * nbytes * weights / bandwidth
     even = ms(84) / (1e3 * 8 * launch)
     mib = lambda nbytes: heads * T * nbytes / 2**20

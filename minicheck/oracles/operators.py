@@ -146,7 +146,8 @@ def entropies(parts: list[Tensor]) -> Looks:
         px = torch.special.entr(p).sum(1).neg()
         lagging = lagging + s * (m - peak) * less + px  # t moved, but not rescaled
         s, t = s * less + p.sum(1), t * less + px
-        kept_s, both_t, m = kept_s + p.sum(1), both_t + px, peak
+        kept_s, both_t = kept_s + p.sum(1), both_t + px
+        m = peak
     own = [entropy([part.clamp(min=low)]) for part in parts]
     return {
         "t is rescaled like s: but x − m in it changes, too, by old m − new m in each of its terms.": s.log()

@@ -54,7 +54,8 @@ def by_mean(parts):
         p = (part - peak[:, None]).exp()
         old, new = s * (m - peak).exp(), p.sum(1)
         here = torch.where(p == 0, 0, p * part).sum(1)
-        mean, s, m = (mean * old + here) / (old + new).clamp(min=1e-300), old + new, peak
+        mean = (mean * old + here) / (old + new).clamp(min=1e-30)
+        s, m = old + new, peak
     return s.log() + m - mean
 
 
@@ -89,7 +90,8 @@ def no_key_too_many(q, k, v, tile):
     for first in range(0, len(q), tile):
         qi = q[first : first + tile] * q.shape[1] ** -0.5
         end = first + len(qi) + len(k) - len(q)
-        m, s, a = None, 0, 0
+        m, s = None, 0
+        a = 0
         for start in reversed(range(0, end, tile)):
             scores = qi @ k[start : min(start + tile, end)].T
             late = torch.arange(start, start + scores.shape[1]) > torch.arange(
@@ -115,7 +117,8 @@ def without_history(q, k, v, tile):
 
 
 def by_set(params, decays):
-    order = [p for kind in (1, 0) for p, decay in zip(params, decays, strict=True) if decay == kind]
+    pairs = sorted(zip(params, decays, strict=True), key=lambda pair: not pair[1])
+    order = [p for p, _ in pairs]
     order = [p for i, p in enumerate(order) if all(p is not before for before in order[:i])]
     flat, grads = (
         torch.zeros(sum(p.numel() for p in order), dtype=params[0].dtype) for _ in range(2)
@@ -133,7 +136,8 @@ def by_set(params, decays):
 
 def in_one_memory(params, decays):
     whole = torch.zeros(2, sum({id(p): p.numel() for p in params}.values()), dtype=params[0].dtype)
-    at, end, done = 0, 0, set()
+    at, end = 0, 0
+    done = set()
     for p, decay in sorted(zip(params, decays, strict=True), key=lambda pair: not pair[1]):
         if id(p) in done:
             continue
@@ -166,7 +170,8 @@ def by_users(operators, sizes, wanted):
 
 def by_events(kernels, device):
     """Which launch and which end come first, each from the ones before."""
-    launches, ends, words = [0.0], [0.0], []
+    launches, ends = [0.0], [0.0]
+    words = []
     for i, (nbytes, flops, _) in enumerate(kernels):
         ready = ends[i] if i and kernels[i - 1][2] else launches[i]
         launches.append(ready + device["launch"])
