@@ -1,11 +1,12 @@
 """Graders of lesson 18: lists without a flush, versions of the weights, a stage that keeps them, and two versions.
 
-Lists are read as in lesson 16 (`Lists`); the oracle of late gradients knows neither lists nor stages.
+The library judges lists, as in `pipelines`; the oracle of late gradients knows neither lists nor stages.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from math import pi, sin
 from operator import eq
 
 import torch
@@ -17,6 +18,7 @@ from minidist.parallel.schedules import Action, in_flight, parse
 from ..exam import (
     Case,
     Costly,
+    Exam,
     Prediction,
     Report,
     Wrong,
@@ -33,8 +35,8 @@ from ..exam import (
     typed,
     unchanged,
 )
-from ..oracles.pipedream import before, buffered, delayed, late_weights, updated
-from .pipelines import CHANGED, NAN_TARGET, Lists, RunStage, in_order, in_time, keeps, said
+from ..oracles.pipedream import before, buffered, holding, late_weights, updated, within
+from .pipelines import CHANGED, NAN_TARGET, RunStage, in_order, keeps, said, valid
 from .pipelines import FORBIDDEN as BEFORE
 from .remat import Made
 
@@ -47,28 +49,59 @@ from .remat import Made
 FORBIDDEN = (*BEFORE, "minicheck.oracles.pipedream")
 
 
-class NoFlush(Lists):
-    """`no_flush(stage, S, M)`: a stage's list of words, F, B and U."""
+class NoFlush(Exam):
+    """`no_flush(stage, S, M, room)`: a stage's list of words, F, B and U, where stages have room for few versions."""
 
     name = "no_flush"
     forbidden = FORBIDDEN
-    right = "1 to 12 stages, 1 to 27 micro-batches: valid, no flush, an update after each backward, S − stage kept."
+    right = (
+        "1 to 12 stages, 1 to 27 micro-batches, equal and unequal room: valid, no flush, an update after each backward, "
+        "as far ahead as the room allows."
+    )
+    cases = (
+        *table(
+            lambda S, M, room: f"{said(S, M)}, room for {', '.join(map(str, room))}",
+            (
+                (4, 8, (4, 3, 2, 1)),
+                (4, 8, (2, 2, 2, 2)),
+                (1, 3, (2,)),
+                (4, 2, (4, 4, 4, 4)),
+                (3, 7, (5, 5, 5)),
+                (3, 6, (1, 1, 1)),
+                (2, 1, (2, 1)),
+                (5, 12, (3, 5, 1, 2, 4)),
+            ),
+        ),
+        *(Case(1, "stages, micro-batches and room drawn at random", None),) * 3,
+    )
 
-    kinds = "FBU"
+    def draw(self, case, rng):
+        if case.given:
+            S, M, room = case.given
+        else:
+            S, M = integer(rng, 3, 13), integer(rng, 3, 28)
+            room = [integer(rng, 1, S - stage + 2) for stage in range(S)]
+        return [(S, M, list(room), shuffled(rng, S))]
 
-    def judged(self, lists, S, M):
-        for stage, actions in enumerate(lists):
-            _updates(stage, actions, M)
-        keeps(lists, [min(M, S - stage) for stage in range(S)], "S − stage")
-        in_time(
-            lists,
-            3 * (M + S - 1),
-            f"3(M + S − 1) = {3 * (M + S - 1)}",
-            "F takes 1, B takes 2, and U nothing",
-        )
-        for stage, actions in enumerate(lists):
-            for kind, noun in (("F", "Forwards come"), ("B", "Backwards come")):
-                in_order(stage, actions, kind, noun)
+    def run(self, comm, yours, S, M, room, order):
+        lists = {stage: yours(stage, S, M, list(room)) for stage in order}
+        return [lists[stage] for stage in range(S)]
+
+    def judge(self, case, args, outcome):
+        S, M, room, _ = args[0]
+        try:
+            lists = valid(outcome.results[0], "FBU", S, M)
+            for stage, actions in enumerate(lists):
+                _updates(stage, actions, M)
+                for kind, noun in (("F", "Forwards come"), ("B", "Backwards come")):
+                    in_order(stage, actions, kind, noun)
+            use = [min(most, S - stage) for stage, most in enumerate(room)]
+            keeps(lists, use, "the smaller of its room and S − stage")
+            for stage, actions in enumerate(lists):
+                _ahead(stage, [str(a) for a in actions], within(stage, S, M, room))
+        except Wrong as wrong:
+            given = f"{said(S, M)}, room {room}"
+            raise Wrong(str(wrong) if case.given else f"{given}: {wrong}") from None
 
 
 def _updates(stage, actions, M):
@@ -86,6 +119,21 @@ def _updates(stage, actions, M):
                 f"stage {stage}: after {action} comes {after}, and should come U{action.micro}: what comes "
                 "between them meets weights that are older than they need to be."
             )
+
+
+def _ahead(stage, words, want):
+    """Raise Wrong unless as many forwards come first as there is room for, and then one forward and one backward in turn."""
+    first, enough = words.index("B0"), want.index("B0")
+    if first != enough:
+        raise Wrong(
+            f"stage {stage}: {first} forwards come before B0, and there is room for {enough}: limits are its room, S − stage, "
+            "and what the stages before it send, which have room of their own. Where a stage is less far ahead than it can "
+            "be, it waits."
+        )
+    if words != want:
+        raise Wrong(
+            f"stage {stage}: after B0 one forward and one backward take turns: {' '.join(words)}."
+        )
 
 
 SHAPES = (
@@ -108,23 +156,41 @@ NAMES = {
 
 
 class OfLists(Report):
-    """An answer reads lists of words. given: (kind, S, M, every)."""
+    """An answer reads lists of words. given: (kind, S, M, every), and the number of stages of a node."""
 
     forbidden = FORBIDDEN
     step = 2.0
     cases = (
         *table(
-            lambda kind, S, M, every: f"{said(S, M)}, {NAMES[kind]}, an update every {every}",
-            SHAPES,
+            lambda kind, S, M, every, node: (
+                f"{said(S, M)}, {NAMES[kind]}, an update every {every}, nodes of {node}"
+            ),
+            [(*shape, node) for shape in SHAPES for node in (1, 2, shape[1]) if node <= shape[1]],
         ),
-        Case(1, "a schedule drawn at random"),
+        *(Case(1, "a schedule drawn at random"),) * 2,
     )
 
-    def rows(self, case, rng):
-        """The lists of all stages."""
+    def draw(self, case, rng):
         pick = partial(integer, rng)
-        kind, S, M, every = case.given or ("1f1b", pick(3, 9), pick(9, 24), pick(1, 5))
-        return [updated(kind, s, S, M, every) for s in range(S)]
+        kind, S, M, every, node = case.given or (
+            *("1f1b", pick(4, 9), pick(9, 24), pick(1, 5)),
+            pick(2, 3),
+        )
+        rows = [updated(kind, s, S, M, every) for s in range(S)]
+        leader = [s - s % node for s in range(S)]
+        return [(rows if case.given else renumbered(rows, shuffled(rng, M)), leader)]
+
+    def run(self, comm, yours, rows, leader):
+        mine, whose = [list(row) for row in rows], list(leader)
+        return {"got": yours(mine, whose), "kept": (mine, whose) == (rows, leader)}
+
+    def check(self, case, found, rows, leader):
+        holds(found, {"kept": "`lists` or `leader` was changed, and belongs to the caller."})
+        self.compare(found["got"], rows, leader)
+
+    def compare(self, got, rows, leader):
+        """Raise Wrong unless the answer is right."""
+        raise NotImplementedError
 
 
 def renumbered(rows: list[list[str]], numbers: list[int]) -> list[list[str]]:
@@ -133,83 +199,81 @@ def renumbered(rows: list[list[str]], numbers: list[int]) -> list[list[str]]:
 
 
 class Staleness(OfLists):
-    """`staleness(words)`: for each micro-batch, the updates between its forward and its backward."""
+    """`staleness(lists, leader)`: for each stage and micro-batch, how many updates late its gradient is."""
 
     name = "staleness"
-    right = "PipeDream's lists and others, 1 to 8 stages: the updates between a forward and its backward."
+    right = "PipeDream's lists and others, 1 to 8 stages, nodes of all sizes: the updates from the leader's version to the newest."
 
-    def draw(self, case, rng):
-        rows = self.rows(case, rng)
-        M = sum(word[0] == "F" for word in rows[0])
-        return [(rows if case.given else renumbered(rows, shuffled(rng, M)),)]
-
-    def run(self, comm, yours, rows):
-        return [yours(list(row)) for row in rows]
-
-    def check(self, case, found, rows):
-        for s, (row, got) in enumerate(zip(rows, found, strict=True)):
-            first, second = before(row, "F"), before(row, "B")
-            want = [b - f for f, b in zip(first, second, strict=True)]
+    def compare(self, got, rows, leader):
+        typed(got, list | tuple, "the result", "a list for each stage")
+        if len(got) != len(rows):
+            raise Wrong(f"it returns {len(got)} lists, and there are {len(rows)} stages.")
+        forward, back = ([before(row, kind) for row in rows] for kind in "FB")
+        late = lambda used, s: [b - f for f, b in zip(used, back[s], strict=True)]
+        for s, (row, mine) in enumerate(zip(rows, got, strict=True)):
+            lead = leader[s]
+            want = late(forward[lead], s)
             looks = {
-                "Those are the versions that the forwards meet.": first,
-                "Those are the versions that the backwards meet.": second,
+                "Those are the versions that the forwards use.": forward[lead],
+                "Those are the versions that the backwards meet.": back[s],
                 "One too many: the update with the micro-batch's own gradient comes after its backward, and it is "
                 "added to what is there then.": [n + 1 for n in want],
+                f"That is without vertical sync: this stage uses the version that stage {lead} used.": late(
+                    forward[s], s
+                ),
+                f"That is with the version of stage 0: the leader of this stage is {lead}.": late(
+                    forward[0], s
+                ),
+                f"That is with the version of the last stage: the leader of this stage is {lead}.": late(
+                    forward[-1], s
+                ),
             }
-            rule = "Count the updates, and nothing else, between F and B of the same micro-batch."
-            listed(f"stage {s}", got, want, looks, rule, row)
+            rule = "From the U's before F in the leader's list to the U's before B in the stage's own, for each micro-batch."
+            listed(f"stage {s}, whose leader is stage {lead}", mine, want, looks, rule, row)
 
 
-def listed(whose: str, got, want: list[int], looks: dict, rule: str, row: list[str]) -> None:
+def listed(whose: str, got, want: list[int], looks: dict, rule: str, rows, one="micro-batch"):
     """Raise Wrong unless `got` is the list of numbers `want`."""
-    should = "a list of whole numbers, one for each micro-batch"
     got = got.tolist() if isinstance(got, Tensor) else bare(got)
-    shaped(got, [int], f"{whose}: the result", should)
+    shaped(got, [int], f"{whose}: the result", f"a list of whole numbers, one for each {one}")
     if list(got) != want:
         hint = recognized(list(got), looks, rule, eq)
-        raise Wrong(
-            f"{whose}: {list(got)}, and should be {want}. {hint}\nits list: {' '.join(row)}"
-        )
+        shown = "\n".join(map(" ".join, rows if isinstance(rows[0], list) else [rows]))
+        raise Wrong(f"{whose}: {list(got)}, and should be {want}. {hint}\n{shown}")
 
 
 class Needed(OfLists):
-    """`needed(lists, vertical)`: for each stage and micro-batch, the version that its backward needs."""
+    """`needed(lists, leader)`: for each stage, how many versions it holds at the peak."""
 
     name = "needed"
-    right = (
-        "with stashing and with vertical sync, 1 to 8 stages: the version that each backward needs."
-    )
-    cases = tuple(
-        Case(
-            1, f"{case.what}, {'vertical sync' if vertical else 'stashing'}", (case.given, vertical)
-        )
-        for case in OfLists.cases
-        for vertical in (False, True)
-    )
+    right = "PipeDream's lists and others, 1 to 8 stages, nodes of all sizes: the versions held at the peak."
 
-    def draw(self, case, rng):
-        given, vertical = case.given
-        return [(self.rows(case._replace(given=given), rng), vertical)]
-
-    def run(self, comm, yours, rows, vertical):
-        return yours([list(row) for row in rows], vertical)
-
-    def check(self, case, found, rows, vertical):
-        typed(found, list | tuple, "the result", "a list for each stage")
-        if len(found) != len(rows):
-            raise Wrong(f"it returns {len(found)} lists, and there are {len(rows)} stages.")
-        own, first = [before(row, "F") for row in rows], before(rows[0], "F")
-        for s, (row, got) in enumerate(zip(rows, found, strict=True)):
-            looks = {
-                "That is the newest version when the backward comes: needed is the one of the forward.": before(
-                    row, "B"
-                ),
-                "That is with vertical sync.": first,
-                "That is the stage's own newest: with vertical sync all "
-                "stages use the one that stage 0 used.": own[s],
-            }
-            rule = "A version has the number of updates before the forward that used it: its own, or that of stage 0."
-            listed(f"stage {s}", got, first if vertical else own[s], looks, rule, row)
+    def compare(self, got, rows, leader):
+        forward = [before(row, "F") for row in rows]
+        peaks = lambda whose, **without: [
+            max(holding(row, forward[lead], **without))
+            for row, lead in zip(rows, whose, strict=True)
+        ]
+        own = range(len(rows))
+        looks = {
+            "The newest version counts, too.": [most - 1 for most in peaks(leader)],
+            "A version that a forward still to come will use has to stay as well: a leader's version may be older "
+            "than this stage's newest.": peaks(leader, ahead=False),
+            "That is without vertical sync: a stage uses the versions that its leader used.": peaks(
+                own
+            ),
+            "That is with the versions of stage 0: each stage has a leader of its own.": peaks(
+                [0 for _ in own]
+            ),
+            "Those are the micro-batches under way: some of them use the same version.": [
+                in_flight(parse(" ".join(row))) for row in rows
+            ],
+            "Those are all versions that are ever made.": [
+                1 + sum(word[0] == "U" for word in row) for row in rows
+            ],
+        }
+        rule = "Held are the newest version, and those made before that an F or a B still to come will use."
+        listed(f"leaders {leader}", got, peaks(leader), looks, rule, rows, "stage")
 
 
 # ------------------------------------------------------------
@@ -219,68 +283,73 @@ class Needed(OfLists):
 
 
 SHAPE = (23, 3)  # nothing else has this shape
-LATE = ("F0", "F1", "B1", "U1", "F2", "B2", "U2", "F3", "B0", "U0", "B3", "U3")
+LATE = ("F2", "F1", "B1", "U1", "F0", "B0", "U0", "F3", "B2", "U2", "B3", "U3")
+NUMBERS = [1, 0, 0, 1]  # of the versions that LATE's micro-batches use
 
 
 class Store(Report):
-    """`Store(weight)`: `.forward(m)`, `.backward(m)` and `.update(grad, rate)` of a stage's weights in versions."""
+    """`Store(weight)`: `.forward(m, number)`, `.backward(m)` and `.update(grad, rate)` of a stage with vertical sync."""
 
     name = "store"
-    right = "lists of 1 to 6 stages: a backward has its forward's weights, no version is changed or kept too long."
+    right = "lists of 1 to 6 stages: the version that is asked for, in backward as in forward; none is changed or kept too long."
     forbidden = FORBIDDEN
     step = 4.0
     cases = (
         *table(
             lambda s, S, M, every: f"stage {s} of {said(S, M)}, an update every {every}",
             (
+                (2, 3, 4, 1),
                 (0, 2, 4, 1),
                 (0, 1, 3, 1),
-                (2, 3, 4, 1),
-                (0, 4, 9, 1),
+                (3, 4, 9, 1),
                 (1, 4, 8, 2),
                 (0, 6, 14, 1),
             ),
         ),
         Case(
             1,
-            "a list in which one goes back late, numbers in any order, and inf in a gradient",
+            "micro-batches in another order, one of which goes back late, and inf in a gradient",
             None,
         ),
     )
 
     def draw(self, case, rng):
-        row = (
-            updated("1f1b", *case.given) if case.given else renumbered([LATE], shuffled(rng, 4))[0]
-        )
+        if case.given:
+            row = updated("1f1b", *case.given)
+            used = before(updated("1f1b", 0, *case.given[1:]), "F")  # those of stage 0
+        else:
+            row, used = list(LATE), NUMBERS
         rate = (1 + integer(rng, 0, 7)) / 8
         drawn = lambda: normal(rng, SHAPE)
         grads = [drawn() for word in row if word[0] == "U"]
         if not case.given:
             grads[0][0, 0] = torch.inf
-        return [(row, drawn(), grads, rate)]
+        return [(row, used, drawn(), grads, rate)]
 
-    def run(self, comm, yours, row, weight, grads, rate):
+    def run(self, comm, yours, row, used, weight, grads, rate):
         mine = weight.clone()
-        seen, own = watched(yours, row, mine, grads, rate, holds=False)
-        _, counts = watched(yours, row, mine, grads, rate, holds=True)
+        steps = row, used, grads, rate
+        seen, own = watched(yours, mine, *steps, holds=False)
+        _, counts = watched(yours, mine, *steps, holds=True)
         return {
             "seen": seen,
             "own": own,
             "counts": counts,
             "weight": mine,
-            "changed": changed(yours, row, weight, grads, rate),
+            "changed": changed(yours, weight, *steps),
         }
 
-    def check(self, case, got, row, weight, grads, rate):
+    def check(self, case, got, row, used, weight, grads, rate):
         made = [weight]
         for g in grads:
             made.append(made[-1] - rate * g)
-        used, now = before(row, "F"), 0
+        now = 0
         for i, (word, found) in enumerate(zip(row, got["seen"], strict=True)):
             m = int(word[1:])
             now += word[0] == "U"
             if word[0] in "FB":
-                where = f"action {i}, {word}"
+                asked = f", with number {used[m]}" if word[0] == "F" else ""
+                where = f"action {i}, {word}{asked}"
                 self._handed(where, found, made, used[m], now, word[0])
         unchanged(got["weight"], weight, "the tensor that was given")
         unchanged(False in got["seen"], False, "a gradient")
@@ -307,33 +376,44 @@ class Store(Report):
             if which is None
             else f"version {which}."
         )
-        late = kind == "B" and which == now
-        hint = " That is the newest: backward needs the weights of its forward." if late else ""
+        asks = (
+            "backward needs the weights of its forward"
+            if kind == "B"
+            else "here a number is asked for"
+        )
+        hint = f" That is the newest: {asks}." if which == now else ""
         raise Wrong(f"{where}: the weights should be version {want}, and are {text}{hint}")
 
     def _counted(self, row, used, own, counts):
         """Raise Wrong if more versions are alive than are needed, or fewer: then some are kept where none looks."""
-        last = {used[int(word[1:])]: i for i, word in enumerate(row) if word[0] == "B"}
-        now = 0
+        now = asked = 0
+        under_way = {}
         for i, (word, alone, count) in enumerate(zip(row, own, counts, strict=True)):
             now += word[0] == "U"
-            need = {now} | {v for v, at in last.items() if v < now and at > i}
+            if word[0] == "F":
+                asked = under_way[word[1:]] = used[int(word[1:])]
+            elif word[0] == "B":
+                del under_way[word[1:]]
+            need = {*range(asked, now + 1), *under_way.values()}
             text = f"after action {i}, {word}, of {' '.join(row)}, versions needed: {len(need)}, "
             if count > len(need):
                 raise Wrong(
-                    f"{text}alive: {count}: the newest, and those of backwards still to come. A version is made by an "
-                    "update, not for each micro-batch, and goes with its last backward; a gradient goes at once."
+                    f"{text}alive: {count}: those from version {asked} on, the last that was asked for, up to the newest, "
+                    f"{now}, and those of backwards still to come. A version is made by an update, not for each "
+                    "micro-batch; numbers never fall, so what is older goes with its last backward. A gradient goes at once."
                 )
             if alone < len(need - {0}):  # version 0 is the caller's tensor
                 raise Wrong(
-                    f"{text}alive: {alone}: keep versions as the tensors they are, not as a copy in another form."
+                    f"{text}alive: {alone}: keep each version that a forward may still ask for, or a backward "
+                    "still to come will, as the tensor that it is, not as a copy in another form."
                 )
 
 
-def walk(store, row: list[str], grads: list[Tensor], rate: float):
+def walk(store, row: list[str], used: list[int], grads: list[Tensor], rate: float):
     """What a store returns, action by action; for an update, whether the gradient, which nobody else holds, is as it was."""
     steps = iter(grads)
     for word in row:
+        m = int(word[1:])
         if word[0] == "U":
             right = next(steps)
             step = right.clone()
@@ -342,11 +422,11 @@ def walk(store, row: list[str], grads: list[Tensor], rate: float):
             del step
             yield same
         else:
-            yield (store.forward if word[0] == "F" else store.backward)(int(word[1:]))
+            yield store.forward(m, used[m]) if word[0] == "F" else store.backward(m)
 
 
 def watched(
-    yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float, holds: bool
+    yours, weight: Tensor, row: list[str], used: list[int], grads: list[Tensor], rate: float, holds
 ) -> tuple[list, list[int]]:
     """What a store returns, action by action, and how many versions are alive then.
 
@@ -356,7 +436,7 @@ def watched(
     counts = []
     held = {}
     with Made(weight.numel()) as made:
-        actions = walk(yours(weight), row, grads, rate)
+        actions = walk(yours(weight), row, used, grads, rate)
         for word in row:
             found = next(actions)
             seen.append(found if word[0] == "U" else copied(found))
@@ -369,12 +449,12 @@ def watched(
     return seen, counts
 
 
-def changed(yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float) -> str:
+def changed(yours, weight: Tensor, row: list[str], *steps) -> str:
     """The first backward that gets other weights than its forward, or whose forward's tensor is not what it was, where
     another store does the same in turn; "" if there is none."""
     held = {}
-    others = walk(yours(-weight), row, grads, rate)
-    for word, found in zip(row, walk(yours(weight.clone()), row, grads, rate)):
+    others = walk(yours(-weight), row, *steps)
+    for word, found in zip(row, walk(yours(weight.clone()), row, *steps)):
         if word[0] == "F":
             held[word[1:]] = found, copied(found)
         elif word[0] == "B":
@@ -395,7 +475,7 @@ def copied(found) -> list | str:
 
 
 # ------------------------------------------------------------
-# A stage trains without a flush. Lesson 16's, with updates and versions.
+# A stage trains with two versions. `run_stage` of lesson 16, with updates of groups.
 #
 # Looked at: the last weights, the order of the work, messages, and how many graphs and versions are alive.
 
@@ -415,31 +495,34 @@ class Product(nn.Module):
         return x @ self.weight + self.bias
 
 
-class RunPipeDream(RunStage):
-    """`run_pipedream(down, up, part, words, xs, ys, loss_fn, rate)`: a stage trains; its last weights in `part`."""
+class RunTwoVersions(RunStage):
+    """`run_2bw(down, up, part, words, xs, ys, loss_fn, rate, m)`: a stage trains in groups; its last weights in `part`."""
 
-    name = "run_pipedream"
+    name = "run_2bw"
     right = (
-        "1 to 4 stages, up to 11 micro-batches: the weights of gradients S − 1 − stage updates late, or one more "
-        "where updates come later; two messages an edge and micro-batch; then 3 real processes."
+        "1 to 4 stages, up to 11 micro-batches in groups of 1 to 4: the weights of mean gradients one update late; two "
+        "versions, two messages an edge and micro-batch; then 3 real processes."
     )
     forbidden = FORBIDDEN
     cases = (
-        *(Case(S, said(S, M), ("1f1b", M)) for S, M in ((2, 4), (1, 3), (2, 1), (4, 11))),
-        Case(3, f"{said(3, 6)}, each update a forward later", ("late", 6)),
-        Case(2, NAN_TARGET, ("1f1b", 2)),
+        *(
+            Case(S, f"{said(S, M)}, groups of {m}", (M, m))
+            for S, M, m in ((2, 4, 2), (1, 3, 1), (2, 1, 2), (4, 11, 4), (3, 9, 4))
+        ),
+        Case(2, NAN_TARGET, (2, 2)),
     )
-    processes = (Case(3, "3 real processes, 5 micro-batches", ("1f1b", 5)),)
+    processes = (Case(3, "3 real processes, 7 micro-batches, groups of 3", (7, 3)),)
 
     def draw(self, case, rng):
-        kind, M = case.given
+        M, m = case.given
         given = super().draw(case._replace(given=("1f1b", M)), rng)
-        rows = [updated("1f1b", s, case.n, M, 1) for s in range(case.n)]
-        rows = [delayed(row) if kind == "late" else row for row in rows]
         rate = (1 + integer(rng, 0, 4)) / 2  # so that a wrong step is no rounding
         return [
-            ([first, first[0].clone(), second], row, xs, ys, rate)
-            for row, ((first, second), _, xs, ys) in zip(rows, given)
+            (
+                *([first, first[0].clone(), second], updated("1f1b", s, case.n, M, m)),
+                *(xs, ys, rate, m),
+            )
+            for s, ((first, second), _, xs, ys) in enumerate(given)
         ]
 
     def part(self, weights):
@@ -447,80 +530,90 @@ class RunPipeDream(RunStage):
         linear.weight = nn.Parameter(weights[2].clone())
         return nn.Sequential(Product(*weights[:2]), nn.Tanh(), linear)
 
-    def run(self, comm, yours, weights, order, xs, ys, rate):
+    def run(self, comm, yours, weights, order, xs, ys, *rest):
         counts = [0]
 
-        def counted(down, up, part, *rest):
-            given = list(part.parameters())
-            with Made(given[0].numel()) as made:
-                part.register_forward_pre_hook(lambda *_: counts.append(made.alive(given)))
-                yours(down, up, part, *rest, rate)
+        def counted(down, up, part, *given):
+            start = list(part.parameters())
+            with Made(start[0].numel()) as made:
+                part.register_forward_pre_hook(lambda *_: counts.append(made.alive(start)))
+                yours(down, up, part, *given, *rest)
 
         return super().run(comm, counted, weights, order, xs, ys) | {"versions": max(counts)}
 
     def judge(self, case, args, outcome):
-        kind = case.given[0]
         for s, got in enumerate(outcome.results):
             self._order(s, got["log"], [word for word in args[s][1] if word[0] != "U"])
             holds(got, {"xs": CHANGED}, f"stage {s}: ")
-        self._weights(args, [got["weights"] for got in outcome.results], int(kind == "late"))
+        self._weights(args, [got["weights"] for got in outcome.results])
         self._costs(args, outcome)
         for s, got in enumerate(outcome.results):
-            enough = LAYERS * 2 * (2 + in_flight(parse(" ".join(args[s][1]))))
+            enough = 4 * LAYERS
             if outcome.time is not None and got["versions"] > enough:  # in a World
                 raise Costly(
                     f"stage {s}: the weights are right, but {got['versions']} tensors of a weight's shape are "
-                    f"alive at once, and {enough} are plenty, with gradients. Is an old version kept after the "
-                    "backward that needed it?"
+                    f"alive in a forward, and {enough} are plenty for {LAYERS} layers: two versions, the sum of a group's "
+                    "gradients, and the last gradients. Is an old version kept after the group that needed it, or one for "
+                    "each micro-batch?"
                 )
 
-    def _weights(self, args, found, more):
-        """more: updates by which gradients are later than in PipeDream's own list."""
+    def _weights(self, args, found):
         S = len(args)
         weights = [own[0] for own in args]
-        xs = args[0][2]
-        ys = args[-1][3]
-        rate = args[0][4]
-        want, looks = _expected(S, weights, xs, ys, rate, more)
+        xs, ys, rate, m = args[0][2], args[-1][3], *args[0][4:]
+        want, looks = _expected(S, weights, [own[1] for own in args], xs, ys, rate, m)
         # the last stage first: what is wrong goes on to the stages before
         for s in reversed(range(S)):
             for i, (got, right) in enumerate(zip(found[s], want[s], strict=True)):
                 start = "They are as they were at the start: put the newest version into `part` at the end."
                 slips = {start: weights[s][i]} | {text: rows[s][i] for text, rows in looks.items()}
-                late = S - 1 - s + more
-                words = f"{late} update{'s' * (late != 1)} late"
                 name = ("the first layer's weight", "the first layer's bias", "layer 1")[i]
-                what = f"stage {s}: {name}, in the end, with gradients that are {words}"
-                close(got, right, what, slips, OWN)
+                close(got, right, f"stage {s}: {name}, in the end", slips, OWN)
 
 
 OWN = (
-    "Is the backward of each micro-batch made with the weights of its forward, and its gradient added to the newest "
-    "weights, once?"
+    "Is every gradient of group g made at version max(0, g − 1), in forward and in backward, and the mean of as many as "
+    "there are added to the newest weights, once?"
 )
 
 
-def _expected(S, weights, xs, ys, rate, more):
+def _expected(S, weights, words, xs, ys, rate, m):
     """The last weights of each stage, and those of some mistakes."""
-    own = [S - 1 - s + more for s in range(S)]
+    late = lambda behind: [[max(0, i // m - behind) for i in range(len(xs))]] * S
+    newest = [before(row, "F") for row in words]
 
-    def ends(late=own, rate=rate, **kwargs) -> list:
+    def ends(met=None, rate=rate, group=m, **wrong) -> list:
+        met = met or late(1)
         run = lambda used, x: (x @ used[0] + used[1]).tanh() @ used[2].T
-        return late_weights(run, weights, xs, ys, smooth_l1_loss, late, rate, **kwargs)
+        return late_weights(run, weights, xs, ys, smooth_l1_loss, met, rate, group, **wrong)
 
-    early = "An update was made in B: make it when its U comes, which here is a forward later."
-    looks = {early: ends(range(S)[::-1])} if more else {}
-    looks |= {
-        "Gradients add up over the micro-batches: each update has one micro-batch's.": ends(
+    looks = {
+        "The gradients of a group were added up, and not divided by how many there are.": ends(
+            rate=rate, mean=False
+        ),
+        "An update had the gradient of its last micro-batch alone: it is the mean of its group.": ends(
+            only_last=True
+        ),
+        "Each forward used the newest version, and each update the gradient of its last micro-batch alone: that is the "
+        "lesson's stage with stashing.": ends(newest, only_last=True),
+        "Each forward used the newest version: the micro-batches of a group meet different ones, on different "
+        "stages, too. Group g uses version max(0, g − 1).": ends(newest),
+        "Gradients of the groups before were added up, too: each update has its own group's.": ends(
             adds_up=True
         ),
-        "Each gradient was added to the weights that made it: it goes to the newest.": ends(
+        "Each gradient was added to the weights that made it, and the update before is lost: it goes to the newest.": ends(
             onto_used=True
         ),
-        f"The loss was divided by {len(xs)}: here every micro-batch has an update of its own.": ends(
-            rate=rate / len(xs)
+        "The gradients are never late: no pipeline that goes on has version g when group g enters.": ends(
+            late(0)
         ),
-        "They are those of a pipeline that never has two micro-batches in flight.": ends([0] * S),
+        "The gradients are two updates late: version g − 1 is there when group g enters.": ends(
+            late(2)
+        ),
+        f"The loss was divided by {len(xs)}: the mean is over a group.": ends(rate=rate / len(xs)),
+        "Each micro-batch made an update of its own: words has a U for each group.": ends(
+            rate=rate, group=1
+        ),
     }
     return ends(), looks
 
@@ -530,72 +623,90 @@ def _expected(S, weights, xs, ys, rate, more):
 
 
 def predict_pipedream(S=8, stage=2, M=600, m=10, nbytes=100_000_000):
-    """8 stages, each with weights of 100 MB, 600 micro-batches: versions and staleness of stage 2; bytes of the weights
-    of all stages with stashing, vertical sync and 2BW; updates of 2BW with m = 10.
+    """8 stages of 100 MB, stage 0 with 200 MB, 600 micro-batches, Adam: bytes of stage 2; of all versions with stashing,
+    vertical sync and 2BW; the updates of 2BW with m = 10, its gain in time, and the largest rate beside stashing's.
     """
-    stash = nbytes * S * (S + 1) // 2
-    vertical = nbytes * S * S
-    two = 2 * nbytes * S
-    wrong_way = "It is the other way round: the last stage goes back at once."
-    forgot, mega = (
-        "That is S − 1 + … + 0: the newest version counts, too.",
-        "In bytes: 1 MB is 1,000,000 of them.",
-    )
+    stash = nbytes * (S * (S + 1) // 2 + S)
+    vertical = nbytes * (S + 1) * S
+    two = 2 * nbytes * (S + 1)
+    versions = S - stage
+    flush = M / m * (m + S - 1)
+    limit = lambda late: 2 * sin(pi / (4 * late + 2))
+    alike = "Stage 0 has twice as many weights."
     values = {
-        "versions": S - stage,
-        "stale": S - 1 - stage,
+        "stage_bytes": (versions + 2) * nbytes,
         "stash_bytes": stash,
         "vertical_bytes": vertical,
         "two_bytes": two,
         "updates": M // m,
+        "gain": flush / (M + S - 1),
+        "rates": limit(1) / limit(S - 1),
     }
     slips = {
-        "versions": {
-            stage + 1: wrong_way,
-            S: "That is stage 0.",
-            S - stage - 1: "The newest counts, too.",
-        },
-        "stale": {
-            stage: wrong_way,
-            S - stage: "The gradient's own update does not count.",
-            S - 1: "That is stage 0.",
+        "stage_bytes": {
+            versions * nbytes: "Adam's two moments are missing.",
+            3
+            * versions
+            * nbytes: "Adam's moments belong to the newest version: they are held once.",
+            (stage + 3) * nbytes: "It is the other way round: the last stage goes back at once.",
+            (S + 2) * nbytes: "That is with the versions of stage 0.",
+            (versions + 1)
+            * nbytes: "The newest version counts, too; or Adam has two moments, not one.",
         },
         "stash_bytes": {
             vertical: "That is vertical sync: later stages need fewer.",
-            stash / S: "Of all stages.",
-            nbytes * S * (S - 1) // 2: forgot,
-            nbytes * S: "That is one version a stage.",
+            nbytes * S * (S + 1) / 2: alike,
+            nbytes
+            * (S * (S - 1) / 2 + S - 1): "That is S − 1 + … + 0: the newest version counts, too.",
+            nbytes * (S + 1): "That is one version a stage.",
+            nbytes * (S * (S + 1) / 2 + 1): "Of stage 0's weights every version is twice as large.",
         },
         "vertical_bytes": {
-            stash: "That is stashing: here stage S − 1 also waits for stage 0's old versions.",
-            vertical / S: "Of all stages.",
-            nbytes * S * (S - 1): "The newest counts, too.",
+            stash: "That is stashing: here the last stage also waits for stage 0's old versions.",
+            nbytes * S * S: alike,
+            nbytes * S: "Of all stages.",
+            nbytes * (S + 1) * (S - 1): "The newest counts, too.",
         },
         "two_bytes": {
-            two / S: "Of all stages.",
-            nbytes * S: "That is one version a stage.",
+            2 * nbytes: "Of all stages.",
+            2 * nbytes * S: alike,
+            nbytes * (S + 1): "That is one version a stage.",
             stash: "That is stashing.",
             m
-            * S
+            * (S + 1)
             * nbytes: "m is how many micro-batches share an update, and two versions are enough.",
         },
         "updates": {
             M: "That is PipeDream's: 2BW updates once for m micro-batches.",
             M // S: "m, not S.",
         },
+        "gain": {
+            (m + S - 1) / m: "That is of an endless stream: this one has to be filled once, too.",
+            (M + S - 1) / flush: "It is the other way round: how many times as fast is 2BW?",
+            M / m * m / (M + S - 1): "The steps with a flush have a bubble each.",
+        },
+        "rates": {
+            limit(0) / limit(S - 1): "2BW's gradients are late, too: by one update.",
+            limit(
+                S - 1
+            ): "That is the rate itself, for stashing: how many times as large is 2BW's?",
+            limit(S - 1) / limit(1): "It is the other way round.",
+            limit(1) / limit(S): "The gradients of stage 0 are S − 1 updates late.",
+            S - 1: "That is the ratio of how late they are: the rate goes with 2·sin(π/(4d + 2)).",
+        },
     }
-    for name in ("stash_bytes", "vertical_bytes", "two_bytes"):
-        slips[name][values[name] / 1e6] = mega
+    for name in ("stage_bytes", "stash_bytes", "vertical_bytes", "two_bytes"):
+        slips[name][values[name] / 1e6] = "In bytes: 1 MB is 1,000,000 of them."
     return values, slips
 
 
 PREDICTED = Prediction(
     predict_pipedream,
-    "Versions, bytes, staleness and updates, within 1 %.",
+    "Bytes of versions, updates, the gain in time, and the largest rates, within 1 %.",
     {
         "S": ("{} stages", (4, 6, 10)),
         "M": ("{} micro-batches", (300, 420, 900)),
-        "m": ("m = {}", (5, 12, 20)),
+        "m": ("m = {}", (12, 15, 20)),
     },
 )
 

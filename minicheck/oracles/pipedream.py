@@ -1,6 +1,5 @@
 """What an answer must not call: lists with updates, and the weights that PipeDream ends with, by a loop on one rank.
 
-Stage s is `late[s]` updates behind: micro-batch m meets its version max(0, m − late[s]).
 Source: Narayanan et al. 2019, "PipeDream", section 3.3.
 """
 
@@ -30,13 +29,13 @@ def updated(kind: str, stage: int, S: int, M: int, every: int) -> list[str]:
     return rows
 
 
-def delayed(row: list[str]) -> list[str]:
-    """The same list, in which each update comes a forward later, if one comes before the next backward."""
-    row = list(row)
-    for i in range(len(row) - 1):
-        if row[i][0] == "U" and row[i + 1][0] == "F":
-            row[i], row[i + 1] = row[i + 1], row[i]
-    return row
+def within(stage: int, S: int, M: int, room: Sequence[int]) -> list[str]:
+    """PipeDream's list within each stage's room: no stage can be farther ahead than one before it."""
+    warm = min(M, S - 1 - stage, min(room[: stage + 1]) - 1)
+    rows = [f"F{m}" for m in range(warm)]
+    for m in range(M):
+        rows += [f"F{warm + m}"] * (warm + m < M) + [f"B{m}", f"U{m}"]
+    return rows
 
 
 def before(row: list[str], kind: str) -> list[int]:
@@ -46,36 +45,59 @@ def before(row: list[str], kind: str) -> list[int]:
     return [int(found[m]) for m in sorted(found)]
 
 
+def holding(row: list[str], used: list[int], ahead: bool = True) -> list[int]:
+    """How many versions a stage holds after each of its actions, where micro-batch m uses version used[m].
+
+    ahead: WRONG if False, forwards to come are not thought of.
+    """
+    counts, now, gone = [], 0, set()
+    begun = set() if not ahead else set(range(len(used)))
+    for word in row:
+        now += word[0] == "U"
+        {"F": begun, "B": gone, "U": set()}[word[0]].add(int(word[1:]))
+        counts.append(len({now} | {used[m] for m in begun - gone if used[m] <= now}))
+    return counts
+
+
 def late_weights(
     run: Callable,
     weights: list[list[Tensor]],
     xs: list[Tensor],
     ys: list[Tensor],
     loss_fn,
-    late: Sequence[int],
+    met: Sequence[Sequence[int]],
     rate: float,
+    group: int = 1,
+    mean: bool = True,
+    only_last: bool = False,
     onto_used: bool = False,
     adds_up: bool = False,
 ) -> list[list[Tensor]]:
     """The last version of each stage's weights. run(weights of a stage, x): what the stage makes of x.
 
-    onto_used: WRONG, a gradient is added to the weights that made it, not to the newest.
-    adds_up: WRONG, an update has the gradients of all micro-batches before, too.
+    met[s][m]: the version of stage s that micro-batch m meets.  group: how many micro-batches share an update.
+    WRONG: mean=False, the sum; only_last, the last gradient of a group; onto_used, added to the weights that made it;
+    adds_up, with the gradients of all groups before.
     """
-    made, total = [[[w.clone() for w in own]] for own in weights], 0
+    made, total = [[[w.clone() for w in own]] for own in weights], None
     for m, (x, y) in enumerate(zip(xs, ys)):
         used = [
-            [w.clone().requires_grad_() for w in made[s][max(0, m - behind)]]
-            for s, behind in enumerate(late)
+            [w.clone().requires_grad_() for w in made[s][version[m]]]
+            for s, version in enumerate(met)
         ]
         for own in used:
             x = run(own, x)
         grads = torch.autograd.grad(loss_fn(x, y), [w for own in used for w in own])
-        total = [g + before for g, before in zip(grads, total)] if adds_up and m else grads
+        fresh = total is None or only_last
+        total = grads if fresh else [g + before for g, before in zip(grads, total)]
+        if (m + 1) % group and m + 1 < len(xs):
+            continue
+        size = 1 if only_last or not mean else m % group + 1
         grads = iter(total)
         for versions, own in zip(made, used):
             start = own if onto_used else versions[-1]
-            versions.append([w.detach() - rate * next(grads) for w in start])
+            versions.append([w.detach() - rate / size * next(grads) for w in start])
+        total = total if adds_up else None
     return [versions[-1] for versions in made]
 
 

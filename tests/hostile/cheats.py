@@ -546,12 +546,6 @@ TABLED = (
         "the library has it",
         "[(s, S, M) for S in range(1, 17) for s in range(S) for M in range(1, 33)]",
     ),
-    (
-        "18_pipedream",
-        "no_flush",
-        "the library has the list",
-        "[(s, S, M) for S in range(1, 13) for s in range(S) for M in range(1, 33)]",
-    ),
 )
 
 

@@ -987,26 +987,26 @@ def split_backward(comm, f):
     return run.finished
 
 
-def run_pipedream(comm, f):
-    """Weights of the serial run are kept in versions: stage s uses those of S−1−s updates ago."""
+def run_2bw(comm, f):
+    """Weights of the serial run are kept in versions: a group of three uses those of one update ago."""
     M = 6
     part, names = stage_of(layered(), comm)
     run = record(part, steps=1, names=names)
     xs, ys = micro_batches(0, M)
     if comm.size > 1:
         down, up = (comm.split([0] * comm.size) for _ in range(2))
-        words = f["no_flush"](comm.rank, comm.size, M)
-        f["run_pipedream"](down, up, part, words, xs, ys, smooth_l1_loss, 2 * RATE)
+        words = f["updated"](comm.rank, comm.size, M, 3)
+        f["run_2bw"](down, up, part, words, xs, ys, smooth_l1_loss, 2 * RATE, 3)
     else:
         versions = [dict(part.named_parameters())]
-        for m in range(M):
-            late = {
-                name: versions[max(0, m - (STAGES - 1 - int(name[0]) // 2))][name]
-                for name in versions[0]
-            }
-            late = {name: w.detach().requires_grad_() for name, w in late.items()}
-            loss = smooth_l1_loss(functional_call(part, late, xs[m]), ys[m])
-            grads = torch.autograd.grad(loss, list(late.values()))
+        for g in range(M // 3):
+            used = versions[max(0, g - 1)]
+            used = {name: w.detach().requires_grad_() for name, w in used.items()}
+            losses = [
+                smooth_l1_loss(functional_call(part, used, xs[m]), ys[m])
+                for m in range(3 * g, 3 * g + 3)
+            ]
+            grads = torch.autograd.grad(sum(losses) / 3, list(used.values()))
             newest = zip(versions[-1].items(), grads, strict=True)
             versions.append({name: (w - 2 * RATE * g).detach() for (name, w), g in newest})
         with torch.no_grad():
@@ -1254,7 +1254,7 @@ PROGRAMS = {
     "project_backward": (3, project_backward),
     "run_stage": (STAGES, run_stage),
     "split_backward": (2, split_backward),
-    "run_pipedream": (STAGES, run_pipedream),
+    "run_2bw": (STAGES, run_2bw),
     "average_experts": (4, average_experts),
     "ring_backward": (3, ring_backward),
     "mean_loss": (3, mean_loss),
