@@ -1,7 +1,7 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 14 Tensor parallel: exercises
 #
-# You write *f* and *g*, the two operators that all tensor parallelism is made of, and build on them: a linear layer split by its inputs, an MLP with one all-reduce each way, a rank's heads of a GPT-2 checkpoint, and the pair of operators for a split sequence, which the lesson described and did not write. You predict what a layer costs, find a bug in a layer norm, and decide how many GPUs a layer of LLaMA should have.
+# You write *f* for several tensors at once and a *g* whose backward can be differentiated, and build on them: a linear layer split by its inputs, an MLP with one all-reduce each way, a rank's heads of a GPT-2 checkpoint, and the pair of operators for a split sequence, which the lesson described and did not write. You predict what a layer costs, find a bug in a layer norm, and decide how many GPUs a layer of LLaMA should have.
 #
 # Nine exercises, 17 points. After each of the first eight, run the check. It compares your function with the serial one, the outputs and every gradient, on 1 to 4 ranks (6 in exercise 5) in a World, and then in real processes; it counts messages and bytes, of forward alone and of both ways; and it says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, run the function in a `World` of your own. The ninth is an open question, which your teacher reads.
 #
@@ -29,23 +29,23 @@ from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.comm import World
 
 # %% [markdown] nbgrader={"grade_id": "copy_to_spec"}
-# ## 1 · f: whole data enter a split layer (1 point)
+# ## 1 · f: whole data enter a split layer, all at once (1 point)
 #
-# All ranks hold the same *x*, and each puts it through its own part of a layer. In forward there is nothing to do. In backward, each rank receives the gradient that *its part* of the layer says; the gradient of *x* is the sum of all of them. This is the lesson's operator, and you will need it in most of what follows. Try to write it from the rule alone.
+# All ranks hold the same *x*, and each puts it through its own part of a layer. In forward there is nothing to do. In backward, each rank receives the gradient that *its part* of the layer says; the gradient of *x* is the sum of all of them. The lesson's *f* takes one tensor. Where several enter a layer, such as a weight and a bias, one all-reduce for each wastes messages. Write an *f* that also takes a list, and sums all its gradients at once.
 #
 # | | |
 # |---|---|
 # | call | `copy_to(x, comm)` |
-# | `x` | a tensor of 0 to 4 dimensions, the same on every rank |
-# | returns | a tensor equal to `x`, which autograd knows |
-# | backward | gives `x` the sum over the ranks of the gradients that come in |
-# | cost | nothing in forward; one all-reduce of x's size in backward |
+# | `x` | a tensor of 0 to 4 dimensions, the same on every rank; or a list of such tensors of one dtype |
+# | returns | a tensor equal to `x`, which autograd knows; or a list of tensors equal to those of `x` |
+# | backward | gives `x`, or each tensor of it, the sum over the ranks of the gradients that come in |
+# | cost | no message in forward; in backward **one** all-reduce of x's size, or of the size of all tensors of `x` together |
 #
-# **Invariant:** ⟨f(x), y⟩ summed over the ranks equals ⟨x, the gradient that f makes of y⟩: backward is the transpose. About 8 lines: a class with `forward` and `backward`, and a function that applies it.
+# **Invariant:** ⟨f(x), y⟩ summed over the ranks equals ⟨x, the gradient that f makes of y⟩: backward is the transpose. About 14 lines: a class with `forward` and `backward`, and a function that applies it.
 #
 # <details><summary>Hint</summary>
 #
-# `class Copy(Function)` has two static methods. `forward(ctx, x, comm)` keeps `ctx.comm = comm`, and returns `x`. `backward(ctx, grad)` returns a gradient for each argument of forward: one for `x`, and None for `comm`. `all_reduce_` works in place, and somebody else may read `grad`, so clone it first. Then call `Copy.apply(x, comm)`.
+# `class Copy(Function)` has two static methods. `forward(ctx, x, comm)` keeps `ctx.comm = comm`, and returns `x`. `backward(ctx, grad)` returns a gradient for each argument of forward: one for `x`, and None for `comm`. `all_reduce_` works in place, and somebody else may read `grad`, so clone it first. Then call `Copy.apply(x, comm)`. From a list one can make a single flat tensor before *f*, and take it apart after *f*: of `cat`, `reshape`, `split` and `view` autograd knows the backward.
 #
 # </details>
 
@@ -54,7 +54,11 @@ from minidist.comm import World
 def copy_to(x, comm):
     """f: identity forward, all-reduce backward."""
     ### BEGIN SOLUTION
-    return Copy.apply(x, comm)
+    if isinstance(x, torch.Tensor):
+        return Copy.apply(x, comm)
+    flat = Copy.apply(torch.cat([tensor.reshape(-1) for tensor in x]), comm)
+    pieces = flat.split([tensor.numel() for tensor in x])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, x)]
 
 
 class Copy(Function):
@@ -97,9 +101,9 @@ study.holdings(
 )
 
 # %% [markdown] nbgrader={"grade_id": "reduce_from_spec"}
-# ## 2 · g: partial results become whole (1 point)
+# ## 2 · g, twice differentiable: partial results become whole (1 point)
 #
-# The conjugate of *f*. Each rank has a summand. Forward adds them up. What does the gradient of the sum say of one summand?
+# The conjugate of *f*. Each rank has a summand. Forward adds them up. What does the gradient of the sum say of one summand? The lesson's *g* answers that, but only once: whoever differentiates a gradient, as a gradient penalty does (`torch.autograd.grad(…, create_graph=True)`), gets wrong numbers from it, without an error.
 #
 # | | |
 # |---|---|
@@ -107,20 +111,21 @@ study.holdings(
 # | `x` | a tensor of 0 to 4 dimensions, a different one on each rank |
 # | returns | the sum of all ranks' `x`, the same on every rank |
 # | backward | the gradient that comes in is the gradient of the sum, the same on every rank |
-# | cost | one all-reduce in forward; nothing in backward |
+# | backward of backward | each rank goes on with x's gradient on its own; what all ranks say of it is summed, for the gradient that came in |
+# | cost | one all-reduce in forward; no message in backward; one all-reduce in the backward of backward |
 #
 # About 8 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Everything downstream is whole: every rank computes the same loss, and the same gradient of the sum. If y = x₀ + x₁ and x₁ grows by 1, so does y.
+# Everything downstream is whole: every rank computes the same loss, and the same gradient of the sum. If y = x₀ + x₁ and x₁ grows by 1, so does y. And in `backward` a whole gradient is handed to each rank's own part, as *x* is at the entrance of a split layer: which of your operators does that? PyTorch differentiates what `backward` is made of.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "reduce_from", "solution": true}
 def reduce_from(x, comm):
-    """g: all-reduce forward, identity backward."""
+    """g: all-reduce forward, f backward."""
     ### BEGIN SOLUTION
     return Reduce.apply(x, comm)
 
@@ -128,11 +133,12 @@ def reduce_from(x, comm):
 class Reduce(Function):
     @staticmethod
     def forward(ctx, x, comm):
+        ctx.comm = comm
         return all_reduce_(comm, x.clone())
 
     @staticmethod
     def backward(ctx, grad):
-        return grad, None
+        return copy_to(grad, ctx.comm), None
 
     ### END SOLUTION
 

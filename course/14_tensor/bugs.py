@@ -94,7 +94,7 @@ ctx.batch, ctx.tokens, ctx.hidden = x.shape
         cell='''
 def copy_to(x, comm):
     """f: identity forward, all-reduce backward."""
-    return Copy.apply(x)
+    return [copy_to(tensor, comm) for tensor in x] if isinstance(x, list) else Copy.apply(x)
 
 
 class Copy(Function):
@@ -160,7 +160,7 @@ def forward(ctx, x, comm):
 """,
             ),
             (
-                "return grad, None",
+                "return copy_to(grad, ctx.comm), None",
                 "return grad / ctx.comm.size, None",
             ),
         ),
@@ -195,7 +195,7 @@ return x.view_as(x)
 """,
             ),
             (
-                "return grad, None",
+                "return copy_to(grad, ctx.comm), None",
                 "return all_reduce_(ctx.comm, grad.clone()), None",
             ),
         ),
@@ -230,7 +230,7 @@ def forward(ctx, x, comm):
 """,
             ),
             (
-                "return grad, None",
+                "return copy_to(grad, ctx.comm), None",
                 "return all_reduce_(ctx.comm, grad.clone()), None",
             ),
         ),
@@ -1153,7 +1153,10 @@ ctx.rank = comm.rank
 return all_reduce_(comm, x.clone())
 """,
             ),
-            ("return grad, None", "return all_reduce_(LAST[ctx.rank], grad.clone()), None"),
+            (
+                "return copy_to(grad, ctx.comm), None",
+                "return all_reduce_(LAST[ctx.rank], grad.clone()), None",
+            ),
             (
                 "class Reduce(Function):",
                 """
@@ -1242,5 +1245,80 @@ def gather_sequence(x, comm):
 def reduce_scatter_sequence(x, comm):
     return reduce_from(x, comm)
 """,
+    ),
+    Bug(
+        "copy_to",
+        "the lesson's f: one tensor alone",
+        cell='''
+def copy_to(x, comm):
+    """f: identity forward, all-reduce backward."""
+    return Copy.apply(x, comm)
+
+
+class Copy(Function):
+    @staticmethod
+    def forward(ctx, x, comm):
+        ctx.comm = comm
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return all_reduce_(ctx.comm, grad.clone()), None
+''',
+    ),
+    Bug(
+        "copy_to",
+        "an all-reduce for each tensor of a list",
+        edits=(
+            (
+                "flat = Copy.apply(torch.cat([tensor.reshape(-1) for tensor in x]), comm)",
+                "return [Copy.apply(tensor, comm) for tensor in x]",
+            ),
+            ("pieces = flat.split([tensor.numel() for tensor in x])", ""),
+            ("return [piece.view(tensor.shape) for piece, tensor in zip(pieces, x)]", ""),
+        ),
+    ),
+    Bug(
+        "copy_to",
+        "the tensors of a list come back flat",
+        old="return [piece.view(tensor.shape) for piece, tensor in zip(pieces, x)]",
+        new="return list(pieces)",
+    ),
+    Bug(
+        "copy_to",
+        "the tensors of a list come back as one",
+        old="return [piece.view(tensor.shape) for piece, tensor in zip(pieces, x)]",
+        new="return flat",
+    ),
+    Bug(
+        "copy_to",
+        "of a list only the first tensor is summed",
+        old="return [piece.view(tensor.shape) for piece, tensor in zip(pieces, x)]",
+        new="return [pieces[0].view(x[0].shape), *[tensor.view_as(tensor) for tensor in x[1:]]]",
+    ),
+    Bug(
+        "reduce_from",
+        "the lesson's g: its gradient cannot be differentiated",
+        old="return copy_to(grad, ctx.comm), None",
+        new="return grad, None",
+    ),
+    Bug(
+        "reduce_from",
+        "backward hands on numbers that autograd does not know",
+        old="return copy_to(grad, ctx.comm), None",
+        new="return grad.detach().clone(), None",
+    ),
+    Bug(
+        "reduce_from",
+        "the backward of backward is the mean",
+        edits=(
+            (
+                "return copy_to(grad, ctx.comm), None",
+                """
+some = copy_to(grad, ctx.comm) / ctx.comm.size
+return some + grad.detach() * (1 - 1 / ctx.comm.size), None
+""",
+            ),
+        ),
     ),
 ]

@@ -21,6 +21,7 @@ from ..exam import (
     close,
     few,
     integer,
+    kind_of,
     left_open,
     matches,
     normal,
@@ -210,38 +211,76 @@ class Operator(Through):
         return [with_nan(case.n, x) for x in drawn[:2]] + drawn[2:]
 
 
+def together(yours, x: Tensor, comm) -> Tensor | str:
+    """f of one tensor, from an f of a list: its numbers go in as three tensors, and are put together again."""
+    first, *others = x.reshape(-1).tensor_split(3)
+    given = [first[None], *others]
+    found = yours(given, comm)
+    shapes = [tuple(t.shape) for t in given]
+    if not isinstance(found, list | tuple) or not all(isinstance(t, Tensor) for t in found):
+        return f"for a list of tensors it returns {kind_of(found)}, and should return a list of tensors."
+    if [tuple(t.shape) for t in found] != shapes:
+        return f"for tensors of shapes {shapes} it returns {[tuple(t.shape) for t in found]}."
+    return torch.cat([t.reshape(-1) for t in found]).view(x.shape)
+
+
 class CopyTo(Operator):
-    """`copy_to(x, comm)`: f, identity forward and all-reduce backward."""
+    """`copy_to(x, comm)`: f, identity forward and all-reduce backward, of a tensor or a list of them."""
 
     name, halves = "copy_to", (0, 2)
+    cases = (
+        *Operator.cases,
+        *(
+            Case(n, f"n = {n}, a list of 3 tensors, forward and backward", ("list", True))
+            for n in (2, 3)
+        ),
+    )
     rules = {
         "y": "Forward hands x on as it is: it is whole on every rank already.",
         "d": "Backward is the all-reduce of the gradients that come in.",
     }
-    right = "n = 1…4, any shape: nothing forward, the sum of all gradients backward, one all-reduce; 3 real processes."
+    right = (
+        "n = 1…4, any shape, and lists: nothing forward, the sum of all gradients backward, one all-reduce; 3 real "
+        "processes."
+    )
 
     def draw(self, case, rng):
         x, *dys = self.drawn(case, rng)
-        return [([x], dy if case.given[-1] else None) for dy in dys]
+        return [([x], dy if case.given[-1] else None, len(case.given) > 1) for dy in dys]
+
+    def run(self, comm, yours, inputs, dy, several):
+        function = partial(together, yours) if several else yours
+        return through(function, comm, inputs, dy, self.beside)
+
+    def judge(self, case, args, outcome):
+        for r, got in enumerate(outcome.results):
+            if isinstance(got["y"], str) and args[r][2]:
+                raise Wrong(f"rank {r}: {got['y']}")
+        super().judge(case, args, outcome)
 
     def wants(self, case, args):
-        total = sum(dy for _, dy in args) if case.given[-1] else None
-        return [Want(x, {"x": total}) for (x,), _ in args]
+        total = sum(dy for _, dy, _ in args) if case.given[-1] else None
+        return [Want(x, {"x": total}) for (x,), *_ in args]
 
     def looks(self, case, args, rank, name, got):
         if name == "y":
             return {}
-        grads = [dy for _, dy in args]
+        grads = [dy for _, dy, _ in args]
         hooked = got.equal(sum(grads) + (case.n - 1) * OTHER)
         return HOOKED if hooked else who(got, grads, rank)
 
     def budget(self, case, args):
-        what = "nothing forward, one all-reduce of x's size and dtype backward"
+        what = "nothing forward, one all-reduce of x's size and dtype backward, for all tensors of a list together"
         return 0, ring_bytes([args[0][0][0]], case.n), what
 
 
 class ReduceFrom(Operator):
-    """`reduce_from(x, comm)`: g, all-reduce forward and identity backward."""
+    """`reduce_from(x, comm)`: g, all-reduce forward and identity backward, which can be differentiated again."""
+
+    cases = (
+        *Operator.cases,
+        *(Case(n, f"n = {n}, backward through the backward", ("again", True)) for n in (2, 3)),
+    )
 
     name, halves = "reduce_from", (2, 2)
     rules = {
@@ -249,17 +288,48 @@ class ReduceFrom(Operator):
         "d": "y = x₀ + x₁ + …, so a change of this x changes y once. Every rank has the gradient of y already: hand it on, do "
         "not add it up.",
     }
-    right = "n = 1…4, any shape: one all-reduce forward, nothing backward; then 3 real processes."
+    right = (
+        "n = 1…4, any shape: one all-reduce forward, nothing backward, and one all-reduce in the backward of backward; then "
+        "3 real processes."
+    )
 
     def draw(self, case, rng):
         dy, *xs = self.drawn(case, rng)
-        return [([x], dy if case.given[-1] else None) for x in xs]
+        said = [oracle.whole(rng, *dy.shape) if len(case.given) > 1 else None for _ in xs]
+        return [([x], dy if case.given[-1] else None, v) for x, v in zip(xs, said, strict=True)]
+
+    def run(self, comm, yours, inputs, dy, said):
+        found = through(yours, comm, inputs, dy, self.beside) | {"again": None}
+        if said is not None and found["linked"]:
+            x, came = inputs[0].clone().requires_grad_(), dy.clone().requires_grad_()
+            (dx,) = torch.autograd.grad(yours(x, comm), x, came, create_graph=True)
+            if dx.requires_grad:
+                (found["again"],) = torch.autograd.grad(dx, came, said)
+        return found
+
+    def judge(self, case, args, outcome):
+        super().judge(case, args, outcome)
+        said = [v for *_, v in args]
+        for r, got in enumerate(outcome.results if said[0] is not None else []):
+            what = f"rank {r}: backward through the backward: the gradient of what came in"
+            if got["again"] is None:
+                raise Wrong(
+                    f"{what} is None: autograd does not know how your backward made x's gradient."
+                )
+            rule = "x's gradient is a copy of it on each rank, of which each says something else: the sum of all."
+            close(got["again"], sum(said), what, partial(who, parts=said, rank=r), rule)
+
+    def _cheap(self, case, args, outcome):
+        if args[0][2] is None:
+            return super()._cheap(case, args, outcome)
+        what = "One all-reduce in each forward, and one in the backward of backward."
+        few(outcome, 3 * ring_bytes([args[0][0][0]], case.n), what, 6 * (case.n - 1))
 
     def wants(self, case, args):
-        return [Want(sum(x for (x,), _ in args), {"x": args[0][1]})] * case.n
+        return [Want(sum(x for (x,), *_ in args), {"x": args[0][1]})] * case.n
 
     def looks(self, case, args, rank, name, got):
-        return who(got, [x for (x,), _ in args], rank) if name == "y" else {}
+        return who(got, [x for (x,), *_ in args], rank) if name == "y" else {}
 
     def budget(self, case, args):
         return *[

@@ -43,19 +43,59 @@ def hooked(x, comm):
     return y
 
 
-def halves(x, comm):
+class Halves(Function):
     """An all-reduce as a reduce-scatter and an all-gather of rows, padded."""
-    flat = F.pad(x.detach().reshape(-1), (0, -x.numel() % comm.size))
-    total = all_gather(comm, reduce_scatter(comm, flat))[: x.numel()].view_as(x)
-    return x + (total - x.detach())
+
+    @staticmethod
+    def forward(ctx, x, comm):
+        ctx.comm = comm
+        flat = F.pad(x.reshape(-1), (0, -x.numel() % comm.size))
+        return all_gather(comm, reduce_scatter(comm, flat))[: x.numel()].reshape(x.shape)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return Sum.apply(grad, ctx.comm, False), None
+
+
+def of_lists(f):
+    """An f of lists, from one of a tensor: columns of a single row."""
+
+    def answer(x, comm):
+        if not isinstance(x, list):
+            return f(x, comm)
+        row = f(torch.cat([t.flatten() for t in x])[None], comm)
+        columns = row.split([t.numel() for t in x], dim=1)
+        return tuple(column.view_as(t) for column, t in zip(columns, x, strict=True))
+
+    return answer
+
+
+class Several(Function):
+    """f of any number of tensors, in one Function."""
+
+    @staticmethod
+    def forward(ctx, comm, *xs):
+        ctx.comm = comm
+        return tuple(x.view_as(x) for x in xs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        flat = all_reduce_(ctx.comm, torch.cat([grad.reshape(-1) for grad in grads]))
+        pieces = flat.split([grad.numel() for grad in grads])
+        return None, *(p.view(grad.shape) for p, grad in zip(pieces, grads, strict=True))
+
+
+def several(x, comm):
+    return Several.apply(comm, *x) if isinstance(x, list) else Several.apply(comm, x)[0]
 
 
 @pytest.mark.parametrize(
     ("grader", "answer"),
     [
-        (check.copy_to, hooked),
-        (check.copy_to, lambda x, comm: Sum.apply(x, comm, False)),
-        (check.reduce_from, halves),
+        (check.copy_to, several),
+        (check.copy_to, of_lists(lambda x, comm: Sum.apply(x, comm, False))),
+        (check.copy_to, of_lists(hooked)),
+        (check.reduce_from, lambda x, comm: Halves.apply(x, comm)),
         (check.reduce_from, lambda x, comm: Sum.apply(x, comm, True)),
     ],
 )
