@@ -294,9 +294,9 @@ study.bars(
 )
 
 # %% [markdown]
-# Rank r computes r whole blocks and half of the one on the diagonal, $(r+\frac12)\,(T/n)^2$ pairs. One rank alone would compute $\frac12T^2$. All wait for the last rank, with $(n-\frac12)\,(T/n)^2$, so
+# Rank r computes r whole blocks and half of the one on the diagonal, $(r+\frac{1}{2})\,(T/n)^2$ pairs. One rank alone would compute $\frac{1}{2}T^2$. All wait for the last rank, with $(n-\frac{1}{2})\,(T/n)^2$, so
 #
-# $$\text{times as fast}=\frac{T^2/2}{(n-\frac12)\,T^2/n^2}=\frac{n^2}{2n-1}.$$
+# $$\text{times as fast}=\frac{T^2/2}{(n-\frac{1}{2})\,T^2/n^2}=\frac{n^2}{2n-1}.$$
 #
 # That is hardly more than *n*/2. Half of the GPUs' time goes into waiting. To see whether this holds when everything else takes its time too, we run the library's ring attention in a World that charges every operation what it takes on a modelled H100, with NVLink between eight of them. The layer is LLaMA-3 8B's: 32 heads of queries, each of size 128, but only 8 heads of keys and values, each of which serves four heads of queries ([grouped-query attention](term:grouped-query-attention)). On the device `"meta"` tensors have a shape and no numbers.
 
@@ -360,7 +360,7 @@ assert 4.0 < alone.time / split.time < 64 / 15
 #
 # ![A causal table of eight chunks of queries by eight of keys on four ranks. Contiguous: rank r owns the rows 2r and 2r + 1 and computes 2, 6, 10 and 14 blocks, those on the diagonal counted half. Zigzag: rank r owns the rows r and 7 − r, and every rank computes 8.](../course/21_long_contexts/figures/causal.svg)
 #
-# A row of chunk c has c whole blocks to its left and half a block on the diagonal. The two rows of rank r have $r+\frac12$ and $2n-1-r+\frac12$ blocks: together $2n$, and r has dropped out. In sum over the run the ranks are equal. But that would not be enough, because they meet at every step: if one rank were busy in step 1 and the other in step 2, both would wait. So look at a single step, in which rank r has the block of rank s, with its early chunk s and its late chunk $2n-1-s$:
+# A row of chunk c has c whole blocks to its left and half a block on the diagonal. The two rows of rank r have $r+\frac{1}{2}$ and $2n-1-r+\frac{1}{2}$ blocks: together $2n$, and r has dropped out. In sum over the run the ranks are equal. But that would not be enough, because they meet at every step: if one rank were busy in step 1 and the other in step 2, both would wait. So look at a single step, in which rank r has the block of rank s, with its early chunk s and its late chunk $2n-1-s$:
 #
 # - If $s<r$, both chunks of queries see the early keys, and neither sees the late ones.
 # - If $s>r$, the late queries see both chunks of keys, and the early ones see neither.
@@ -401,7 +401,7 @@ for step in range(1, 4):
     assert all(len(chunks_to_compute(4, rank, (rank - step) % 4)) == 2 for rank in range(4))
 
 # %% [markdown]
-# **By what factor is zigzag faster than the contiguous order on eight GPUs?** Divide the work of the last rank, $(n-\frac12)(T/n)^2$, by $T^2/(2n)$, before you look.
+# **By what factor is zigzag faster than the contiguous order on eight GPUs?** Divide the work of the last rank, $(n-\frac{1}{2})(T/n)^2$, by $T^2/(2n)$, before you look.
 
 # %%
 guess_gain = 1.0  # times: change this number
