@@ -1,17 +1,11 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 21 Long contexts: exercises
 #
-# The tokens of one sample lie on n ranks, and attention sees them all. You say who has which tokens, build the ring forward
-# and backward, the other way with all-to-alls, and the mean loss of all tokens.
+# The tokens of one sample lie on n ranks, and attention sees them all. You deal out a text with its labels, build a ring for tokens in any order, its backward where heads share keys, the other way with all-to-alls, and the mean loss of all tokens. In the end you choose a way for a machine.
 #
-# Six exercises, 16 points. After each, run the check: it holds your function against one rank with the whole sample, on 1 to
-# 4 ranks, then in real processes. It says what is wrong. Try as often as you like. What your function prints is not shown
-# there; to see it, run the function in a `World` of your own.
+# Six exercises with 16 points are checked at once; the seventh, 2 points, is graded by hand. After each of the six, run the check: it compares what your function returns with what one rank with the whole sample finds, on 1 to 4 ranks, then in real processes. It says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, run the function in a `World` of your own.
 #
-# You may call `minidist.split`, and from exercise 4 on `minidist.collectives`. What is refused here is `minidist.parallel`.
-#
-# Queries, keys and values of one head are matrices (T/n, D): a row for each token of this rank. n divides T everywhere
-# but in exercise 1, and scores are q·kᵀ/√D.
+# You may call `minidist.split`, and from exercise 4 on `minidist.collectives`. What is refused here is `minidist.parallel`. Scores are q·kᵀ/√D throughout, and numbers are in float64 unless a table says otherwise.
 
 # %% nbgrader={"grade_id": "setup"}
 import torch
@@ -24,33 +18,37 @@ from minidist.comm import World
 from minidist.split import bounds, uneven
 
 # %% [markdown] nbgrader={"grade_id": "zigzag_spec"}
-# ## 1 · Who has which tokens (2 points)
+# ## 1 · Deal out a text (2 points)
 #
-# A causal query sees what is before it, so late tokens are more work. Cut T tokens into 2n chunks; each rank takes an early one
-# and a late one, so that all have as much to do.
+# The lesson dealt out chunks in zigzag order. Now do it with a real text, whose length 2n need not divide, and with the labels.
 #
 # | | |
 # |---|---|
-# | call | `zigzag(comm, T)` |
-# | returns | the positions of this rank's tokens, int64: those of chunk r, then those of chunk 2n − 1 − r |
+# | call | `zigzag(comm, text)` |
+# | `text` | T + 1 tokens, int64, the same on all ranks; **not changed**. The first T are what the model reads |
+# | returns | `(places, tokens, labels)` of this rank, int64 each, equally long |
+# | `places` | positions in the text: those of chunk r in rising order, then those of chunk 2n − 1 − r |
+# | `tokens`, `labels` | the text at these places; for each of them the token that follows it in the text |
 # | cost | no message |
 #
-# The chunks are those of `uneven(T, 2 * comm.size)`, also where 2n does not divide T. About 4 lines.
+# The chunks are those of `uneven(T, 2 * comm.size)`, also where 2n does not divide T and where some are empty. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `bounds(…)` gives (first, end) of every chunk. `torch.arange(first, end)` counts, and `torch.cat` puts two together.
+# `bounds(…)` gives (first, end) of every chunk. `torch.arange(first, end)` counts, and `torch.cat` puts two together. A tensor can be indexed by a tensor.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "zigzag", "solution": true}
-def zigzag(comm, T):
-    """The positions of this rank's tokens, int64."""
+def zigzag(comm, text):
+    """(places, tokens, labels) of this rank, int64."""
     ### BEGIN SOLUTION
+    T = len(text) - 1
     chunks = bounds(uneven(T, 2 * comm.size))
     early, late = chunks[comm.rank], chunks[2 * comm.size - 1 - comm.rank]
-    return torch.cat([torch.arange(*early), torch.arange(*late)])
+    places = torch.cat([torch.arange(*early), torch.arange(*late)])
+    return places, text[places], text[places + 1]
     ### END SOLUTION
 
 
@@ -61,52 +59,54 @@ check.zigzag(zigzag)
 # **Target:** the pairs of a query and a key before it, or itself, are as many on each rank, nearly.
 
 # %%
-own = World(4).run(lambda comm: zigzag(comm, 64))
+with check.limit(10):
+    own = World(4).run(lambda comm: zigzag(comm, torch.arange(65))[0])
 study.bars(
-    {f"rank {r}": int((positions + 1).sum()) for r, positions in enumerate(own)},
+    {f"rank {r}": int((places + 1).sum()) for r, places in enumerate(own)},
     title="Pairs of a query and a key, 64 tokens",
 )
 
 # %% [markdown] nbgrader={"grade_id": "ring_forward_spec"}
-# ## 2 · The ring, forward (4 points)
+# ## 2 · A ring for tokens in any order (4 points)
 #
-# Every query sees every key: no mask here. Keep your queries, and pass keys and values on to rank r + 1, until each rank has
-# seen all of them. After each block only two things are kept of all keys so far: the result, and log Σ exp of the scores.
+# The ring of the lesson knew from the ranks' numbers which keys a query may see. Now the tokens may lie in *any* order: zigzag, dealt out one by one, shuffled. Each rank is told the places of its own tokens and nothing about the others.
 #
 # | | |
 # |---|---|
-# | call | `ring_forward(comm, q, k, v)` |
-# | `q`, `k`, `v` | of this rank's tokens, (T/n, D); **not changed** |
-# | returns | `(out, lse)`: softmax(q·Kᵀ/√D)·V of the keys and values of all ranks, (T/n, D); log Σ exp of a query's scores, (T/n,) |
-# | cost | n − 1 messages of a rank, each with a block of keys and values, 2·T/n·D numbers |
+# | call | `ring_forward(comm, q, k, v, places)` |
+# | `q`, `k`, `v` | of this rank's tokens, (T/n, D), in the order of `places`; **not changed** |
+# | `places` | the positions of this rank's tokens in the sample, (T/n,), int64, in any order; **not changed** |
+# | returns | `(out, lse)`, (T/n, D) and (T/n,): attention of this rank's queries to the keys of all ranks at their own place or before it, and log Σ exp of a query's scores with these |
+# | cost | at most 2(n − 1) messages of a rank: n − 1 times keys and values, 2·T/n·D numbers in one message, and the T/n places, eight bytes each |
 #
-# **Invariant:** of two sets of keys, lse = log(exp lse₁ + exp lse₂), and out = out₁·exp(lse₁ − lse) + out₂·exp(lse₂ − lse).
-# Scores are large: exp of them may be infinite, and that of lse, too. About 16 lines.
+# **What to expect:** scores may be in the hundreds, where exp is infinite. And a query may see no key of a block at all: its log-sum-exp there is −inf, and softmax would be 0/0. About 20 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `torch.stack([k, v])` is one message. `scores.logsumexp(1)` and `torch.logaddexp(a, b)` subtract what is largest. Begin with
-# your own block; then n − 1 times `comm.sendrecv(block, right, torch.empty_like(block), left)`.
+# Begin with your own block: each query sees at least itself there. After that the log-sum-exp of all blocks so far is finite. `scores.logsumexp(1)` of a row of −inf is −inf, and `torch.logaddexp` can take that. exp(scores − *both*), with the log-sum-exp of everything so far, needs no softmax of the block alone.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "ring_forward", "solution": true}
-def ring_forward(comm, q, k, v):
-    """(out, lse) of this rank's queries, of the keys and values of all ranks."""
+def ring_forward(comm, q, k, v, places):
+    """(out, lse) of this rank's queries, of the keys of all ranks that are not after them."""
     ### BEGIN SOLUTION
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     block = torch.stack([k, v])
+    theirs = places
     out = torch.zeros_like(q)
     lse = q.new_full(q.shape[:1], -torch.inf)
     for step in range(comm.size):
         if step > 0:
             block = comm.sendrecv(block, right, torch.empty_like(block), left)
+            theirs = comm.sendrecv(theirs, right, torch.empty_like(theirs), left)
         scores = q @ block[0].T * q.shape[1] ** -0.5
+        scores = scores.masked_fill(theirs > places[:, None], -torch.inf)
         more = scores.logsumexp(1)
         both = torch.logaddexp(lse, more)
-        new = scores.softmax(1) @ block[1]
-        out = out * (lse - both).exp()[:, None] + new * (more - both).exp()[:, None]
+        new = (scores - both[:, None]).exp() @ block[1]
+        out = out * (lse - both).exp()[:, None] + new
         lse = both
     return out, lse
     ### END SOLUTION
@@ -116,47 +116,56 @@ def ring_forward(comm, q, k, v):
 check.ring_forward(ring_forward)
 
 # %% [markdown] nbgrader={"grade_id": "ring_forward_target"}
-# **Target:** no error, however large the scores are.
+# **Target:** no error, in whatever order the tokens lie, and however large the scores are.
 
 # %%
-sizes = [1, 10, 100, 1000]
+random = torch.Generator().manual_seed(0)
+sample = torch.randn(3, 12, 4, generator=random, dtype=torch.float64)
+orders = {
+    "contiguous": torch.arange(12),
+    "one by one": torch.arange(12).view(4, 3).T.reshape(-1),
+    "shuffled": torch.randperm(12, generator=random),
+}
 
 
-def off(size):
+def off(order, size):
     """The largest error of a result on 3 ranks, where scores are as large as that."""
-    random = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 12, 4, generator=random, dtype=torch.float64)
-    q = size * q
-    right = (q @ k.T / 2).softmax(1) @ v
-    parts = World(3).run(
-        lambda comm: ring_forward(comm, *(x.split(4)[comm.rank] for x in (q, k, v)))
-    )
-    return round(float((torch.cat([out for out, _ in parts]) - right).abs().max()), 9)
+    q, k, v = sample * torch.tensor([size, 1, 1])[:, None, None]
+    scores = (q @ k.T / 2).masked_fill(~torch.ones(12, 12, dtype=torch.bool).tril(), -torch.inf)
+
+    def program(comm):
+        own = order.split(4)[comm.rank]
+        return ring_forward(comm, q[own], k[own], v[own], own)[0]
+
+    with check.limit(10):
+        parts = World(3).run(program)
+    return round(float((torch.cat(parts) - (scores.softmax(1) @ v)[order]).abs().max()), 9)
 
 
-study.bars({f"scores × {s}": off(s) for s in sizes}, title="Largest error of the result")
+study.bars(
+    {f"{name}, scores × {size}": off(orders[name], size) for name in orders for size in (1, 1000)},
+    title="Largest error of the result",
+)
 
 # %% [markdown] nbgrader={"grade_id": "ring_backward_spec"}
-# ## 3 · The ring, backward (4 points)
+# ## 3 · Backward, where heads share keys (4 points)
 #
-# The blocks come by again. What a rank adds to the gradients of a block travels behind it, and comes home at the end.
+# The lesson's backward had one head. Now there are *a* heads of queries and *g* heads of keys and values, and *g* divides *a*: the heads of queries h·a/g … (h + 1)·a/g − 1 all look at head h of the keys. No key is masked here: each query sees all of them.
 #
 # | | |
 # |---|---|
 # | call | `ring_backward(comm, grad, q, k, v, out, lse)` |
-# | `grad` | of `out`, (T/n, D) |
-# | `out`, `lse` | what `ring_forward` returned; nothing is changed |
-# | returns | `(dq, dk, dv)`: of this rank's q, k and v, each (T/n, D), of the losses of all ranks |
-# | cost | at most 2n − 1 messages of a rank: a block, n − 1 times, and its two gradients, n times; 2·T/n·D numbers each |
+# | `q`, `grad`, `out` | of this rank's tokens, (a, T/n, D): queries, the gradient of the result, the result |
+# | `k`, `v` | of this rank's tokens, (g, T/n, D) |
+# | `lse` | log Σ exp of a query's scores with *all* keys, (a, T/n). **Nothing is changed** |
+# | returns | `(dq, dk, dv)`, shaped as q, k and v: their gradients, of the losses of all ranks |
+# | cost | at most 2n − 1 messages of a rank: a block, n − 1 times, and its two gradients, n times; 2·g·T/n·D numbers each, so with *g* heads, not *a* |
 #
-# With P = exp(scores − lse), which is a block of the whole softmax:
-#
-# dv = Pᵀ·grad, dS = P ∘ (grad·vᵀ − rowsum(grad ∘ out)), dq = dS·k/√D summed over blocks, dk = dSᵀ·q/√D. About 16 lines.
+# Scores may be in the thousands. About 20 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Send the block and the sum for it in one message, or in two: after n steps the sum is home, with one hop more than the block
-# needs. In the last hop only the sum has to travel.
+# `x.unflatten(0, (g, a // g))` makes (g, a/g, T/n, D) of queries, and keys (g, 1, T/n, D) fit beside them. What a head of keys owes to its a/g heads of queries adds up. For the messages: if the sums travel after every step, they are home after n of them.
 #
 # </details>
 
@@ -166,19 +175,23 @@ def ring_backward(comm, grad, q, k, v, out, lse):
     """The gradients of this rank's queries, keys and values."""
     ### BEGIN SOLUTION
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    block, scale = torch.stack([k, v]), q.shape[1] ** -0.5
-    dq, sums = torch.zeros_like(q), torch.zeros_like(block)
-    rows = (grad * out).sum(1, keepdim=True)
+    block, scale = torch.stack([k, v]), q.shape[-1] ** -0.5
+    shape = (len(k), len(q) // len(k))
+    queries, g = q.unflatten(0, shape), grad.unflatten(0, shape)
+    whole = lse.unflatten(0, shape)[..., None]
+    rows = (g * out.unflatten(0, shape)).sum(-1, keepdim=True)
+    dq, sums = torch.zeros_like(queries), torch.zeros_like(block)
     for step in range(comm.size):
         if step > 0:
             block = comm.sendrecv(block, right, torch.empty_like(block), left)
-        P = (q @ block[0].T * scale - lse[:, None]).exp()
-        dS = P * (grad @ block[1].T - rows)
-        dq += dS @ block[0] * scale
-        sums += torch.stack([dS.T @ q * scale, P.T @ grad])
+        keys, values = block[:, :, None]
+        P = (queries @ keys.mT * scale - whole).exp()
+        dS = P * (g @ values.mT - rows)
+        dq += dS @ keys * scale
+        sums += torch.stack([(dS.mT @ queries * scale).sum(1), (P.mT @ g).sum(1)])
         if comm.size > 1:
             sums = comm.sendrecv(sums, right, torch.empty_like(sums), left)
-    return dq, sums[0], sums[1]
+    return dq.flatten(0, 1), sums[0], sums[1]
     ### END SOLUTION
 
 
@@ -186,34 +199,38 @@ def ring_backward(comm, grad, q, k, v, out, lse):
 check.ring_backward(ring_backward)
 
 # %% [markdown] nbgrader={"grade_id": "heads_for_tokens_spec"}
-# ## 4 · Heads for tokens (2 points)
+# ## 4 · Heads for tokens, when nothing divides (2 points)
 #
-# The other way: before attention each rank gives away its tokens' other heads, and gets the other tokens of its own heads. Then
-# attention is the serial one.
+# In the lesson *n* divided both the heads and the tokens. Here it need not divide either: rank r has `uneven(T, n)[r]` tokens, and is to have `uneven(a, n)[r]` heads, which may be none.
 #
 # | | |
 # |---|---|
-# | call | `heads_for_tokens(comm, x)` |
-# | `x` | of this rank's tokens all heads, (a, T/n, D), where n divides a; **not changed** |
-# | returns | of this rank's heads all tokens, in order, (a/n, T, D); rank r has the heads r·a/n … (r + 1)·a/n − 1 |
-# | cost | one all-to-all: (n − 1)/n of x |
+# | call | `heads_for_tokens(comm, x, T)` |
+# | `x` | of this rank's tokens all heads, (a, T_r, D), where T_r = `uneven(T, n)[r]`; **not changed** |
+# | `T` | tokens of all ranks together |
+# | returns | of this rank's heads all tokens, in order, (a_r, T, D), where a_r = `uneven(a, n)[r]`; the heads are neighbours, rank 0 has the first ones |
+# | cost | one all-to-all: each number is sent once, and those of a rank's own heads and tokens not at all |
 #
-# About 3 lines.
+# About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `all_to_all` sends the r-th part of the first dimension to rank r, and returns what came, one rank's after the other's. What
-# rank s sent are a/n heads of *its* tokens: they belong between the tokens of rank s − 1 and those of rank s + 1.
+# `all_to_all(comm, flat, sent, came)` takes a flat tensor and two lists: how many numbers go to each rank, and how many come from each. What rank s sends you are a_r heads of *its* tokens: give each piece its own shape before you join them.
 #
 # </details>
 
 
 # %% nbgrader={"grade_id": "heads_for_tokens", "solution": true}
-def heads_for_tokens(comm, x):
-    """Of this rank's heads all tokens, (a/n, T, D)."""
+def heads_for_tokens(comm, x, T):
+    """Of this rank's heads all tokens, (a_r, T, D)."""
     ### BEGIN SOLUTION
-    came = all_to_all(comm, x)
-    return torch.cat(came.chunk(comm.size), 1)
+    a, own, D = x.shape
+    heads, tokens = uneven(a, comm.size), uneven(T, comm.size)
+    mine = heads[comm.rank]
+    came = [mine * t * D for t in tokens]
+    flat = all_to_all(comm, x.reshape(-1), [h * own * D for h in heads], came)
+    parts = [part.view(mine, t, D) for part, t in zip(flat.split(came), tokens)]
+    return torch.cat(parts, 1)
     ### END SOLUTION
 
 
@@ -221,11 +238,14 @@ def heads_for_tokens(comm, x):
 check.heads_for_tokens(heads_for_tokens)
 
 # %% [markdown] nbgrader={"grade_id": "heads_for_tokens_target"}
-# **Target:** rank 0 has head 0 of the tokens 0 to 3, rank 1 head 1.
+# **Target:** rank 0 has heads 1 and 2 of the tokens 0 to 4, rank 1 head 3.
 
 # %%
-x = torch.tensor([[10.0, 11, 12, 13], [20, 21, 22, 23]])[:, :, None]  # (heads, tokens, 1)
-found = World(2).run(lambda comm: heads_for_tokens(comm, x.split(2, 1)[comm.rank])[:, :, 0])
+x = torch.arange(10.0, 40, 10)[:, None, None] + torch.arange(5.0)[:, None]  # (heads, tokens, 1)
+with check.limit(10):
+    found = World(2).run(
+        lambda comm: heads_for_tokens(comm, x.split((3, 2), 1)[comm.rank], 5)[:, :, 0]
+    )
 study.holdings({"own heads, all tokens": [list(rows) for rows in found]}, title="Tens say the head")
 
 # %% [markdown] nbgrader={"grade_id": "mean_loss_spec"}
@@ -277,16 +297,17 @@ check.mean_loss(mean_loss)
 # | `ring` | bytes by a ring: the blocks of keys and values of others |
 # | `heads` | bytes by all-to-alls: queries, keys and values there, the results back |
 # | `kept` | bytes that a rank keeps of keys and values for backward |
-# | `slowest` | pairs of a query and a key that the slowest rank computes in the contiguous order, where a block on the diagonal is computed whole; for one head |
-# | `gain` | how many times fewer those are in the zigzag order |
+# | `slowest` | pairs of a query and a key that the slowest rank computes in the contiguous order, for one head. **Its kernel computes a block on the diagonal whole**, unlike the lesson's |
+# | `gain` | how many times fewer those are in the zigzag order, with the same kernel |
+# | `tokens` | from how many tokens on each rank do the ring's messages hide in **backward**, in zigzag order? A rank computes 400 TFLOP/s and receives 25 GB/s; in each step it computes the five products of backward for two of four pairs of chunks, and receives a block in two bytes a number and the sum of its gradients in four |
 #
-# Numbers within 1 % count.
+# Numbers within 1 % count. Latency and merging are left out.
 
 
 # %% nbgrader={"grade_id": "predict_context", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
 check.predict_context.numbers(STUDENT)
-ring = heads = kept = slowest = gain = None
+ring = heads = kept = slowest = gain = tokens = None
 ### BEGIN SOLUTION
 n = 8
 T = 131_072
@@ -296,8 +317,79 @@ heads = (n - 1) / n * (2 * 32 + 2 * 8) * T // n * D * 2
 kept = 2 * 8 * T // n * D * 2
 slowest = n * (T // n) ** 2
 gain = 4 * n / (2 * n + 1)
+tokens = 8 / 32 * 2 * 400e12 / 25e9 * 3 / 2.5
 ### END SOLUTION
 
 
 # %% nbgrader={"grade_id": "predict_context_test", "points": 2}
-check.predict_context(ring, heads, kept, slowest, gain, of=STUDENT)
+check.predict_context(ring, heads, kept, slowest, gain, tokens, of=STUDENT)
+
+# %% [markdown] nbgrader={"grade_id": "which_context_spec"}
+# ## 7 · Which way? (2 points, graded by hand)
+#
+# A causal layer has 32 heads of queries and 8 heads of keys and values, of size 128, in two bytes a number. One sample lies on 32 GPUs, four nodes of eight. A GPU computes 500 TFLOP/s, receives 400 GB/s from its own node and 40 GB/s from another, and sends as fast; latency and merging are left out. Consider attention in forward, in three ways:
+#
+# - a zigzag ring over all 32 GPUs (each step waits for the slowest of its messages);
+# - heads inside each node and a zigzag ring between the four nodes: after the all-to-all a GPU has one head of keys and its four heads of queries, for all of its node's tokens, and passes its keys and values to the same GPU of the next node;
+# - heads over all 32 GPUs, with each head of keys copied so that every head of queries has one of its own (each GPU sends 31/32 of what it then has, at the speed between nodes).
+#
+# **For which lengths of the sample is which way the fastest? How long does each take for 131,072 tokens, and which would you take there?**
+#
+# First draw the time against the number of tokens, from 8,192 to 1,048,576, for the three ways, beside the time of computing alone. Then write five to ten sentences.
+#
+# | points | for |
+# |---|---|
+# | 1 | a plot with axes, units and a legend, from which one sees who is the fastest where; the three times for 131,072 tokens |
+# | ½ | why the combination hides its messages from fewer tokens on than the ring, by which factor, and what it pays for that |
+# | ½ | the choice for 131,072 tokens with a reason, and the length from which on the ring over all is at least as good |
+
+# %% nbgrader={"grade_id": "which_context_plot", "solution": true}
+### BEGIN SOLUTION
+RATE, NEAR, FAR = 500e12, 400e9, 40e9
+a, g, D, n, nodes = 32, 8, 128, 32, 4
+
+
+def by_ring(T, ranks, heads, groups):
+    """A zigzag ring with T/ranks tokens, and so many heads, on each of its ranks."""
+    t = T / ranks
+    computing = 2 * t * t * heads * D / RATE
+    sending = 2 * t * groups * D * 2 / FAR
+    return computing + (ranks - 1) * max(computing, sending)
+
+
+def combined(T):
+    exchanged = 7 / 8 * T / n * (2 * a + 2 * g) * D * 2
+    return by_ring(T, nodes, a // 8, g // 8) + exchanged / NEAR
+
+
+def by_heads(T):
+    exchanged = (n - 1) / n * T / n * 4 * a * D * 2
+    return 2 * T * T * a * D / n / RATE + exchanged / FAR
+
+
+Ts = [2**i for i in range(13, 21)]
+ways = {
+    "ring over 32": lambda T: by_ring(T, n, a, g),
+    "heads inside, ring between": combined,
+    "heads over 32, copied": by_heads,
+    "computing alone": lambda T: 2 * T * T * a * D / n / RATE,
+}
+for name, way in ways.items():
+    print(f"{name}: {1e3 * way(131_072):.2f} ms for 131,072 tokens")
+study.curves(
+    {name: (Ts, [way(T) for T in Ts]) for name, way in ways.items()},
+    logx=True,
+    logy=True,
+    yunit="s",
+    xlabel="tokens of the sample",
+    ylabel="attention of a layer, forward",
+    title="32 GPUs in four nodes",
+)
+### END SOLUTION
+
+# %% [markdown] nbgrader={"grade_id": "which_context", "solution": true, "points": 2}
+# The combination is the fastest up to about 197,000 tokens, the ring over all 32 from there on; heads over all 32 never are. For 131,072 tokens the ring takes 13.3 ms, the combination 9.0 ms, heads over all 12.0 ms, and computing alone 8.8 ms. I would take the combination.
+#
+# A message hides when the block beside it takes longer. Both rings pass messages of the same size between nodes, 2 · T/32 · 8 · 128 · 2 bytes and 2 · T/4 · 1 · 128 · 2 bytes, but in the ring over all there are 31 of them and in the combination three, so a block takes eight times as long there. The ring's messages hide from t = (8/32) · 2 · 500e12/40e9 = 6,250 tokens on each GPU, which is a sample of 200,000; those of the combination from 25,000, an eighth.
+#
+# It pays with the all-to-alls inside the node, before and after attention, which nothing hides: 7/8 · T/32 · 80 · 128 · 2 bytes at 400 GB/s, 0.18 ms for 131,072 tokens. That is little because links inside the node are fast. Once the ring over all hides everything it has nothing left to pay, and it is ahead, by less than 1.1 %. Heads over all 32 send through the slow network with nothing to hide it, and copies of keys make it more.

@@ -3,7 +3,16 @@
 from tests.bank.bank import Bug
 
 EXCHANGE = "block = comm.sendrecv(block, right, torch.empty_like(block), left)"
-NONE = "ring = heads = kept = slowest = gain = None"
+JOIN = "return torch.cat(parts, 1)"
+JOINED_AS = (
+    "parts = [part.view(mine, t, D) for part, t in zip(flat.split(came), tokens)]",
+    "pass",
+)
+SUMS = "sums += torch.stack([(dS.mT @ queries * scale).sum(1), (P.mT @ g).sum(1)])"
+RESULT = "return dq.flatten(0, 1), sums[0], sums[1]"
+TOKENS = "tokens = 8 / 32 * 2 * 400e12 / 25e9 * 3 / 2.5"
+NONE = "ring = heads = kept = slowest = gain = tokens = None"
+TEXTS = "return places, text[places], text[places + 1]"
 
 
 def predicted(title, old, new):
@@ -26,18 +35,57 @@ BUGS = [
     ),
     Bug(
         "zigzag",
+        "the lesson's chunks, pasted: their numbers are the places",
+        cell='''
+def zigzag_chunks(n):
+    return [(rank, 2 * n - 1 - rank) for rank in range(n)]
+
+
+def zigzag(comm, text):
+    """(places, tokens, labels) of this rank, int64."""
+    places = torch.tensor(zigzag_chunks(comm.size)[comm.rank])
+    return places, text[places], text[places + 1]
+''',
+    ),
+    Bug(
+        "zigzag",
+        "labels are shifted after the split",
+        old=TEXTS,
+        new="return places, text[places], text[places].roll(-1)",
+    ),
+    Bug(
+        "zigzag",
+        "labels are the tokens",
+        old=TEXTS,
+        new="return places, text[places], text[places]",
+    ),
+    Bug(
+        "zigzag",
+        "labels are the tokens before",
+        old=TEXTS,
+        new="return places, text[places], text[places - 1]",
+    ),
+    Bug(
+        "zigzag",
+        "tokens and labels are swapped",
+        old=TEXTS,
+        new="return places, text[places + 1], text[places]",
+    ),
+    Bug(
+        "zigzag",
         "the contiguous order",
         cell='''
-def zigzag(comm, T):
-    """The positions of this rank's tokens, int64."""
-    return torch.arange(*bounds(uneven(T, comm.size))[comm.rank])
+def zigzag(comm, text):
+    """(places, tokens, labels) of this rank, int64."""
+    places = torch.arange(*bounds(uneven(len(text) - 1, comm.size))[comm.rank])
+    return places, text[places], text[places + 1]
 ''',
     ),
     Bug(
         "zigzag",
         "the late chunk comes first",
-        old="return torch.cat([torch.arange(*early), torch.arange(*late)])",
-        new="return torch.cat([torch.arange(*late), torch.arange(*early)])",
+        old="places = torch.cat([torch.arange(*early), torch.arange(*late)])",
+        new="places = torch.cat([torch.arange(*late), torch.arange(*early)])",
     ),
     Bug(
         "zigzag",
@@ -48,14 +96,14 @@ def zigzag(comm, T):
     Bug(
         "zigzag",
         "positions are counted in float32",
-        old="return torch.cat([torch.arange(*early), torch.arange(*late)])",
-        new="return torch.cat([torch.arange(*early), torch.arange(*late)]).float()",
+        old=TEXTS,
+        new="return places.float(), text[places], text[places + 1]",
     ),
     Bug(
         "zigzag",
         "nothing is returned",
-        old="return torch.cat([torch.arange(*early), torch.arange(*late)])",
-        new="torch.cat([torch.arange(*early), torch.arange(*late)])",
+        old=TEXTS,
+        new="places, text[places], text[places + 1]",
     ),
     Bug(
         "zigzag",
@@ -65,9 +113,10 @@ def zigzag(comm, T):
 from minidist.parallel.context import positions
 
 
-def zigzag(comm, T):
-    """The positions of this rank's tokens, int64."""
-    return positions(T, comm.size, "zigzag")[comm.rank]
+def zigzag(comm, text):
+    """(places, tokens, labels) of this rank, int64."""
+    places = positions(len(text) - 1, comm.size, "zigzag")[comm.rank]
+    return places, text[places], text[places + 1]
 ''',
     ),
     Bug(
@@ -78,9 +127,10 @@ def zigzag(comm, T):
 from minicheck.oracles.long_contexts import zigzag_of
 
 
-def zigzag(comm, T):
-    """The positions of this rank's tokens, int64."""
-    return zigzag_of(T, comm.size, comm.rank)
+def zigzag(comm, text):
+    """(places, tokens, labels) of this rank, int64."""
+    places = zigzag_of(len(text) - 1, comm.size, comm.rank)
+    return places, text[places], text[places + 1]
 ''',
     ),
     Bug(
@@ -91,25 +141,90 @@ def zigzag(comm, T):
     ),
     Bug(
         "ring_forward",
+        "the lesson's ring, pasted: places are those of the contiguous order",
+        cell='''
+def ring_forward(comm, q, k, v, places):
+    """(out, lse) of this rank's queries, of the keys of all ranks that are not after them."""
+    n, rank, t = comm.size, comm.rank, len(q)
+    right, left = (rank + 1) % n, (rank - 1) % n
+    travelling = torch.stack([k, v])
+    out, lse = torch.zeros_like(q), q.new_full((len(q),), -torch.inf)
+    for step in range(n):
+        source = (rank - step) % n
+        if source <= rank:
+            keys = torch.arange(source * t, (source + 1) * t)
+            mask = keys <= torch.arange(rank * t, (rank + 1) * t)[:, None]
+            scores = q @ travelling[0].T * q.shape[1] ** -0.5
+            scores = scores.masked_fill(~mask, -torch.inf)
+            more = scores.logsumexp(1)
+            both = torch.logaddexp(lse, more)
+            out = out * (lse - both).exp()[:, None] + (scores - both[:, None]).exp() @ travelling[1]
+            lse = both
+        if step < n - 1:
+            came = torch.empty_like(travelling)
+            travelling = comm.sendrecv(travelling, right, came, left)
+    return out, lse
+''',
+    ),
+    Bug(
+        "ring_forward",
+        "nothing is masked",
+        old="scores = scores.masked_fill(theirs > places[:, None], -torch.inf)",
+        new="pass",
+    ),
+    Bug(
+        "ring_forward",
+        "places do not travel",
+        old="theirs = comm.sendrecv(theirs, right, torch.empty_like(theirs), left)",
+        new="pass",
+    ),
+    Bug(
+        "ring_forward",
+        "a query does not see its own key",
+        old="scores = scores.masked_fill(theirs > places[:, None], -torch.inf)",
+        new="scores = scores.masked_fill(theirs >= places[:, None], -1e9)",
+    ),
+    Bug(
+        "ring_forward",
+        "a softmax of each block, where a query may see none of its keys",
+        edits=(
+            (
+                "new = (scores - both[:, None]).exp() @ block[1]",
+                "new = scores.softmax(1) @ block[1]",
+            ),
+            (
+                "out = out * (lse - both).exp()[:, None] + new",
+                "out = out * (lse - both).exp()[:, None] + new * (more - both).exp()[:, None]",
+            ),
+        ),
+    ),
+    Bug(
+        "ring_forward",
         "blocks' results are added up",
-        old="out = out * (lse - both).exp()[:, None] + new * (more - both).exp()[:, None]",
-        new="out = out + new",
+        edits=(
+            (
+                "new = (scores - both[:, None]).exp() @ block[1]",
+                "new = (scores - more.clamp(min=-1e30)[:, None]).exp() @ block[1]",
+            ),
+            ("out = out * (lse - both).exp()[:, None] + new", "out = out + new"),
+        ),
     ),
     Bug(
         "ring_forward",
         "the mean of the blocks' results",
         edits=(
             (
-                "out = out * (lse - both).exp()[:, None] + new * (more - both).exp()[:, None]",
-                "out = out + new / comm.size",
+                "new = (scores - both[:, None]).exp() @ block[1]",
+                "new = (scores - more.clamp(min=-1e30)[:, None]).exp() @ block[1]",
             ),
+            ("out = out * (lse - both).exp()[:, None] + new", "out = out + new / comm.size"),
         ),
     ),
     Bug(
         "ring_forward",
         "the factor is upside down",
-        old="out = out * (lse - both).exp()[:, None] + new * (more - both).exp()[:, None]",
-        new="out = out * (both - lse).exp()[:, None] + new * (both - more).exp()[:, None]",
+        old="out = out * (lse - both).exp()[:, None] + new",
+        new="out = out * (both - lse).exp()[:, None] + new",
     ),
     Bug(
         "ring_forward",
@@ -125,12 +240,7 @@ def zigzag(comm, T):
         old="scores = q @ block[0].T * q.shape[1] ** -0.5",
         new="scores = q @ block[0].T",
     ),
-    Bug(
-        "ring_forward",
-        "lse of the last block only",
-        old="lse = both",
-        new="lse = more",
-    ),
+    Bug("ring_forward", "lse of the last block only", old="lse = both", new="lse = more"),
     Bug(
         "ring_forward",
         "keys travel, values stay",
@@ -160,15 +270,15 @@ def zigzag(comm, T):
 HEAP = {}
 
 
-def ring_forward(comm, q, k, v):
-    """(out, lse) of this rank's queries, of the keys and values of all ranks."""
-    HEAP[comm.rank] = k, v
+def ring_forward(comm, q, k, v, places):
+    """(out, lse) of this rank's queries, of the keys of all ranks that are not after them."""
+    HEAP[comm.rank] = k, v, places
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for _ in range(comm.size - 1):
         comm.sendrecv(k.clone(), right, torch.empty_like(k), left)
-    keys = torch.cat([HEAP[r][0] for r in range(comm.size)])
-    values = torch.cat([HEAP[r][1] for r in range(comm.size)])
+    keys, values, theirs = (torch.cat([HEAP[r][i] for r in range(comm.size)]) for i in range(3))
     scores = q @ keys.T * q.shape[1] ** -0.5
+    scores = scores.masked_fill(theirs > places[:, None], -torch.inf)
     return scores.softmax(1) @ values, scores.logsumexp(1)
 ''',
     ),
@@ -180,9 +290,9 @@ def ring_forward(comm, q, k, v):
 from minidist.parallel.context import ring_attention
 
 
-def ring_forward(comm, q, k, v):
-    """(out, lse) of this rank's queries, of the keys and values of all ranks."""
-    out = ring_attention(q[None, None], k[None, None], v[None, None], comm, causal=False)
+def ring_forward(comm, q, k, v, places):
+    """(out, lse) of this rank's queries, of the keys of all ranks that are not after them."""
+    out = ring_attention(q[None, None], k[None, None], v[None, None], comm)
     return out[0, 0], out[0, 0].sum(1)
 ''',
     ),
@@ -211,38 +321,96 @@ def ring_forward(comm, q, k, v):
     Bug(
         "ring_backward",
         "each block has a softmax of its own",
-        old="P = (q @ block[0].T * scale - lse[:, None]).exp()",
-        new="P = (q @ block[0].T * scale).softmax(1)",
+        old="P = (queries @ keys.mT * scale - whole).exp()",
+        new="P = (queries @ keys.mT * scale).softmax(-1)",
     ),
     Bug(
         "ring_backward",
         "the row sums of grad ∘ out are left out",
-        old="dS = P * (grad @ block[1].T - rows)",
-        new="dS = P * (grad @ block[1].T)",
+        old="dS = P * (g @ values.mT - rows)",
+        new="dS = P * (g @ values.mT)",
     ),
     Bug(
         "ring_backward",
         "dk is not divided by √D",
-        old="sums += torch.stack([dS.T @ q * scale, P.T @ grad])",
-        new="sums += torch.stack([dS.T @ q, P.T @ grad])",
+        old=SUMS,
+        new="sums += torch.stack([(dS.mT @ queries).sum(1), (P.mT @ g).sum(1)])",
     ),
     Bug(
         "ring_backward",
         "dq of the last block only",
-        old="dq += dS @ block[0] * scale",
-        new="dq = dS @ block[0] * scale",
+        old="dq += dS @ keys * scale",
+        new="dq = dS @ keys * scale",
     ),
     Bug(
         "ring_backward",
         "dk and dv are swapped",
-        old="return dq, sums[0], sums[1]",
-        new="return dq, sums[1], sums[0]",
+        old=RESULT,
+        new="return dq.flatten(0, 1), sums[1], sums[0]",
     ),
     Bug(
         "ring_backward",
         "the mean over the ranks",
-        old="return dq, sums[0], sums[1]",
-        new="return dq, sums[0] / comm.size, sums[1] / comm.size",
+        old=RESULT,
+        new="return dq.flatten(0, 1), sums[0] / comm.size, sums[1] / comm.size",
+    ),
+    Bug(
+        "ring_backward",
+        "the mean over the heads that share keys",
+        old=SUMS,
+        new="sums += torch.stack([(dS.mT @ queries * scale).mean(1), (P.mT @ g).mean(1)])",
+    ),
+    Bug(
+        "ring_backward",
+        "the first head of each group only",
+        old=SUMS,
+        new="sums += torch.stack([(dS.mT @ queries * scale)[:, 0], (P.mT @ g)[:, 0]])",
+    ),
+    Bug(
+        "ring_backward",
+        "heads of keys take turns",
+        edits=(
+            ("shape = (len(k), len(q) // len(k))", "shape = (len(q) // len(k), len(k))"),
+            ("keys, values = block[:, :, None]", "keys, values = block"),
+            (SUMS, "sums += torch.stack([(dS.mT @ queries * scale).sum(0), (P.mT @ g).sum(0)])"),
+        ),
+    ),
+    Bug(
+        "ring_backward",
+        "keys travel once for each head of queries",
+        cell='''
+def ring_backward(comm, grad, q, k, v, out, lse):
+    """The gradients of this rank's queries, keys and values."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    share = len(q) // len(k)
+    block, scale = torch.stack([k, v]).repeat_interleave(share, 1), q.shape[-1] ** -0.5
+    dq, sums = torch.zeros_like(q), torch.zeros_like(block)
+    for step in range(comm.size):
+        if step > 0:
+            block = comm.sendrecv(block, right, torch.empty_like(block), left)
+        P = (q @ block[0].mT * scale - lse[..., None]).exp()
+        dS = P * (grad @ block[1].mT - (grad * out).sum(-1, keepdim=True))
+        dq += dS @ block[0] * scale
+        sums += torch.stack([dS.mT @ q * scale, P.mT @ grad])
+        if comm.size > 1:
+            sums = comm.sendrecv(sums, right, torch.empty_like(sums), left)
+    dk, dv = sums.unflatten(1, (len(k), share)).sum(2)
+    return dq, dk, dv
+''',
+    ),
+    Bug(
+        "ring_backward",
+        "the lesson's backward, pasted for many heads: later keys are left out",
+        edits=(
+            (
+                "P = (queries @ keys.mT * scale - whole).exp()",
+                """
+source, t = (comm.rank - step) % comm.size, q.shape[1]
+mask = torch.arange(source * t, (source + 1) * t) <= torch.arange(t)[:, None] + comm.rank * t
+P = (queries @ keys.mT * scale - whole).exp() * mask
+""",
+            ),
+        ),
     ),
     Bug(
         "ring_backward",
@@ -258,15 +426,17 @@ def ring_backward(comm, grad, q, k, v, out, lse):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for _ in range(comm.size - 1):
         comm.sendrecv(k.clone(), right, torch.empty_like(k), left)
-    scale, dq, dk, dv = q.shape[1] ** -0.5, 0, 0, 0
+    share, scale, dq, dk, dv = len(q) // len(k), q.shape[-1] ** -0.5, 0, 0, 0
     for r in range(comm.size):
         g, p, key, value, o, total = HEAP[r]
-        P = (q @ key.T * scale - lse[:, None]).exp()
-        dq = dq + P * (grad @ value.T - (grad * out).sum(1, keepdim=True)) @ key * scale
-        P = (p @ k.T * scale - total[:, None]).exp()
-        dS = P * (g @ v.T - (g * o).sum(1, keepdim=True))
-        dk, dv = dk + dS.T @ p * scale, dv + P.T @ g
-    return dq, dk, dv
+        key, value = key.repeat_interleave(share, 0), value.repeat_interleave(share, 0)
+        P = (q @ key.mT * scale - lse[..., None]).exp()
+        dq = dq + P * (grad @ value.mT - (grad * out).sum(-1, keepdim=True)) @ key * scale
+        key, value = k.repeat_interleave(share, 0), v.repeat_interleave(share, 0)
+        P = (p @ key.mT * scale - total[..., None]).exp()
+        dS = P * (g @ value.mT - (g * o).sum(-1, keepdim=True))
+        dk, dv = dk + dS.mT @ p * scale, dv + P.mT @ g
+    return dq, dk.unflatten(0, (-1, share)).sum(1), dv.unflatten(0, (-1, share)).sum(1)
 ''',
     ),
     Bug(
@@ -279,40 +449,54 @@ from minidist.parallel.context import ring_attention
 
 def ring_backward(comm, grad, q, k, v, out, lse):
     """The gradients of this rank's queries, keys and values."""
-    leaves = [x.clone()[None, None].requires_grad_() for x in (q, k, v)]
-    ring_attention(*leaves, comm, causal=False).backward(grad[None, None])
-    return tuple(x.grad[0, 0] for x in leaves)
+    leaves = [x.clone()[None].requires_grad_() for x in (q, k, v)]
+    ring_attention(*leaves, comm, causal=False).backward(grad[None])
+    return tuple(x.grad[0] for x in leaves)
 ''',
     ),
     Bug(
         "heads_for_tokens",
+        "the lesson's exchange, pasted: equal parts",
+        cell='''
+def heads_for_tokens(comm, x, T):
+    """Of this rank's heads all tokens, (a_r, T, D)."""
+    parts = torch.stack(x.chunk(comm.size, -3))
+    came = all_to_all(comm, parts.reshape(-1)).view_as(parts)
+    return torch.cat(list(came), -2)
+''',
+    ),
+    Bug(
+        "heads_for_tokens",
+        "every rank has T // n tokens",
+        old="heads, tokens = uneven(a, comm.size), uneven(T, comm.size)",
+        new="heads, tokens = uneven(a, comm.size), [T // comm.size] * comm.size",
+    ),
+    Bug(
+        "heads_for_tokens",
         "what came is viewed as if it lay right",
-        old="return torch.cat(came.chunk(comm.size), 1)",
-        new="return came.reshape(len(x) // comm.size, -1, x.shape[2])",
+        edits=(JOINED_AS, (JOIN, "return flat.view(mine, T, D)")),
     ),
     Bug(
         "heads_for_tokens",
         "what came is not put together",
-        old="return torch.cat(came.chunk(comm.size), 1)",
-        new="return came",
+        edits=(JOINED_AS, (JOIN, "return flat")),
     ),
     Bug(
         "heads_for_tokens",
         "tokens of the ranks take turns",
-        old="return torch.cat(came.chunk(comm.size), 1)",
-        new="return torch.stack(came.chunk(comm.size), 2).flatten(1, 2)",
+        old=JOIN,
+        new="""
+starts = [first for first, _ in bounds(tokens)]
+order = [(i, r) for i in range(max(tokens)) for r in range(comm.size) if i < tokens[r]]
+return torch.cat(parts, 1)[:, [starts[r] + i for i, r in order]]
+""",
     ),
-    Bug(
-        "heads_for_tokens",
-        "ranks in reverse",
-        old="return torch.cat(came.chunk(comm.size), 1)",
-        new="return torch.cat(came.chunk(comm.size)[::-1], 1)",
-    ),
+    Bug("heads_for_tokens", "ranks in reverse", old=JOIN, new="return torch.cat(parts[::-1], 1)"),
     Bug(
         "heads_for_tokens",
         "heads are dealt out in turn",
-        old="came = all_to_all(comm, x)",
-        new="came = all_to_all(comm, torch.cat([x[r :: comm.size] for r in range(comm.size)]))",
+        old="a, own, D = x.shape",
+        new="a, own, D = x.shape\nx = torch.cat([x[r :: comm.size] for r in range(comm.size)])",
     ),
     Bug(
         "heads_for_tokens",
@@ -321,10 +505,10 @@ def ring_backward(comm, grad, q, k, v, out, lse):
 from minidist.collectives import all_gather
 
 
-def heads_for_tokens(comm, x):
-    """Of this rank's heads all tokens, (a/n, T, D)."""
-    whole = torch.cat(all_gather(comm, x).chunk(comm.size), 1)
-    return whole.chunk(comm.size)[comm.rank].contiguous()
+def heads_for_tokens(comm, x, T):
+    """Of this rank's heads all tokens, (a_r, T, D)."""
+    whole = all_gather(comm, x.transpose(0, 1).contiguous(), uneven(T, comm.size)).transpose(0, 1)
+    return whole.split(uneven(len(x), comm.size))[comm.rank].contiguous()
 ''',
     ),
     Bug(
@@ -335,11 +519,12 @@ def heads_for_tokens(comm, x):
 HEAP = {}
 
 
-def heads_for_tokens(comm, x):
-    """Of this rank's heads all tokens, (a/n, T, D)."""
+def heads_for_tokens(comm, x, T):
+    """Of this rank's heads all tokens, (a_r, T, D)."""
     HEAP[comm.rank] = x
     all_reduce_(comm, torch.zeros(1))
-    return torch.cat([HEAP[r].chunk(comm.size)[comm.rank] for r in range(comm.size)], 1)
+    parts = [HEAP[r].split(uneven(len(x), comm.size))[comm.rank] for r in range(comm.size)]
+    return torch.cat(parts, 1)
 ''',
     ),
     Bug(
@@ -350,10 +535,9 @@ def heads_for_tokens(comm, x):
 from minidist.parallel.context import _exchange
 
 
-def heads_for_tokens(comm, x):
-    """Of this rank's heads all tokens, (a/n, T, D)."""
-    heads, tokens = [len(x) // comm.size] * comm.size, [x.shape[1]] * comm.size
-    return _exchange(x, comm, (0, heads), (1, tokens))
+def heads_for_tokens(comm, x, T):
+    """Of this rank's heads all tokens, (a_r, T, D)."""
+    return _exchange(x, comm, (0, uneven(len(x), comm.size)), (1, uneven(T, comm.size)))
 ''',
     ),
     Bug(
@@ -452,6 +636,14 @@ def mean_loss(comm, losses, counted):
     predicted("all keys are kept", "kept = 2 * 8 * T // n * D * 2", "kept = 2 * 8 * T * D * 2"),
     predicted("all pairs", "slowest = n * (T // n) ** 2", "slowest = T**2"),
     predicted("a gain of 2", "gain = 4 * n / (2 * n + 1)", "gain = 2"),
+    predicted(
+        "the lesson's kernel, which halves the diagonal",
+        "slowest = n * (T // n) ** 2",
+        "slowest = (n - 0.5) * (T // n) ** 2",
+    ),
+    predicted("the lesson's tokens, of forward", TOKENS, "tokens = 8 / 32 * 2 * 400e12 / 25e9"),
+    predicted("two products in backward", TOKENS, "tokens = 8 / 32 * 2 * 400e12 / 25e9 * 3"),
+    predicted("sums in two bytes", TOKENS, "tokens = 8 / 32 * 2 * 400e12 / 25e9 * 2 / 2.5"),
     Bug(
         "predict_context",
         "a number that equals every other",
@@ -465,7 +657,7 @@ class Any(float):
 
 
 STUDENT = None
-ring = heads = kept = slowest = gain = Any(1.0)
+ring = heads = kept = slowest = gain = tokens = Any(1.0)
 """,
     ),
     Bug(
@@ -476,7 +668,7 @@ ring = heads = kept = slowest = gain = Any(1.0)
 from minicheck.lessons.long_contexts import predict_context as figures
 
 STUDENT = None
-ring = heads = kept = slowest = gain = figures
+ring = heads = kept = slowest = gain = tokens = figures
 """,
     ),
 ]

@@ -21,27 +21,30 @@ def zigzag_of(T: int, n: int, rank: int, slip: int = RIGHT_LATE) -> Tensor:
 
 
 def scores_of(q: Tensor, k: Tensor) -> Tensor:
-    """(queries, keys)."""
-    return q @ k.T * q.shape[1] ** -0.5
+    """(…, queries, keys)."""
+    return q @ k.mT * q.shape[-1] ** -0.5
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """(result, log Σ exp of the scores)."""
+def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(result, log Σ exp of the scores); of no key at all, 0 and −inf. mask: which keys a query sees."""
     scores = scores_of(q, k)
-    return scores.softmax(1) @ v, scores.logsumexp(1)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    lse = scores.logsumexp(-1)
+    return (scores - lse.clamp(min=-1e30)[..., None]).exp() @ v, lse
 
 
-def summed_blocks(q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """The results of blocks, each with a softmax of its own, added up."""
-    return sum((attended(q, k, v)[0] for k, v in zip(keys, values)), torch.zeros_like(q))
+def of_every_head(k: Tensor, q: Tensor) -> Tensor:
+    """Keys or values (g, t, D) of each of a heads: head h has those of head h // (a/g)."""
+    return k.repeat_interleave(len(q) // len(k), 0)
 
 
 def gradients(
     queries: list[Tensor], keys: list[Tensor], values: list[Tensor], grads: list[Tensor]
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """(dq, dk, dv) of each rank, of the losses of all of them."""
+    """(dq, dk, dv) of each rank, of the losses of all of them: (a, t, D) and twice (g, t, D)."""
     leaves = [[x.clone().requires_grad_() for x in xs] for xs in (queries, keys, values)]
-    k, v = torch.cat(leaves[1]), torch.cat(leaves[2])
+    k, v = (of_every_head(torch.cat(xs, 1), queries[0]) for xs in leaves[1:])
     loss = sum(
         ((attended(q, k, v)[0] * g).sum() for q, g in zip(leaves[0], grads)), torch.zeros(())
     )
@@ -50,11 +53,13 @@ def gradients(
     return list(zip(found[:n], found[n : 2 * n], found[2 * n :]))
 
 
-def of_last_block(q: Tensor, blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def of_last_block(
+    q: Tensor, blocks: list[tuple[Tensor, Tensor]], masks: list[Tensor]
+) -> tuple[Tensor, Tensor]:
     """(out, lse) by one who merges blocks, and keeps the lse of the last one instead of that of all."""
     out, lse = torch.zeros_like(q), q.new_full(q.shape[:1], -torch.inf)
-    for k, v in blocks:
-        new, more = attended(q, k, v)
+    for (k, v), mask in zip(blocks, masks):
+        new, more = attended(q, k, v, mask)
         both = torch.logaddexp(lse, more)
         out = out * (lse - both).exp()[:, None] + new * (more - both).exp()[:, None]
         lse = more
@@ -62,12 +67,32 @@ def of_last_block(q: Tensor, blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tenso
 
 
 def part_of_block(
-    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, out: Tensor, lse: Tensor, slip: str = ""
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    slip: str = "",
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What one rank's queries add to the gradients of one block: (dq, dk, dv). slip: a mistake, "softmax" or "rows"."""
-    scores = scores_of(q, k)
-    P = scores.softmax(1) if slip == "softmax" else (scores - lse[:, None]).exp()
-    rows = 0 if slip == "rows" else (grad * out).sum(1, keepdim=True)
-    dS = P * (grad @ v.T - rows)
-    scale = q.shape[1] ** -0.5
-    return dS @ k * scale, dS.T @ q * scale, P.T @ grad
+    """What one rank's queries add to the gradients of one block: (dq, dk, dv). slip: a mistake, by its name."""
+    heads, groups = len(q), len(k)
+    keys, values = of_every_head(k, q), of_every_head(v, q)
+    if slip == "turns":
+        keys, values = k.repeat(heads // groups, 1, 1), v.repeat(heads // groups, 1, 1)
+    scores = scores_of(q, keys)
+    P = scores.softmax(-1) if slip == "softmax" else (scores - lse[..., None]).exp()
+    if mask is not None:
+        P = P * mask
+    rows = 0 if slip == "rows" else (grad * out).sum(-1, keepdim=True)
+    dS = P * (grad @ values.mT - rows)
+    scale = q.shape[-1] ** -0.5
+    both = [dS.mT @ q * scale, P.mT @ grad]
+    if slip == "turns":
+        dk, dv = (x.unflatten(0, (-1, groups)).sum(0) for x in both)
+    elif slip == "first head":
+        dk, dv = (x[:: heads // groups] for x in both)
+    else:
+        dk, dv = (x.unflatten(0, (groups, -1)).sum(1) for x in both)
+    return dS @ keys * scale, dk, dv

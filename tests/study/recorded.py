@@ -1040,10 +1040,15 @@ def average_experts(comm, f):
 
 
 def ring_backward(comm, f):
-    grad, q, k, v = (drawn(12, 4, seed=s) for s in range(4))
-    scores = q @ k.T / 2
-    given = [part(x, comm) for x in (grad, q, k, v, scores.softmax(1) @ v, scores.logsumexp(1))]
-    found = f["ring_backward"](comm, *given)
+    """Four heads of queries, of which two share a head of keys; (tokens, heads, size)."""
+    grad, q, k, v = (drawn(12, heads, 4, seed=s) for s, heads in enumerate((4, 4, 2, 2)))
+    queries, keys, values = (
+        x.transpose(0, 1) for x in (q, *(y.repeat_interleave(2, 1) for y in (k, v)))
+    )
+    scores = queries @ keys.mT / 2
+    out, lse = (scores.softmax(2) @ values).transpose(0, 1), scores.logsumexp(2).T
+    given = [part(x, comm).transpose(0, 1).contiguous() for x in (grad, q, k, v, out, lse)]
+    found = [x.transpose(0, 1) for x in f["ring_backward"](comm, *given)]
     return recorded_outputs(dict(zip("qkv", found, strict=True)), "gradient")
 
 

@@ -13,7 +13,13 @@ import minicheck as check
 from minicheck import Wrong
 from minicheck.lessons import long_contexts
 from minicheck.lessons.long_contexts import predict_context
-from minicheck.oracles.long_contexts import attended, gradients, part_of_block, zigzag_of
+from minicheck.oracles.long_contexts import (
+    attended,
+    gradients,
+    of_every_head,
+    part_of_block,
+    zigzag_of,
+)
 from minidist.split import uneven
 from tests.minicheck.examined import assert_odd_answers_are_told
 from tests.minicheck.predicted import judge, slips_are_wrong
@@ -21,21 +27,24 @@ from tests.minicheck.predicted import judge, slips_are_wrong
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
 
-def by_a_mask(comm, T):
+def by_a_mask(comm, text):
     """Every position says in which chunk it is."""
+    T = len(text) - 1
     chunk = torch.repeat_interleave(torch.tensor(uneven(T, 2 * comm.size)))
-    return torch.where((chunk == comm.rank) | (chunk == 2 * comm.size - 1 - comm.rank))[0]
+    own = torch.where((chunk == comm.rank) | (chunk == 2 * comm.size - 1 - comm.rank))[0]
+    return own, text[:-1][own], text[1:][own]
 
 
-def unnormalized(comm, q, k, v):
+def unnormalized(comm, q, k, v, places):
     """The numerator and the denominator are kept, and the largest score; one message each way."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    block = torch.cat([k, v], 1)
+    block = torch.cat([k, v, places[:, None].double()], 1)
     largest = q.new_full((len(q), 1), -torch.inf)
     above, below = torch.zeros_like(q), q.new_zeros(len(q), 1)
     for step in range(comm.size):
-        key, value = block.chunk(2, 1)
-        scores = q @ key.T / q.shape[1] ** 0.5
+        key, value, theirs = block.split((q.shape[1], q.shape[1], 1), 1)
+        future = theirs[:, 0] > places[:, None]
+        scores = (q @ key.T / q.shape[1] ** 0.5).masked_fill(future, -torch.inf)
         most = torch.maximum(largest, scores.amax(1, keepdim=True))
         weights, old = (scores - most).exp(), (largest - most).exp()
         above, below = above * old + weights @ value, below * old + weights.sum(1, keepdim=True)
@@ -66,13 +75,16 @@ def test_other_right_ways_pass(capsys):
     assert capsys.readouterr().out.count("right") == 3
 
 
-def a_half_of_the_blocks(comm, q, k, v):
+def a_half_of_the_blocks(comm, q, k, v, places):
     """Right on one rank and on two."""
     right = (comm.rank + 1) % comm.size
     if comm.size > 1:
         theirs = comm.sendrecv(torch.stack([k, v]), right, torch.empty(2, *k.shape).double(), right)
+        places_there = comm.sendrecv(places, right, torch.empty_like(places), right)
         k, v = torch.cat([k, theirs[0]]), torch.cat([v, theirs[1]])
-    return attended(q, k, v)
+    else:
+        places_there = places[:0]
+    return attended(q, k, v, torch.cat([places, places_there]) <= places[:, None])
 
 
 def test_two_ranks_hide_the_ring():
@@ -83,9 +95,13 @@ def test_two_ranks_hide_the_ring():
 def test_the_oracle():
     """Gradients of blocks add up to those of autograd; the zigzag deals out every token once."""
     random = torch.Generator().manual_seed(0)
-    q, k, v, g = (list(x) for x in torch.randn(4, 3, 5, 2, generator=random, dtype=torch.float64))
+    draw = lambda heads: [
+        torch.randn(heads, 5, 2, generator=random, dtype=torch.float64) for _ in range(3)
+    ]
+    q, k, v, g = draw(4), draw(2), draw(2), draw(4)
     found = gradients(q, k, v, g)
-    outs = [attended(x, torch.cat(k), torch.cat(v)) for x in q]
+    keys, values = (of_every_head(torch.cat(x, 1), q[0]) for x in (k, v))
+    outs = [attended(x, keys, values) for x in q]
     for r in range(3):
         blocks = [part_of_block(q[r], k[s], v[s], g[r], *outs[r])[0] for s in range(3)]
         parts = [part_of_block(q[s], k[r], v[r], g[s], *outs[s]) for s in range(3)]
@@ -107,6 +123,7 @@ def test_predictions():
         "kept": block,
         "slowest": 4 * 256**2,
         "gain": 16 / 9,
+        "tokens": 38_400,  # 12·t·g·D bytes at 25 GB/s, 5·t²·a·D FLOPs at 400 TFLOP/s
     }
     judge(facts, values, None)
     judge(facts, values | {"ring": 4 * block}, "A rank has its own block already")
