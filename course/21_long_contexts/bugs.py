@@ -49,6 +49,14 @@ def zigzag(comm, text):
     ),
     Bug(
         "zigzag",
+        "T is the length of the text",
+        edits=(
+            ("T = len(text) - 1", "T = len(text)"),
+            (TEXTS, "return places, text[places], text[(places + 1) % T]"),
+        ),
+    ),
+    Bug(
+        "zigzag",
         "labels are shifted after the split",
         old=TEXTS,
         new="return places, text[places], text[places].roll(-1)",
@@ -171,6 +179,18 @@ def ring_forward(comm, q, k, v, places):
         "nothing is masked",
         old="scores = scores.masked_fill(theirs > places[:, None], -torch.inf)",
         new="pass",
+    ),
+    Bug(
+        "ring_forward",
+        "keys before a query are masked",
+        old="scores = scores.masked_fill(theirs > places[:, None], -torch.inf)",
+        new="scores = scores.masked_fill(theirs < places[:, None], -torch.inf)",
+    ),
+    Bug(
+        "ring_forward",
+        "rows are sorted by their places",
+        old="return out, lse",
+        new="return out[places.argsort()], lse[places.argsort()]",
     ),
     Bug(
         "ring_forward",

@@ -461,13 +461,16 @@ study.viewer(balanced.trace, ranks=[0, 3, 7], title="Zigzag: zoom in and find th
 #
 # $$t\ \ge\ \frac ga\,b\,\beta F.$$
 #
-# The number of ranks has cancelled. So has the width. What counts is how many tokens *each rank* has, how fast its link is, and how few heads of keys there are. **From how many tokens per rank on does the message hide, through a network card of 48 GB/s, where each head of queries has its own keys ($g=a$)?** The rate F, in attention, we read off the run on one GPU.
+# The number of ranks has cancelled. So has the width. What counts is how many tokens *each rank* has, how fast its link is, and how few heads of keys there are. **From how many tokens per rank on does the message hide, through a network card of 48 GB/s, where each head of queries has its own keys ($g=a$)?** The rate F that the modelled GPU reaches in attention we read off the run on one of them:
+
+# %%
+RATE = 2 * 524_288**2 * HEADS * SIZE / alone.time  # FLOPs of T²/2 pairs, in a second
+print(f"F = {RATE / 1e12:.0f} TFLOP/s")
 
 # %%
 guess_tokens = 1000  # tokens on each rank: change this number
 
 # %%
-RATE = 2 * 524_288**2 * HEADS * SIZE / alone.time  # FLOP/s, of T²/2 pairs
 far = Cluster.dgx_h100(nodes=2).link(0, 8)  # through the network cards
 NETWORK = Cluster.uniform(4, far.alpha, far.beta, NODE.device)
 ts = [1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]
@@ -653,7 +656,7 @@ assert times["network cards", 524_288][0] / times["network cards", 524_288][1] <
 # |---|---|---|---|
 # | bytes of a rank, forward | $(n-1)\,\mathcal K$ | $(n-1)\,\mathcal K$ | $\frac{n-1}n(2\mathcal Q+\mathcal K)$ |
 # | hidden behind computing | no | yes, with enough tokens | no |
-# | keys and values held | all, $n\,\mathcal K$ | three blocks, $3\,\mathcal K$ | all tokens of $g/n$ heads, $\mathcal K$ |
+# | keys and values held | all, $n\,\mathcal K$ | its own, the one in use, the next: $3\,\mathcal K$ | all tokens of $g/n$ heads, $\mathcal K$ |
 # | most ranks | any number | any number | *g* |
 # | causal balance | by zigzag | by zigzag | by nature |
 # | other masks, other attention | yes | must be cut into blocks | anything serial |

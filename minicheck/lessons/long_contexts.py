@@ -68,11 +68,17 @@ class Zigzag(Exam):
         start = sum(len(zigzag_of(T, n, r)) for r in range(rank))
         looks, otherwise = {}, "They are those of chunk r and of chunk 2n − 1 − r."
         if name == "places":
-            numbers = torch.tensor([rank, 2 * n - 1 - rank])
-            if 2 * n < T and isinstance(got, torch.Tensor) and torch.equal(got, numbers):
-                raise Wrong(
-                    f"{self.where(rank)}{name}: these are the numbers of the chunks, and a chunk has several tokens."
-                )
+            for words, slip in {
+                "these are the numbers of the chunks, and a chunk has several tokens.": torch.tensor(
+                    [rank, 2 * n - 1 - rank]
+                ),
+                "T is one less than the length of the text: its last token is only a label.": zigzag_of(
+                    T + 1, n, rank
+                ),
+            }.items():
+                if not torch.equal(slip, want) and isinstance(got, torch.Tensor):
+                    if torch.equal(got, slip):
+                        raise Wrong(f"{self.where(rank)}{name}: {words}")
             looks = {
                 "The late chunk is that of rank n − 1 − r: chunk 2n − 1 − r, counted from 0.": zigzag_of(
                     T, n, rank, NEXT_LATE
@@ -169,7 +175,14 @@ class RingForward(Exam):
                 at
             ],
         }
-        without, later = attended(q, keys, values, places < own[:, None])[at], own > 0
+        rising, later = own.argsort(), own > 0
+        looks["Rows are in the order of rising places: leave them in the order of `places`."] = (
+            attended(q[rising], keys, values, seen[rising])[at]
+        )
+        looks[
+            "A query sees the keys at its place and *after* it: those before it are asked for."
+        ] = attended(q, keys, values, places >= own[:, None])[at]
+        without = attended(q, keys, values, places < own[:, None])[at]
         if near(got[later], without[later]):
             return "A query sees the key at its own place, too."
         if not got.isfinite().all():
