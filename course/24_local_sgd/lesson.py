@@ -19,13 +19,13 @@ guess_period = 2  # steps between two meetings: change this number
 #
 # For *H* = 1 nothing has been gained, and for plain SGD nothing has been lost either. If all ranks start a step at *x* and rank *r* has the gradient $g_r$, the average of their new weights is
 #
-# $$\frac1n\sum_r (x-\gamma g_r) = x-\gamma\,\frac1n\sum_r g_r,$$
+# $$\frac{1}{n}\sum_r (x-\gamma g_r) = x-\gamma\,\frac{1}{n}\sum_r g_r,$$
 #
 # where γ is the learning rate: one step with the average gradient. For *H* = 2 the second gradient is already computed at different points, and the equality ends.
 #
 # ## By hand: a tug of war
 #
-# Let there be a single weight *w* and two ranks whose data disagree. Rank 0 has the loss $\frac12 w^2$, with its minimum at 0. Rank 1 has the loss $\frac12\cdot2(w-6)^2$, with its minimum at 6, and it is twice as steep. The gradient of the first is *w*, that of the second is $2(w-6)$. They cancel where $w + 2(w-6)=0$, at *w* = 4. That is the minimum of the mean loss, and it is where we would like to end.
+# Let there be a single weight *w* and two ranks whose data disagree. Rank 0 has the loss $\frac{1}{2} w^2$, with its minimum at 0. Rank 1 has the loss $\frac{1}{2}\cdot2(w-6)^2$, with its minimum at 6, and it is twice as steep. The gradient of the first is *w*, that of the second is $2(w-6)$. They cancel where $w + 2(w-6)=0$, at *w* = 4. That is the minimum of the mean loss, and it is where we would like to end.
 #
 # We start at that very point and take steps with a rate of ½. With such a rate rank 0 halves its distance from its minimum in each step, and rank 1 jumps into its minimum in one. With *H* = 1 they go to 2 and to 6, and the average is 4 again. With *H* = 2 rank 0 goes to 2 and then to 1, while rank 1 goes to 6 and stays there. The average is 3.5. We were at the best point, and local SGD has left it! **Where does it come to rest, with H = 2?**
 
@@ -82,7 +82,7 @@ assert [round(end, 2) for end in ends] == [4.0, 3.43, 3.2, 3.0]
 #
 # $$\sum_r \left(1-q_r^H\right)(w-c_r) = 0.$$
 #
-# So *w* is a weighted mean of the ranks' minima, with the weights $1-q_r^H$. For *H* = 1 these are $\gamma a_r$, in proportion to the steepness, and that is right: it is the condition that the gradients cancel. For large *H* all of them are 1. Every rank reaches its own minimum and stays there, however steep its loss, and the average is taken over the minima. In our example $q_0 = \frac12$ and $q_1 = 0$, so for *H* = 2 the weights are ¾ and 1, and $w = 6/(1+\frac34) = 24/7$.
+# So *w* is a weighted mean of the ranks' minima, with the weights $1-q_r^H$. For *H* = 1 these are $\gamma a_r$, in proportion to the steepness, and that is right: it is the condition that the gradients cancel. For large *H* all of them are 1. Every rank reaches its own minimum and stays there, however steep its loss, and the average is taken over the minima. In our example $q_0 = \frac{1}{2}$ and $q_1 = 0$, so for *H* = 2 the weights are ¾ and 1, and $w = 6/(1+\frac{3}{4}) = 24/7$.
 #
 # ![The weight on a line from 0 to 6. Rank 0's minimum is at 0 and rank 1's at 6. The minimum of the mean loss is at 4, where the pulls of both are equal. With H = 2 the weight rests at 3.43, with H = 3 at 3.2, with very large H at 3, the middle of the two minima.](../course/24_local_sgd/figures/tug_of_war.svg)
 #
@@ -293,7 +293,7 @@ study.reveal(
 #
 # Back to the link of 100 Mbit/s. A step computes for *C* seconds, and a meeting of *n* ranks over a ring costs what every all-reduce costs, so a step takes on average
 #
-# $$T(H) = C + \frac1H\left(2(n-1)\,\alpha + 2\,\frac{n-1}{n}\,N\beta\right).$$
+# $$T(H) = C + \frac{1}{H}\left(2(n-1)\,\alpha + 2\,\frac{n-1}{n}\,N\beta\right).$$
 #
 # Half of the time is computing when the second term is as large as the first. To check the formula we run the library's `LocalSGD` on a modelled pair of machines, whose link has a latency of 0.1 ms, with the 1.1 million weights as meta tensors. A matrix product that takes 15 ms stands for forward and backward.
 
@@ -509,7 +509,7 @@ study.reveal(
 #
 # Fix a time *S* that we are going to spend, and let a step compute for *C* seconds and a meeting take *D*. With the period τ (their name for *H*) there is time for $S/(C+D/\tau)$ steps. The theory of SGD bounds the error after so many steps by two terms. The first is the present loss *F*, divided by the rate and by the number of steps, and the second is the drift, which grows like τ:
 #
-# $$\text{error} \le \frac{2F}{\gamma S}\left(C+\frac D\tau\right) + B\,\tau + \text{terms without } \tau.$$
+# $$\text{error} \le \frac{2F}{\gamma S}\left(C+\frac{D}{\tau}\right) + B\,\tau + \text{terms without } \tau.$$
 #
 # Here *B* collects constants: the rate, the noise of the gradients, how curved the loss is. Nobody knows them. But the sum is smallest where its derivative with respect to τ is zero,
 #

@@ -382,8 +382,8 @@ MUTED = (
     ("15_vocabulary", "merged_loss", "three all-reduces: right, but not one message"),
     ("15_vocabulary", "logits_gradient", "the sums are reduced again"),
     ("23_compress", "sparse_mean", "zeros travel"),
-    ("23_compress", "local_sgd", "a few bytes in every step"),
     ("23_compress", "sign_average", "signs as float64"),
+    ("24_local_sgd", "local_sgd", "a few bytes in every step"),
     ("25_large_batches", "lamb_step", "an all-reduce for each parameter"),
     ("25_large_batches", "noise_scale", "all gradients travel"),
 )

@@ -1120,7 +1120,10 @@ def sparse_mean(comm, f):
 
 
 def local_sgd(comm, f):
-    """Five steps in periods of two. Recorded when there was an average. The last weight is not contiguous."""
+    """Five steps in periods of two. Recorded when there was an average. The last weight is not contiguous.
+
+    Rank r has r + 1 samples in a step.
+    """
     H, steps = 2, 5
     shapes = {"first": (3, 4), "second": (6,), "third": (2, 5)}
     run = record(None, steps=3)
@@ -1148,6 +1151,7 @@ def local_sgd(comm, f):
         if t > 0 and t % H == 0:
             note()
         descend_alone(comm.rank, replicas[0], t)
+        return comm.rank + 1
 
     if comm.size > 1:
         f["local_sgd"](comm, list(replicas[0].values()), step, steps, H)
@@ -1159,7 +1163,8 @@ def local_sgd(comm, f):
             descend_alone(r, params, t)
         if (t + 1) % H == 0 or t + 1 == steps:
             for name in shapes:
-                mean = sum(params[name] for params in replicas) / SENDERS
+                total = sum((r + 1) * params[name] for r, params in enumerate(replicas))
+                mean = total / sum(range(1, SENDERS + 1))
                 for params in replicas:
                     params[name].copy_(mean)
             note()
