@@ -92,7 +92,7 @@ assert [round(end, 2) for end in ends] == [4.0, 3.43, 3.2, 3.0]
 #
 # The factor in front would be right. The bracket is the mistake, and it tells us three things, which the rest of the lesson will confirm on a network.
 #
-# 1. **No disagreement, no drift.** If all ranks have the same minimum, or the same steepness, any weights give the right mean. Ranks whose samples are drawn from one pool have nearly the same loss.
+# 1. **No disagreement, no drift.** If all ranks have the same minimum, any weights give the right mean, and if all are equally steep, the weights are the right ones. Ranks whose samples are drawn from one pool have nearly the same loss.
 # 2. **The drift grows with γ(H − 1).** Long periods are harmless if the learning rate is small.
 # 3. **It does not go away.** More steps do not help; only a smaller γ or a smaller *H* does.
 #
@@ -358,7 +358,7 @@ study.reveal(
         title="Two machines with 100 Mbit/s between them",
     ),
     unit="steps",
-    words="360 ms are 24 times 15 ms, and the latency adds a little: with 24 steps computing is just short of half.",
+    words="24 times 15 ms are 360 ms, and the exchange takes a little more than that: with 24 steps computing is just short of half.",
 )
 
 # %% tags=["maintainer"]
@@ -499,7 +499,7 @@ study.reveal(
 )
 
 # %% [markdown]
-# If the rate stays, the run is thrown back: within one period each rank walks a long way towards its own classes. If the rate falls with the switch, the loss goes on falling and cannot be told from the dense run, at 1/16 of the messages. The product γ(*H* − 1) is what counts. Notice also the run that had *H* = 16 from the start: when its rate falls it gets better at once, because its resting place moves, but it does not catch up.
+# If the rate stays, the run is thrown back: within one period each rank walks a long way towards its own classes. If the rate falls with the switch, the loss goes on falling and cannot be told from the dense run, although from here on only every sixteenth step ends with a message. The product γ(*H* − 1) is what counts. Notice also the run that had *H* = 16 from the start: when its rate falls it gets better at once, because its resting place moves, but it does not catch up.
 #
 # Post-local SGD has a price: while *H* is 1 nothing is saved. A run that is dense for half of its steps is at best twice as fast.
 #
@@ -640,7 +640,7 @@ assert middle["keep, slow momentum ½"] < 0.65 * middle["keep"], middle
 assert middle["dense"] < 0.5 * middle["keep, slow momentum ½"]
 
 # %% [markdown]
-# Slow momentum nearly halves the loss in the middle of the run, and costs no message. It does cost memory: *x* and *u*, two more numbers for each weight. It brings the local run closer to the dense one, and not up to it.
+# To reset is the worst choice here: each period begins by gathering speed again. To average the momentum is hardly better than to keep it, at twice the bytes. Slow momentum lowers the loss by two fifths in the middle of the run, and costs no message. It does cost memory: *x* and *u*, two more numbers for each weight. It brings the local run closer to the dense one, and not up to it.
 #
 # ## Break it: rank 0 wins
 #
@@ -739,7 +739,7 @@ study.source(AdaComm._choose)
 #
 # ## On a link that is really slow
 #
-# In a notebook, `launch` can give real processes a slow wire: with `rate`, what a rank sends leaves at so many bytes a second. Here are 16 steps of two processes at 400 kB/s. The third column is what the wire needs at least; the program cannot be faster than that.
+# In a notebook, `launch` can give real processes a slow wire: with `rate`, what a rank sends leaves at so many bytes a second. Here are 16 steps of two processes at 400 kB/s. The last column is what the wire needs at least; the program cannot be faster than that.
 
 # %%
 from minidist.comm import launch
