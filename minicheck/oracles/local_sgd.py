@@ -29,7 +29,9 @@ def local(
     meets: set[int],
 ) -> list[list[Tensor]]:
     """Every rank's parameter before each step and at the end. noises[r][t], samples[r][t]; meets: after so many steps."""
-    now, seen, first = list(values), [list(values)], 0
+    now = list(values)
+    seen = [list(values)]
+    first = 0
     for t in range(len(noises[0])):
         now = [stepped(p, some[t], own[t]) for p, some, own in zip(now, noises, samples)]
         if t + 1 in meets:

@@ -135,19 +135,25 @@ def test_the_outer_oracle_is_pytorchs_nesterov():
 
 
 def test_the_outer_slips():
-    anchor, own, u = drawn(1), [drawn(2), drawn(3)], drawn(4)
+    anchor = drawn(1)
+    own = [drawn(2), drawn(3)]
+    u = drawn(4)
     right = oracle.outer(anchor, own, u, 0.7, 0.9)
     for slip in OUTER_SLIPS:
         found = oracle.outer(anchor, own, u, 0.7, 0.9, slip)
         assert not all(torch.allclose(a, b) for a, b in zip(found, right, strict=True)), slip
     # the lesson's is the library's
-    average, kept, momentum = sum(own) / 2, anchor.clone(), u.clone()
+    average = sum(own) / 2
+    kept = anchor.clone()
+    momentum = u.clone()
     slow_step_(average, kept, momentum, 0.9, 0.7)
     assert torch.allclose(average, oracle.outer(anchor, own, u, 0.7, 0.9, "lesson")[0])
 
 
 def test_fair_weights_rest_at_the_minimum():
-    steepness, minima, steps = [1.0, 2.0, 0.5], [0.0, 6.0, -3.0], [2, 5, 1]
+    steepness = [1.0, 2.0, 0.5]
+    minima = [0.0, 6.0, -3.0]
+    steps = [2, 5, 1]
     best = sum(a * c for a, c in zip(steepness, minima, strict=True)) / sum(steepness)
     w = 0.0
     for _ in range(500):
