@@ -1,11 +1,10 @@
-"""The exercises of lesson 23, Talk less: compressed gradients, sparse averages, local steps, an adaptive period."""
+"""The exercises of lesson 23, Talk less: compressed gradients, sparse averages, and signs."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from ..exam import (
     ALL,
@@ -20,17 +19,12 @@ from ..exam import (
     Wrong,
     alike,
     alone,
-    bare,
     close,
-    few,
     few_in_all,
-    identical,
     normal,
     ranked,
     recognized,
-    ring_bytes,
     shuffled,
-    typed,
     unchanged,
     unpacked,
     wrong_means,
@@ -144,6 +138,17 @@ def _dense(found, k, size, t):
     return oracle.sent(values, size, places)
 
 
+def gathered_twice(outcome: Outcome, what: str, times: int = 1) -> None:
+    """Raise Wrong for more messages than two gathers have, so many times."""
+    n, sent = len(outcome.results), outcome.messages()
+    most = times * 2 * n * (n - 1)
+    if sent > most:
+        raise Costly(
+            f"the numbers are right, but all ranks together send {sent} messages, and {most} are enough: {what}, one "
+            "message each to every other."
+        )
+
+
 class SparseMean(Exam):
     """`sparse_mean(comm, values, places, size)`: the mean of all ranks' sparse vectors, dense."""
 
@@ -198,176 +203,6 @@ class SparseMean(Exam):
             "Each rank's k-th value stands at that rank's own k-th place. Where several ranks sent the same place, all "
             "count: x[places] = … and x[places] += … write once, index_add_ adds all."
         )
-
-
-# ------------------------------------------------------------
-# Local steps: when ranks meet, and how often they should.
-#
-# Looked at: the parameters before each step, the end, which must be equal bit for bit, messages and bytes.
-
-
-def gathered_twice(outcome: Outcome, what: str, times: int = 1) -> None:
-    """Raise Wrong for more messages than two gathers have, so many times."""
-    n, sent = len(outcome.results), outcome.messages()
-    most = times * 2 * n * (n - 1)
-    if sent > most:
-        raise Costly(
-            f"the numbers are right, but all ranks together send {sent} messages, and {most} are enough: {what}, one "
-            "message each to every other."
-        )
-
-
-COPIED = "Of one that is not contiguous, flatten() and reshape() make a copy."
-
-
-class LocalSgd(Exam):
-    """`local_sgd(comm, params, step, steps, H)`: steps alone, an average of the parameters after every H."""
-
-    name = "local_sgd"
-    right = "n = 1…5, 1 to 11 steps, H from 1 to 20, several tensors: when ranks meet, the average; then 3 processes."
-    forbidden = FORBIDDEN
-    cases = ranked(
-        "n = {}, {} steps, H = {}",
-        (
-            (3, 8, 4),
-            (2, 7, 3),
-            (1, 4, 2),
-            (4, 9, 1),
-            (3, 5, 20),
-            (5, 11, 5),
-            (2, 1, 1),
-            (2, 0, 3),
-        ),
-    )
-    processes = (Case(3, "3 real processes, 7 steps, H = 3", (7, 3)),)
-
-    def draw(self, case, rng):
-        """One flat vector stands for all parameters, which `cut` cuts."""
-        draw = lambda: normal(rng, 5 * case.n)
-        start = draw()
-        if case.n == 1:
-            start[0] = torch.nan
-        return [(start, [draw() for _ in range(case.given[0])], *case.given) for _ in range(case.n)]
-
-    def run(self, comm, yours, start, noises, steps, H):
-        params = start.clone()
-        calls = []
-        seen = []
-
-        def step(t):
-            calls.append(t if type(t) is int else -1)
-            seen.append(params.clone())
-            if 0 <= calls[-1] < len(noises):
-                params.copy_((params + noises[t]).sin() * 3)
-
-        yours(comm, cut(params), step, steps, H)
-        return {"calls": calls, "seen": seen, "end": params}
-
-    def judge(self, case, args, outcome):
-        steps, H = case.given
-        values, noises = [a[0] for a in args], [a[1] for a in args]
-        meets = ({t for t in range(1, steps + 1) if t % H == 0} | {steps}) - {0}
-        want = oracle.local(values, noises, meets)
-        for r, got in enumerate(outcome.results):
-            if got["calls"] != list(range(steps)):
-                raise Wrong(
-                    f"rank {r}: step(t) should be called with t = 0 … {steps - 1}, once each and in order, and "
-                    f"was with {got['calls'][:12]}."
-                )
-        for t in range(steps + 1):
-            for r, got in enumerate(outcome.results):
-                x = got["end"] if t == steps else got["seen"][t]
-                where = f"rank {r}, after {t} step{'s' * (t != 1)}: all parameters"
-                looks = partial(self._looks, r, t, noises, want)
-                close(x, want[t][r], where, looks, f"Is every tensor averaged, in place? {COPIED}")
-        identical([got["end"] for got in outcome.results], "the average")
-        self._bytes(case.n, len(meets), outcome)
-
-    def _looks(self, r, t, noises, want, got):
-        before = [oracle.stepped(p, of[t - 1]) for p, of in zip(want[t - 1], noises, strict=True)]
-        early = {
-            "The ranks have met: here they should go on alone.": sum(before) / len(before),
-            "It is as before the step: write into the tensors that were given.": want[t - 1][r],
-        }
-        hint = "here the ranks should meet, and average, in place, also after a last period that is shorter."
-        return early | wrong_means(r, before, hint)
-
-    def _bytes(self, n, count, outcome):
-        each = ring_bytes([torch.zeros(5 * n, dtype=torch.float64)], n)
-        hint = f"{count} averages need {count * each}: is something sent between them, or twice?"
-        few(outcome, count * each, hint, count * 3 * 2 * (n - 1))  # at most one for each tensor
-
-
-def cut(flat: Tensor) -> list[Tensor]:
-    """Views: a vector, a matrix that is not contiguous, a vector. Rings cut each in equal chunks, so that the least bytes are
-    known."""
-    n = len(flat) // 5
-    return [flat[:n], flat[n : 4 * n].view(n, 3).T, flat[4 * n :]]
-
-
-PERIODS = {
-    "floor": "Round up: ⌈ ⌉.",
-    "one more": "⌈x⌉ is x itself where x is whole: int(x) + 1 is not.",
-    "equal": "A period that stays the same is not below the last one: then ⌈γ · last⌉.",
-}
-RULE = "τ₀ for the first; then ⌈√(F/F₀)·τ₀⌉ if that is below the last, else ⌈γ · last⌉."
-
-
-class NextPeriod(Report):
-    """`next_period(losses, periods, tau_0, gamma)`: AdaComm's rule."""
-
-    name = "next_period"
-    right = "Runs of 8 intervals, losses that fall, stand still and rise, γ from 0.25 to 0.875: every period."
-    forbidden = FORBIDDEN
-    cases = alone(
-        {
-            "the first": ([2.0], 20, 0.5),
-            "by hand": ([4.0, 2.4, 1.0, 1.0, 1.2, 0.02, 0.04], 20, 0.5),
-            "a loss that rises first": ([1.0, 4.0, 3.9, 0.8, 0.1], 20, 0.75),
-            "a loss that stands still": ([1.0] * 8, 32, 0.5),
-            "a loss that hardly falls": ([1.0, 0.9, 0.89], 32, 0.5),
-            "losses that fall": (0.7, 40, 0.5),
-            "that fall slowly": (0.9, 64, 0.875),
-            "that rise": (1.2, 10, 0.25),
-            "τ₀ = 1": (0.8, 1, 0.5),
-        }
-    )
-
-    def draw(self, case, rng):
-        losses, tau_0, gamma = case.given
-        if isinstance(losses, float):
-            random = torch.rand(8, generator=rng, dtype=torch.float64).tolist()
-            losses = [3 * losses**i * (0.8 + 0.4 * x) for i, x in enumerate(random)]
-        periods: list[int] = []
-        for i in range(len(losses)):
-            periods.append(oracle.period(losses[: i + 1], periods, tau_0, gamma))
-        asked = [(losses[: i + 1], periods[:i]) for i in shuffled(rng, len(losses))]
-        return [(asked, tau_0, gamma)]
-
-    def run(self, comm, yours, asked, tau_0, gamma):
-        mine = [(list(losses), list(periods)) for losses, periods in asked]
-        answers = [yours(*given, tau_0, gamma) for given in mine]
-        return {"answers": answers, "changed": mine != asked}
-
-    def check(self, case, got, asked, tau_0, gamma):
-        if got["changed"]:
-            raise Wrong("`losses` or `periods` was changed, and belongs to the caller.")
-        pairs = sorted(zip(asked, got["answers"], strict=True), key=lambda pair: len(pair[0][0]))
-        for (losses, periods), answer in pairs:
-            shown = f"F = {[round(x, 3) for x in losses]}, periods {periods}, τ₀ = {tau_0}, γ = {gamma}:"
-            want = oracle.period(losses, periods, tau_0, gamma)
-            answer = bare(answer)
-            typed(answer, int, f"{shown} the result", f"an int, {want}")
-            if answer != want:
-                text = next(
-                    (
-                        text
-                        for slip, text in PERIODS.items()
-                        if oracle.period(losses, periods, tau_0, gamma, slip) == answer
-                    ),
-                    RULE,
-                )
-                raise Wrong(f"{shown} the next is {answer}, and should be {want}. {text}")
 
 
 # ------------------------------------------------------------

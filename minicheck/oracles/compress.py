@@ -1,7 +1,7 @@
 """What the exercises of lesson 23 are held against, and the same with one slip: what a wrong answer looks like.
 
 Emptied in the process of an answer: no way to ask. Sources: Lin et al. 2018, Algorithms 4 and 5; Karimireddy et al.
-2019, Algorithm 1; Wang and Joshi 2019, section 4.
+2019, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -61,34 +61,3 @@ def signed(
         means.append(mean)
         kept.append(errors)
     return means, kept
-
-
-def period(
-    losses: Sequence[float], periods: Sequence[int], tau_0: int, gamma: float, slip: str = ""
-) -> int:
-    """The next τ."""
-    if not periods:
-        return tau_0
-    up = {"floor": math.floor, "one more": lambda x: int(x) + 1}.get(slip, math.ceil)
-    found = up(math.sqrt(losses[-1] / losses[0]) * tau_0)
-    if found < periods[-1] or (slip == "equal" and found == periods[-1]):
-        return found
-    return math.ceil(gamma * periods[-1])
-
-
-def stepped(p: Tensor, noise: Tensor) -> Tensor:
-    """A local step: not linear, so that when ranks meet matters."""
-    return (p + noise).sin() * 3
-
-
-def local(
-    values: Sequence[Tensor], noises: Sequence[Sequence[Tensor]], meets: Sequence[int]
-) -> list[list[Tensor]]:
-    """Every rank's parameter before each step and at the end; averaged after so many steps. noises[r][t]."""
-    now, seen = list(values), [list(values)]
-    for t in range(len(noises[0])):
-        now = [stepped(p, of[t]) for p, of in zip(now, noises)]
-        if t + 1 in meets:
-            now = [sum(now) / len(now)] * len(now)
-        seen.append(list(now))
-    return seen

@@ -3,30 +3,23 @@
 The usual mistakes are in course/23_compress/bugs.py, which tests/bank examines.
 """
 
-import math
 import sys
-from fractions import Fraction
 
 import cloudpickle
 import pytest
 import torch
 
 import minicheck as check
-from minicheck import Wrong
 from minicheck.lessons import compress
 from minicheck.lessons.compress import (
-    PERIODS,
     SPARSE_SLIPS,
-    NextPeriod,
     predict_compress,
 )
 from minicheck.oracles import compress as oracle
 from minidist.collectives import all_gather
 from minidist.comm import World
 from minidist.parallel.compress import DGC
-from minidist.parallel.local_sgd import AdaComm
 from minidist.study.predict import dense_bytes, dgc_bytes, half_bytes, local_sgd_bytes
-from tests.bank.bank import solved
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -54,14 +47,6 @@ def one_message(comm, values, places, size):
     return total.div_(comm.size)
 
 
-def in_periods(comm, params, step, steps, H):
-    for first in range(0, steps, H):
-        for t in range(first, min(steps, first + H)):
-            step(t)
-        for p in params:
-            p.copy_(all_gather(comm, p[None]).mean(0))
-
-
 def scaled(comm, g, error):
     p = g + error
     signs = torch.where(p < 0, -1, 1).to(torch.int8)
@@ -70,52 +55,17 @@ def scaled(comm, g, error):
     return (all_gather(comm, signs[None]).T * all_gather(comm, scale[None])).sum(1) / comm.size
 
 
-def exact(losses, periods, tau_0, gamma):
-    if not periods:
-        return tau_0
-    found = math.ceil(math.sqrt(losses[-1]) / math.sqrt(losses[0]) * tau_0)
-    return found if found < periods[-1] else math.ceil(Fraction(gamma) * periods[-1])
-
-
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
         ("compress", by_order),
         ("sparse_mean", one_message),
         ("sign_average", scaled),
-        ("next_period", exact),
     ],
 )
 def test_other_ways(capsys, name, answer):
     getattr(check, name)(answer)
     assert f"{name}: right." in capsys.readouterr().out
-
-
-def test_right_but_dear():
-    """Gathered parameters are right, and more bytes than a ring's."""
-    with pytest.raises(Wrong, match=r"the numbers are right, but rank \d sends"):
-        check.local_sgd(in_periods)
-
-
-FITS = [
-    lambda comm: comm.size < 5,
-    lambda comm: type(comm).__name__ == "WorldComm",
-    lambda comm: comm.rank != 2,
-]
-
-
-@pytest.mark.parametrize("fits", FITS)
-def test_right_for_some_only(fits):
-    right = solved("23_compress")["local_sgd"]
-
-    def answer(comm, params, step, steps, H):
-        given = [p.clone() for p in params]
-        right(comm, params, step, steps, H)
-        for p, x in zip(params, given, strict=True):
-            p.copy_(p if fits(comm) else x)
-
-    with pytest.raises(Wrong):
-        check.local_sgd(answer)
 
 
 @pytest.mark.parametrize("clip", [1.0, 99.0])
@@ -172,31 +122,6 @@ def test_each_slip_of_signs_is_another_answer():
             for a, b, c, d in zip(means, kept, others, keeps, strict=True)
         ]
         assert not all(same), slip
-
-
-def test_each_slip_of_periods_shows_where_nothing_is_drawn():
-    given = [case.given for case in NextPeriod.cases if isinstance(case.given[0], list)]
-
-    def run(losses, tau_0, gamma, slip=None):
-        found = []
-        for i in range(len(losses)):
-            found.append(oracle.period(losses[: i + 1], found, tau_0, gamma, slip))
-        return found
-
-    assert [slip for slip in PERIODS if all(run(*one) == run(*one, slip) for one in given)] == []
-
-
-def test_the_oracle_adapts_as_the_library():
-    def periods(comm, losses):
-        adaptive = AdaComm(20, steps=1)
-        for step, loss in enumerate(losses):
-            adaptive.begin(comm, step, loss, None)
-        return [interval.period for interval in adaptive.intervals]
-
-    losses, found = [2.0, 1.0, 0.5, 0.5, 0.6, 0.01, 0.02], []
-    for i in range(len(losses)):
-        found.append(oracle.period(losses[: i + 1], found, 20, 0.5))
-    assert found == World(1).run(periods, losses)[0]
 
 
 def test_the_oracle_s_signs():
