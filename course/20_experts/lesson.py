@@ -792,7 +792,7 @@ print("tokens in their places if read by order:", int((rows[order] == x).all(1).
 try:
     World(4).run(stays_away)
 except Deadlock as error:
-    print(str(error).splitlines()[0])
+    print(str(error).splitlines()[0].rstrip(":"))
 
 # %% tags=["maintainer"]
 assert silent and router_gradient(divide=False) > 1e-3

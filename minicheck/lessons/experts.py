@@ -1,6 +1,6 @@
-"""Graders of lesson 20: a capacity, dispatch, combine, and who averages which gradient.
+"""Graders of lesson 20: seats by gates, tokens that travel once to each rank, and one norm of all gradients.
 
-The oracle has all ranks' rows at once, and moves none.
+The oracle has all ranks' tokens at once, and moves none.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ import math
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from ..exam import (
     ALL,
-    NUMBERS,
     Case,
     Exam,
     Prediction,
     Solo,
+    Wrong,
+    close,
+    equal,
     few_in_all,
     ranked,
+    recognized,
     same,
     table,
     whole,
@@ -36,25 +38,31 @@ class ExpertsExam(Exam):
     rule: str
 
     def value(self, case, args, rank, name, got, want):
-        looks = partial(self.mistakes, case, args, rank, name)
-        same(got, want, self.where(rank) + name, looks, self.rule)
+        looks = self.mistakes(case, args, rank, name, got)
+        what = self.where(rank) + name
+        # some mistakes give another number of rows: what they are says more than their shape
+        if isinstance(got, torch.Tensor) and got.shape != want.shape:
+            words = recognized(got, looks, "", equal)
+            if words:
+                raise Wrong(f"{what} has shape {tuple(got.shape)}. {words}")
+        same(got, want, what, looks, self.rule)
 
 
 class Seated(ExpertsExam, Solo):
-    """`seated(choices, experts, seats)`: which choices of one sample find a seat at their expert, (T, k) of bool."""
+    """`seated(choices, gates, experts, seats)`: which choices of one sample find a seat, the surest first, (T, k) of bool."""
 
     name = "seated"
-    given = ("choices",)
-    right = "1 to 3 experts a token, seats that are many, few and none, experts that nobody wants."
+    given = ("choices", "gates")
+    right = "1 to 3 experts a token, equal gates, seats that are many, few and none, experts that nobody wants."
     rule = (
-        "Choices come in the order of `choices.flatten()`; one sits if fewer than `seats` choices before it are of the same "
-        "expert, whether those sit or not."
+        "Choices come by their gates, the largest first; of equal ones the first in `choices.flatten()`. One sits if fewer "
+        "than `seats` choices before it are of the same expert."
     )
     cases = table(
         "{0} tokens, {1} experts a token, {2} in all, {3} seats",
         (
-            (8, 1, 2, 3),
             (12, 2, 4, 4),
+            (8, 1, 2, 3),
             (9, 3, 3, 5),
             (16, 2, 6, 2),
             (7, 1, 5, 7),
@@ -65,252 +73,343 @@ class Seated(ExpertsExam, Solo):
 
     def draw(self, case, rng):
         T, k, experts, seats = case.given
-        # the first experts are wanted most
+        # the first experts are wanted most; a token's gates fall, and many are equal
         wishes = torch.rand(T, experts, generator=rng) - 0.1 * torch.arange(experts)
-        return [(wishes.argsort(1, descending=True)[:, :k].contiguous(), experts, seats)]
+        gates = torch.randint(1, 6, (T, k), generator=rng).sort(1, descending=True).values / 8
+        choices = wishes.argsort(1, descending=True)[:, :k].contiguous()
+        return [(choices, gates, experts, seats)]
 
     def wants(self, case, args):
         return [{"the result": oracle.seated(*args[0])}]
 
     def mistakes(self, case, args, rank, name, got):
-        choices, experts, seats = args[0]
+        choices, gates, experts, seats = args[0]
+        right = oracle.seated(*args[0])
+        order = gates.flatten().argsort(descending=True, stable=True)
+        anyone = torch.empty(gates.numel(), dtype=torch.bool)
+        anyone[order] = torch.arange(gates.numel()) < seats
+        of_one = [
+            oracle.seated(choices[:, j : j + 1], gates[:, j : j + 1], experts, seats)
+            for j in range(choices.shape[1])
+        ]
         return {
-            "All first choices sit down before the second ones: token by token is asked for, so that no token hangs on a "
-            "later one.": oracle.seated(choices, experts, seats, by_choice=True),
+            "They sit down in the order of the tokens, as in the lesson: here the surest come first.": oracle.seated(
+                choices, torch.ones_like(gates), experts, seats
+            ),
+            "All first choices sit down before the second ones: the gate alone decides.": oracle.seated(
+                choices, -torch.arange(choices.shape[1]).expand_as(choices), experts, seats
+            ),
+            "The least sure sit: those with the largest gates should.": oracle.seated(
+                choices, -gates, experts, seats
+            ),
+            "Of equal gates the later ones sit: the first in the list should. Is the sort stable?": oracle.seated(
+                choices.flip(0, 1), gates.flip(0, 1), experts, seats
+            ).flip(0, 1),
+            "They are still in the order of the gates: each answer belongs to the place where its choice is.": right.flatten()[
+                order
+            ].view_as(right),
             "One too many finds a seat: who has `seats` before it comes too late.": oracle.seated(
-                choices, experts, seats + 1
+                choices, gates, experts, seats + 1
             ),
             "One too few finds a seat: who has seats − 1 before it still sits.": oracle.seated(
-                choices, experts, seats - 1
+                choices, gates, experts, seats - 1
             ),
             "Each of the k choices of a token has seats of its own here: an expert's seats are for all of them together.": torch.cat(
-                [oracle.seated(column, experts, seats) for column in choices.split(1, 1)], 1
+                of_one, 1
             ),
-            "Seats are counted over all experts together: each has its own.": (
-                torch.arange(choices.numel()) < seats
-            ).view(choices.shape),
-            "A token that is dropped by one expert keeps its seat at another.": oracle.seated(
-                choices, experts, seats
-            )
-            .all(1, keepdim=True)
-            .expand(choices.shape),
-            "These are the ones that are dropped.": ~oracle.seated(choices, experts, seats),
-            "The later ones sit: those that come first should.": oracle.seated(
-                choices.flip(0), experts, seats
-            ).flip(0),
+            "Seats are counted over all experts together: each has its own.": anyone.view_as(right),
+            "A token that is dropped by one expert keeps its seat at another.": right.all(
+                1, keepdim=True
+            ).expand(choices.shape),
+            "These are the ones that are dropped.": ~right,
         }
 
 
 SIZES = (
-    (2, 4, (5, 6), F64),
-    (3, 5, (4, 0, 7), F32),
-    (4, 6, (6, 5, 3, 8), F64),
-    (1, 3, (7,), F64),
-    (3, 3, (2, 3, 9), F64),
+    (2, 4, 2, (5, 6), F64),
+    (3, 5, 3, (4, 0, 7), F32),
+    (4, 6, 2, (6, 5, 3, 8), F64),
+    (1, 3, 2, (7,), F64),
+    (3, 3, 1, (2, 3, 9), F64),
 )
+IN_PROCESSES = (Case(3, "3 real processes", (5, 2, (4, 6, 3), F64)),)
+TRAVELS = "n = 1…4, uneven experts, 1 to 3 a token, ranks with other numbers of tokens, with none; the bytes; 3 real processes."
 
 
-def drawn(case: Case, rng: torch.Generator) -> tuple[list[Tensor], list[Tensor], int]:
-    """Each rank's rows, the expert of each, and how many there are; one expert has no row, where there is a spare one."""
-    experts, counts, dtype = case.given
-    rows = [whole((count, 3), dtype, rng) for count in counts]
-    expert = [torch.randint(0, experts, (count,), generator=rng) for count in counts]
-    if experts > case.n:
-        expert = [e.where(e != 1, 0) for e in expert]
-    return rows, expert, experts
-
-
-def of_all(args: list[tuple]) -> tuple[list[Tensor], list[Tensor], int]:
-    """All ranks' rows, the experts of each, and how many experts there are."""
-    rows, expert, experts = zip(*args)
-    return [*rows], [*expert], experts[0]
+def drawn(case: Case, rng: torch.Generator) -> list[tuple]:
+    """Each rank's tokens, choices and gates, and how many experts there are; expert 1 has no token where one is to spare."""
+    experts, k, counts, dtype = case.given
+    args = []
+    for count in counts:
+        wishes = torch.rand(count, experts, generator=rng)
+        if experts > max(4, k):
+            wishes[:, 1] = -1
+        choices = wishes.argsort(1, descending=True)[:, :k].contiguous()
+        tokens, gates = (whole((count, width), dtype, rng) for width in (3, k))
+        args.append((tokens, choices, gates, experts))
+    return args
 
 
 class Dispatch(ExpertsExam):
-    """`dispatch(comm, rows, expert, experts)`: (received, table): the rows of this rank's experts, from all ranks."""
+    """`dispatch(comm, tokens, choices, gates, experts)`: (received, weights, come): each token once to each rank that needs it."""
 
     name = "dispatch"
-    returns = ("received", "table")
-    given = ("rows", "expert")
-    right = "n = 1…4, uneven experts, ranks with other numbers of rows, with none; the bytes; 3 real processes."
+    returns = ("received", "weights", "come")
+    given = ("tokens", "choices", "gates")
+    right = TRAVELS
     rule = (
-        "Sort by expert, stable; send; then put together what came for each expert, rank by rank. Whose rows are they, and in "
-        "which order?"
+        "Rank by rank, and of a rank in its order: the tokens that chose an expert of this rank, each once; with each the "
+        "gate of each of this rank's experts, 0 where it was not chosen."
     )
-    cases = ranked("n = {0}, {1} experts, rows {2}", SIZES)
-    processes = (Case(3, "3 real processes", (5, (4, 6, 3), F64)),)
+    cases = ranked("n = {0}, {1} experts, {2} a token, tokens {3}", SIZES)
+    processes = IN_PROCESSES
 
     def draw(self, case, rng):
-        rows, expert, experts = drawn(case, rng)
-        return [(rows[r], expert[r], experts) for r in range(case.n)]
+        return drawn(case, rng)
 
     def wants(self, case, args):
-        rows, expert, experts = of_all(args)
         return [
-            {
-                "received": oracle.received(rows, expert, experts, r),
-                "table": oracle.table(expert, experts, r),
-            }
-            for r in range(case.n)
+            dict(zip(self.returns, oracle.received(args, r), strict=True)) for r in range(case.n)
         ]
 
     def mistakes(self, case, args, rank, name, got):
-        rows, expert, experts = of_all(args)
-        if name == "table":
-            right = oracle.table(expert, experts, rank)
+        received, weights, come = oracle.received(args, rank)
+        if name == "come":
+            to = torch.tensor([len(oracle.received(args, r, [rank])[0]) for r in range(case.n)])
             return {
-                "It is the other way round: a row of the table is a rank, a column an expert.": right.T,
-                "These are sums over the ranks: who sent how many is lost.": right.sum(0),
-                "These are sums over the experts: an all-to-all wants no more, but combine does.": right.sum(
-                    1
+                "These are the rows that this rank sends: how many come is asked for.": to,
+                "These are sums of the rows so far.": come.cumsum(0),
+                "These are counts of choices: a token that wants two experts of a rank is one row.": (
+                    torch.stack([(w != 0).sum() for w in weights.split(come.tolist())])
                 ),
             }
+        if name == "weights":
+            return {
+                "They say which experts are wanted: the gates are asked for.": (weights != 0).to(
+                    weights.dtype
+                ),
+                "The columns are turned round: the first is this rank's first expert.": weights.flip(
+                    1
+                ),
+                "A row of weights is a token, a column an expert.": weights.T,
+                "Each of a token's experts has the gate of its first choice.": oracle.received(
+                    [(a[0], a[1], a[2][:, :1].expand_as(a[2]), a[3]) for a in args], rank
+                )[1],
+            }
+        twice = received.repeat_interleave((weights != 0).sum(1), 0)
+        columns = [received[column != 0] for column in weights.T]
         return {
-            "They lie by rank, as they come: put each expert's rows together.": oracle.by_rank(
-                rows, expert, experts, rank
+            "A token that wants two experts of this rank comes twice: once is enough.": twice,
+            "They lie by expert, a row for each choice, as in the lesson: here each token comes once, by rank.": torch.cat(
+                columns
             ),
-            "These are this rank's own rows: those of other ranks' tokens are missing.": torch.cat(
-                [x[e == i] for x, e in [(rows[rank], expert[rank])] for i in range(experts)]
+            "All ranks' tokens are here: only those that chose an expert of this rank should be.": torch.cat(
+                [a[0] for a in args]
+            ),
+            "These are this rank's own tokens: those of other ranks are missing.": oracle.received(
+                args, rank, [rank]
+            )[0],
+            "Tokens of a rank are turned round: they keep its order.": torch.cat(
+                [part.flip(0) for part in received.split(come.tolist())]
+            ),
+            "They come from the last rank to the first.": torch.cat(
+                received.split(come.tolist())[::-1]
             ),
         }
 
     def cost(self, case, args, outcome):
-        rows, expert, experts = of_all(args)
-        row = 3 * rows[0].element_size()
-        announced = 8 * experts * case.n  # all of each rank's counts, to one rank each
         few_in_all(
             outcome,
-            sum(oracle.away(expert, experts)) * row + announced,
-            "a row goes to its expert's rank alone, a count to the rank that it is about.",
+            oracle.bytes_out(args) + 8 * case.n * (case.n - 1),
+            "a token goes once to each rank that has an expert of it, with a weight for each of that rank's experts, and a "
+            "count of 8 bytes to every other rank.",
         )
 
 
 class Combine(ExpertsExam):
-    """`combine(comm, results, table, expert, experts)`: each token's result, in the order of this rank's tokens."""
+    """`combine(comm, results, come, choices, experts)`: for each of this rank's tokens the sum of what comes back."""
 
     name = "combine"
-    given = ("results", "table", "expert")
-    right = "n = 1…4, uneven experts, ranks with other numbers of rows, with none; the bytes; 3 real processes."
-    rule = (
-        "Results lie by expert, then by rank; they go back by rank, then by expert; and sorted by expert they come to the "
-        "tokens, a stable sort as in dispatch."
-    )
-    cases = ranked("n = {0}, {1} experts, rows {2}", SIZES)
-    processes = (Case(3, "3 real processes", (5, (4, 6, 3), F64)),)
+    given = ("results", "come", "choices")
+    right = TRAVELS
+    rule = "What comes back from a rank are rows for the tokens that chose an expert of it, in their order; those of a token add up."
+    cases = ranked("n = {0}, {1} experts, {2} a token, tokens {3}", SIZES)
+    processes = IN_PROCESSES
 
     def draw(self, case, rng):
-        rows, expert, experts = drawn(case, rng)
-        return [
-            (
-                oracle.received(rows, expert, experts, r),
-                oracle.table(expert, experts, r),
-                expert[r],
-                experts,
-            )
-            for r in range(case.n)
-        ]
+        args = drawn(case, rng)
+        found = []
+        for r in range(case.n):
+            received, _, come = oracle.received(args, r)
+            results = whole((len(received), 3), received.dtype, rng)
+            found.append((results, come, args[r][1], args[r][3]))
+        return found
 
     def wants(self, case, args):
-        return [{"the result": x} for x in self._rows(case, args)]
-
-    def _rows(self, case, args) -> list[Tensor]:
-        """Each rank's results, taken from the experts one after the other."""
-        expert, experts = [a[2] for a in args], args[0][3]
-        results = [a[0].new_empty(len(e), 3) for a, e in zip(args, expert)]
-        for (first, end), (found, *_) in zip(oracle.first_end(experts, case.n), args):
-            at = 0
-            for i in range(first, end):
-                for r in range(case.n):
-                    here = (expert[r] == i).nonzero()[:, 0]
-                    results[r][here] = found[at : at + len(here)]
-                    at += len(here)
-        return results
+        return [{"the result": oracle.home(args, r)} for r in range(case.n)]
 
     def mistakes(self, case, args, rank, name, got):
-        right = self._rows(case, args)[rank]
-        order = args[rank][2].argsort(stable=True)
+        rows = oracle.rows_home(args, rank)
+        here = oracle.chosen(args[rank][2], args[rank][3], case.n)
+        right = oracle.home(args, rank)
+        last = torch.zeros_like(right)
+        for part, back in zip(here, rows, strict=True):
+            last[part] = back
+        of_token = here.sum(0).clamp(min=1)[:, None].to(right.dtype)
         return {
-            "They lie by expert, as they come back: put each at its token's place.": right[order],
-            "They were put in order the wrong way round: order[i] is where result i belongs, not where it comes from.": right[
-                order
-            ][order],
+            "A token whose experts are on two ranks has the rows of the last one only: they add up.": last,
+            "These are means: a token's rows add up, for the gates are in them already.": right
+            / of_token,
+            "These are the rows as they come back, by rank: each belongs to its token.": torch.cat(
+                rows
+            ),
+            "Only what this rank's own experts found is here: what other ranks send back is missing.": torch.zeros_like(
+                right
+            ).index_add(0, here[rank].nonzero()[:, 0], rows[rank]),
         }
 
     def cost(self, case, args, outcome):
-        expert, experts = [a[2] for a in args], args[0][3]
-        row = 3 * args[0][0].element_size()
+        rows = sum(
+            int(part.sum())
+            for r, (_, _, choices, experts) in enumerate(args)
+            for owner, part in enumerate(oracle.chosen(choices, experts, case.n))
+            if owner != r
+        )
         few_in_all(
             outcome,
-            sum(oracle.away(expert, experts)) * row,
-            "a result goes to its token's rank alone, and all know how many go where.",
+            rows * 3 * args[0][0].element_size(),
+            "a row goes to its token's rank alone, and all know how many go where.",
         )
 
 
-class AverageExperts(Exam):
-    """`average_experts(comm, ep, expert, rest)`: the two gradients of the mean of all ranks' losses."""
+class ClipExperts(Exam):
+    """`clip_experts(comm, ep, expert, rest, most)`: the clipped gradients of the mean of all losses, and their norm."""
 
-    name = "average_experts"
-    returns = ("the gradient of the experts", "the gradient of the rest")
-    given = ("", "expert", "rest")
-    right = "data × expert ranks 1×1, 2×2, 3×2, 2×3, 1×4 and 4×1; the bytes; 4 real processes."
+    name = "clip_experts"
+    returns = ("the gradient of the experts", "the gradient of the rest", "the norm")
+    given = ("", "expert", "rest", "")
+    right = "data × expert ranks 1×1, 2×2, 3×2, 2×3, 1×4 and 4×1, clipped and not; the bytes; 4 real processes."
     forbidden = oracle.FORBIDDEN
     cases = ranked(
-        lambda n, ep, dtype: f"data {n // ep} × expert {ep}",
-        ((1, 1, F64), (4, 2, F64), (6, 2, F32), (6, 3, F64), (4, 4, F64), (4, 1, F64)),
+        lambda n, ep, clipped, dtype: (
+            f"data {n // ep} × expert {ep}, {'a norm that is too large' if clipped else 'nothing to clip'}"
+        ),
+        (
+            (1, 1, False, F64),
+            (4, 2, False, F64),
+            (6, 2, True, F32),
+            (6, 3, False, F64),
+            (4, 4, True, F64),
+            (4, 1, True, F64),
+            (4, 2, True, F64),
+        ),
     )
-    processes = (Case(4, "4 real processes", (2, F64)),)
+    processes = (Case(4, "4 real processes", (2, True, F64)),)
 
     def draw(self, case, rng):
-        ep, dtype = case.given
-        return [(ep, whole((12,), dtype, rng), whole((2, 6), dtype, rng)) for _ in range(case.n)]
+        ep, clipped, dtype = case.given
+        n = case.n
+        # ranks that hold the same experts, and all ranks, start with other numbers
+        grads = [(whole((12,), dtype, rng), whole((2, 6), dtype, rng)) for _ in range(n)]
+        norm = oracle.averaged(grads, ep, 0)[2]
+        most = norm / 1.7 if clipped else 100 * norm
+        return [(ep, expert, rest, most) for expert, rest in grads]
+
+    def value(self, case, args, rank, name, got, want):
+        mistakes = partial(self.mistakes, case, args, rank, name)
+        close(got, want, self.where(rank) + name, mistakes, slack=1e-5)
 
     def wants(self, case, args):
-        ep = args[0][0]
-        rest = sum(a[2].double() for a in args) / case.n
+        ep, most = args[0][0], args[0][3]
+        grads = [a[1:3] for a in args]
         found = []
-        for r, (_, expert, _) in enumerate(args):
-            own = sum(a[1].double() for a in args[r % ep :: ep]) / case.n
-            names = dict(zip(self.returns, (own.to(expert.dtype), rest.to(expert.dtype))))
-            found.append(names)
+        for r in range(case.n):
+            expert, rest, norm = oracle.averaged(grads, ep, r)
+            scale = min(1.0, most / norm)
+            found.append(dict(zip(self.returns, (expert * scale, rest * scale, norm), strict=True)))
         return found
 
     def mistakes(self, case, args, rank, name, got):
-        ep, n = args[0][0], case.n
-        if name == self.returns[1]:
-            data = sum(a[2] for a in args[rank % ep :: ep])
-            group = sum(a[2] for a in args[rank // ep * ep :][:ep])
+        ep, n, most = args[0][0], case.n, args[0][3]
+        grads = [a[1:3] for a in args]
+        expert, rest, norm = oracle.averaged(grads, ep, rank)
+        of_group = [float(oracle.averaged(grads, ep, r)[0].double().norm()) for r in range(ep)]
+        whole_rest = float(rest.double().norm())
+        squares = sum(x**2 for x in of_group)
+        if name == self.returns[2]:
             return {
-                "It is the average over the data ranks alone: expert ranks have samples of their own, too.": data
-                * ep
-                / n,
-                "It is the average over the expert ranks alone.": group / ep,
-                "It is a sum: divide by the number of ranks.": sum(a[2] for a in args),
+                "It is the norm of what this rank holds: other expert ranks hold other experts.": math.hypot(
+                    of_group[rank % ep], whole_rest
+                ),
+                "The rest is counted once for each expert rank: all hold the same one.": math.sqrt(
+                    squares + ep * whole_rest**2
+                ),
+                "The experts are counted once for each data rank, too.": math.sqrt(
+                    n // ep * squares + whole_rest**2
+                ),
+                "Everything is counted on every rank: experts of a replica, and the rest once.": math.sqrt(
+                    n // ep * squares + n * whole_rest**2
+                ),
+                "Norms are added up: their squares add up.": sum(of_group) + whole_rest,
+                "It is the square of the norm.": norm**2,
+                "It is the norm after clipping: what it was before is asked for.": min(norm, most),
+                "It is the norm of the experts alone.": math.sqrt(squares),
+                "It is n times as large: is it taken of sums, before the division?": n * norm,
             }
-        own = sum(a[1] for a in args[rank % ep :: ep])
-        return {
+        which = name == self.returns[1]
+        right = rest if which else expert
+        own = sum(g[which].double() for g in grads[rank % ep :: ep])
+        group = sum(g[which].double() for g in grads[rank // ep * ep :][:ep])
+        everyone = sum(g[which].double() for g in grads)
+        scale = min(1.0, most / norm)
+        words = {"It is not clipped: its norm is above `most`.": right}
+        if norm < most:
+            words = {
+                "It is scaled up to the norm `most`: a smaller one stays as it is.": right
+                * (most / norm)
+            }
+        others = {
+            "It is scaled with the norm of what this rank holds.": math.hypot(
+                of_group[rank % ep], whole_rest
+            ),
+            "It is scaled with a norm in which the rest counts once for each expert rank.": math.sqrt(
+                squares + ep * whole_rest**2
+            ),
+        }
+        for said, other in others.items():
+            words[said] = right * min(1.0, most / other)
+        if which:
+            return words | {
+                "It is the average over the data ranks alone: expert ranks have samples of their own, too.": own
+                * ep
+                / n
+                * scale,
+                "It is the average over the expert ranks alone.": group / ep * scale,
+                "It is a sum: divide by the number of ranks.": everyone * scale,
+            }
+        return words | {
             "It is the average over the data ranks: each holds the sum of the losses of ep ranks, so divide by ep, too.": own
             * ep
-            / n,
-            "It is averaged with other experts: only every ep-th rank holds the same ones.": sum(
-                a[1] for a in args
-            )
-            / n,
-            "It is averaged with neighbours, who hold other experts: rank d·ep + e holds experts e.": sum(
-                a[1] for a in args[rank // ep * ep :][:ep]
-            )
-            / n,
-            "It is a sum: divide by the number of all ranks.": own,
+            / n
+            * scale,
+            "It is averaged with other experts: only every ep-th rank holds the same ones.": everyone
+            / n
+            * scale,
+            "It is averaged with neighbours, who hold other experts: rank d·ep + e holds experts e.": group
+            / n
+            * scale,
+            "It is a sum: divide by the number of all ranks.": own * scale,
+            "It is divided by ep twice: n = data · ep has it already.": own / n / ep * scale,
         }
 
     def cost(self, case, args, outcome):
         ep, n = args[0][0], case.n
-        data = n // ep
-        nbytes = [a[1].nbytes for a in args]
-        most = 2 * (data - 1) * nbytes[0] * ep + 2 * (n - 1) * nbytes[0]
+        nbytes = args[0][1].nbytes
+        most = 2 * (n // ep - 1) * nbytes * ep + 2 * (n - 1) * nbytes
         few_in_all(
             outcome,
-            most,
-            "an all-reduce of the experts among those who share them, one of the rest.",
+            most + 2 * 8 * n * n,
+            "an all-reduce of the experts among those who share them, one of the rest, and one of a number.",
         )
 
 
@@ -324,14 +423,17 @@ def predict_experts(n=8, experts=64, hidden=2_048):
     context = 1_024
     k = 2
     rows = tokens * k * (n - 1) / n
+    elsewhere = experts - experts // n
+    once = tokens * (n - 1) * (1 - elsewhere * (elsewhere - 1) / (experts * (experts - 1)))
     sent = 4 * rows * hidden * 2
     seats = math.ceil(1.25 * k * context / experts)
     values = {
         "rows_away": rows,
+        "rows_once": once,
         "bytes_sent": sent,
         "seats": seats,
-        "naive": n,
-        "balance": experts,
+        "naive": n / k,
+        "balance": 2,
     }
     slips = {
         "rows_away": {
@@ -340,10 +442,19 @@ def predict_experts(n=8, experts=64, hidden=2_048):
             tokens * k / n: "Those are the ones that stay.",
             rows * n: ALL,
         },
+        "rows_once": {
+            rows: "That is a row for each choice: two choices of experts on one rank are one row.",
+            tokens * (n - 1): "That is each token to each rank: many ranks have no expert of it.",
+            tokens
+            * (n - 1)
+            * (
+                1 - (1 - 1 / n) ** 2
+            ): "Nearly: a token's two experts are never the same, so they are not drawn anew.",
+        },
         "bytes_sent": {
-            sent / 2: "That is forward alone, or dispatch alone: there are two of each.",
+            sent
+            / 2: "That is half: forward alone, dispatch alone, or numbers where bytes are asked for?",
             sent / 4: "That is dispatch alone, forward: combine sends as much, and backward both.",
-            4 * rows * hidden: NUMBERS,
             sent * n: ALL,
         },
         "seats": {
@@ -354,12 +465,16 @@ def predict_experts(n=8, experts=64, hidden=2_048):
             ): "That is over all tokens of the rank: of a sample is asked for.",
         },
         "naive": {
-            n - 1: "Nearly: what stays here would have gone to n − 1 others.",
-            2 * n: "Both are forward.",
+            n: "That is with one expert a token: here a token is gathered once, and its two rows would travel.",
+            (n - 1) / k: "Nearly: what stays here would have gone to n − 1 others.",
+            n * k: "Two experts a token make the all-to-alls dearer, and not the gather.",
         },
         "balance": {
-            1: "That is the least, where all is even.",
-            1 / experts: "The factor E comes first.",
+            1: "That is the least, where all is even over all experts.",
+            experts: "That is where one expert has all tokens.",
+            experts
+            / 2: "Each of them has a share of 2/E, in f and in P, and there are E/2 of them.",
+            1 / 2: "The factor E comes first.",
         },
     }
     return values, slips

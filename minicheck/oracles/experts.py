@@ -1,4 +1,4 @@
-"""Experts on one rank: what the answers must give, from all ranks' rows at once."""
+"""Experts on one rank: what the answers must give, from all ranks' tokens at once."""
 
 from __future__ import annotations
 
@@ -11,51 +11,77 @@ FORBIDDEN = (
     "minidist.parallel.experts",
     "minidist.parallel",
     "minidist.models",
+    "minidist.train",
     "minicheck.oracles.experts",
 )
 
 
-def seated(choices: Tensor, experts: int, seats: int, by_choice: bool = False) -> Tensor:
-    """Which choices (T, k) find a seat. by_choice: all first choices before the second ones."""
+def seated(choices: Tensor, gates: Tensor, experts: int, seats: int) -> Tensor:
+    """Which choices (T, k) find a seat: the largest gates first, of equal ones the first token, and its best choice."""
     taken = [0] * experts
     found = torch.zeros_like(choices, dtype=torch.bool)
     T, k = choices.shape
-    order = [(t, j) for t in range(T) for j in range(k)]
-    if by_choice:
-        order.sort(key=lambda place: place[1])
-    for t, j in order:
+    order = [(-float(gates[t, j]), t, j) for t in range(T) for j in range(k)]
+    for _, t, j in sorted(order):
         expert = int(choices[t, j])
         found[t, j] = taken[expert] < seats
         taken[expert] += 1
     return found
 
 
-def first_end(experts: int, n: int) -> list[tuple[int, int]]:
-    """Each rank's experts."""
-    return bounds(uneven(experts, n))
+def chosen(choices: Tensor, experts: int, n: int) -> Tensor:
+    """(n, T): which tokens chose an expert of each rank."""
+    parts = bounds(uneven(experts, n))
+    return torch.stack([((choices >= a) & (choices < b)).any(1) for a, b in parts])
 
 
-def received(rows: list[Tensor], expert: list[Tensor], experts: int, rank: int) -> Tensor:
-    """The rows of a rank's experts, one expert after the other, each by rank."""
-    first, end = first_end(experts, len(rows))[rank]
-    chosen = [x[e == i] for i in range(first, end) for x, e in zip(rows, expert)]
-    return torch.cat(chosen)
+def received(
+    args: list[tuple], rank: int, senders: list[int] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens of all senders for a rank, the gates of its experts for each, and how many come from each sender."""
+    n, experts = len(args), args[0][3]
+    first, end = bounds(uneven(experts, n))[rank]
+    rows, weights = [], []
+    for r in range(n) if senders is None else senders:
+        tokens, choices, gates, _ = args[r]
+        here = chosen(choices, experts, n)[rank]
+        gate = [(gates * (choices == e)).sum(1) for e in range(first, end)]
+        rows.append(tokens[here])
+        weights.append(torch.stack(gate, 1)[here])
+    return torch.cat(rows), torch.cat(weights), torch.tensor([len(x) for x in rows])
 
 
-def by_rank(rows: list[Tensor], expert: list[Tensor], experts: int, rank: int) -> Tensor:
-    """The same as they come: by rank, each in the order of its experts."""
-    first, end = first_end(experts, len(rows))[rank]
-    chosen = [x[e == i] for x, e in zip(rows, expert) for i in range(first, end)]
-    return torch.cat(chosen)
+def bytes_out(args: list[tuple]) -> int:
+    """Bytes of tokens and weights that all ranks together send to others."""
+    n, (tokens, _, _, experts) = len(args), args[0]
+    total = 0
+    for r, (_, choices, _, _) in enumerate(args):
+        for owner, own in enumerate(uneven(experts, n)):
+            if owner != r:
+                count = int(chosen(choices, experts, n)[owner].sum())
+                total += count * (tokens.shape[1] + own) * tokens.element_size()
+    return total
 
 
-def table(expert: list[Tensor], experts: int, rank: int) -> Tensor:
-    """(n, own): how many rows of each rank are for each of this rank's experts."""
-    first, end = first_end(experts, len(expert))[rank]
-    return torch.stack([e.bincount(minlength=experts)[first:end] for e in expert])
+def rows_home(args: list[tuple], rank: int) -> list[Tensor]:
+    """What each rank sends back to this one."""
+    return [results.split(come.tolist())[rank] for results, come, _, _ in args]
 
 
-def away(expert: list[Tensor], experts: int) -> list[int]:
-    """Rows that each rank sends to others."""
-    n = len(expert)
-    return [len(expert[r]) - int(table(expert, experts, r)[r].sum()) for r in range(n)]
+def home(args: list[tuple], rank: int) -> Tensor:
+    """Each of a rank's tokens: the sum of its rows from all ranks."""
+    _, _, choices, experts = args[rank]
+    out = args[rank][0].new_zeros(len(choices), args[rank][0].shape[1])
+    for here, back in zip(chosen(choices, experts, len(args)), rows_home(args, rank), strict=True):
+        out[here] += back
+    return out
+
+
+def averaged(grads: list[tuple], ep: int, rank: int) -> tuple[Tensor, Tensor, float]:
+    """A rank's gradients of the mean of all losses, of its experts and of the rest, and the norm of the whole model's."""
+    n = len(grads)
+    experts = [sum(expert.double() for expert, _ in grads[e::ep]) / n for e in range(ep)]
+    rest = sum(rest.double() for _, rest in grads) / n
+    squares = sum(x.square().sum() for x in experts) + rest.square().sum()
+    dtype = grads[0][0].dtype
+    return experts[rank % ep].to(dtype), rest.to(dtype), float(squares.sqrt())

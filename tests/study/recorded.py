@@ -1021,21 +1021,26 @@ def run_2bw(comm, f):
 # Experts and long contexts.
 
 
-def average_experts(comm, f):
+def clip_experts(comm, f):
     """Two data × two expert ranks. Each pair has an expert's gradient of its own tokens, and all have the rest's."""
-    run = record(None, steps=1)
-    experts = [[drawn(3, 4, seed=10 * d + e) for e in range(2)] for d in range(2)]
-    rest = [drawn(5, seed=r + 50) for r in range(4)]
-    if comm.size == 1:
-        found = (sum(torch.cat(own) for own in experts) / 4, sum(rest) / 4)
-    else:
-        d, e = divmod(comm.rank, 2)
-        for name, x in (("expert", experts[d][e]), ("rest", rest[comm.rank])):
-            run.note("local", name, x)
-        found = f["average_experts"](comm, 2, experts[d][e], rest[comm.rank])
-    for name, x in zip(("expert", "rest"), found, strict=True):
-        run.note("gradient", name, x)
-    run.finish()
+    run = record(None, steps=2)
+    for step, most in enumerate((100.0, 0.5)):
+        experts = [[drawn(3, 4, seed=100 * step + 10 * d + e) for e in range(2)] for d in range(2)]
+        rest = [drawn(5, seed=100 * step + r + 50) for r in range(4)]
+        if comm.size == 1:
+            found = [sum(torch.cat(own) for own in experts) / 4, sum(rest) / 4]
+            norm = torch.cat([x.flatten() for x in found]).norm()
+            found = [x * min(1.0, most / norm) for x in found]
+        else:
+            d, e = divmod(comm.rank, 2)
+            for name, x in (("expert", experts[d][e]), ("rest", rest[comm.rank])):
+                run.note("local", name, x)
+            *found, norm = f["clip_experts"](comm, 2, experts[d][e], rest[comm.rank], most)
+        for name, x in zip(("expert", "rest"), found, strict=True):
+            run.note("gradient", name, x)
+        if step:  # in the first, nothing is clipped, and averages alone count
+            run.note("norm", "norm", torch.tensor(float(norm), dtype=torch.float64))
+        run.finish()
     return run.finished
 
 
@@ -1265,7 +1270,7 @@ PROGRAMS = {
     "run_stage": (STAGES, run_stage),
     "split_backward": (2, split_backward),
     "run_2bw": (STAGES, run_2bw),
-    "average_experts": (4, average_experts),
+    "clip_experts": (4, clip_experts),
     "ring_backward": (3, ring_backward),
     "mean_loss": (3, mean_loss),
     "compress": (SENDERS, compress),

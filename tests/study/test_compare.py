@@ -47,7 +47,7 @@ SMALL = (
     "mean_hook",
     "sharded_step",
     "my_heads",
-    "average_experts",
+    "clip_experts",
 )
 
 
