@@ -329,7 +329,9 @@ study.table(
 
 # %% nbgrader={"grade_id": "two_nodes_plot", "solution": true}
 ### BEGIN SOLUTION
-H, E, k = 4_096, 64, 2
+H = 4_096
+E = 64
+k = 2
 SLOW = 50e9
 
 

@@ -269,12 +269,10 @@ class Combine(ExpertsExam):
         }
 
     def cost(self, case, args, outcome):
-        rows = sum(
-            int(part.sum())
-            for r, (_, _, choices, experts) in enumerate(args)
-            for owner, part in enumerate(oracle.chosen(choices, experts, case.n))
-            if owner != r
-        )
+        rows = 0
+        for r, (_, _, choices, experts) in enumerate(args):
+            here = oracle.chosen(choices, experts, case.n)
+            rows += int(here.sum()) - int(here[r].sum())
         few_in_all(
             outcome,
             rows * 3 * args[0][0].element_size(),
@@ -330,7 +328,8 @@ class ClipExperts(Exam):
         return found
 
     def mistakes(self, case, args, rank, name, got):
-        ep, n, most = args[0][0], case.n, args[0][3]
+        ep, _, _, most = args[0]
+        n = case.n
         grads = [a[1:3] for a in args]
         expert, rest, norm = oracle.averaged(grads, ep, rank)
         of_group = [float(oracle.averaged(grads, ep, r)[0].double().norm()) for r in range(ep)]
@@ -445,11 +444,6 @@ def predict_experts(n=8, experts=64, hidden=2_048):
         "rows_once": {
             rows: "That is a row for each choice: two choices of experts on one rank are one row.",
             tokens * (n - 1): "That is each token to each rank: many ranks have no expert of it.",
-            tokens
-            * (n - 1)
-            * (
-                1 - (1 - 1 / n) ** 2
-            ): "Nearly: a token's two experts are never the same, so they are not drawn anew.",
         },
         "bytes_sent": {
             sent
@@ -484,7 +478,7 @@ PREDICTED = Prediction(
     predict_experts,
     "Rows, bytes, seats, and the balance loss at its worst, within 1 %.",
     {
-        "n": ("{} ranks", (4, 16, 32)),
+        "n": ("{} ranks", (4, 16)),
         "experts": ("{} experts", (32, 128, 256)),
         "hidden": ("H = {:,}", (1_024, 4_096, 8_192)),
     },
