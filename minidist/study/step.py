@@ -686,7 +686,7 @@ class Planner:
             way = v * sum(edges) + (v - 1) * wrap
             return 2 * way + (M - 1) * max(0.0, v * max(*edges, wrap) - max(stages))
         turns = [(sum(stages[s:]) + 2 * sum(edges[s:])) / (S - s) for s in range(S)]
-        return 2 * sum(edges) + (M - 1) * (max(*turns, *edges) - max(stages))
+        return 2 * sum(edges) + (M - 1) * (max(*turns, *edges, *stages) - max(stages))
 
     def _edges(self, grid: Grid) -> tuple[list[float], float]:
         """Seconds of a message from each stage to the next, and from the last to the first, whose next chunk it is for.
