@@ -175,8 +175,8 @@ study.table(rows, ["error", "equally good", "the first of them", "slower than th
 # Everything else is as in `a100`. Write the machine's file, and ask the planner. (The keys of the file stand in
 # `minidist/study/catalog.py`; the lesson's last machine is an example. Mind the units.) Then say:
 #
-# - `tensor_ranks` and `stages`: of the best grid
-# - `step_seconds`: of a step of that grid
+# - `step_seconds`: of a step of the best grid
+# - `tensor_ranks` and `stages`: of that grid
 # - `filled_percent`: the obvious idea is to fill each node with tensor parallelism. By how many percent is the best grid
 #   that fits and has 8 tensor ranks slower than the best of all?
 # - `gpu_hours`: of the best grid, for 200 billion tokens
@@ -197,7 +197,7 @@ check.predict_plan.numbers(STUDENT)
 OFFER = """
 like = "a100"
 """
-tensor_ranks = stages = step_seconds = filled_percent = gpu_hours = None
+step_seconds = tensor_ranks = stages = filled_percent = gpu_hours = None
 ### BEGIN SOLUTION
 OFFER = """
 like = "a100"
@@ -218,16 +218,16 @@ with tempfile.TemporaryDirectory() as folder:
     file = Path(folder) / "offer.toml"
     file.write_text(OFFER)
     offered = plan("gpt3-13b", str(file), 480)
+step_seconds = offered.seconds
 tensor_ranks = offered.best.grid.tensor
 stages = offered.best.grid.pipeline
-step_seconds = offered.seconds
 filled = [e.step.total for e in offered.estimates if e.grid.tensor == 8 and not e.over]
 filled_percent = 100 * (min(filled) / offered.seconds - 1)
 gpu_hours = offered.cost(200e9, 0).gpu_hours
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_plan_test", "points": 3}
-check.predict_plan(tensor_ranks, stages, step_seconds, filled_percent, gpu_hours, of=STUDENT)
+check.predict_plan(step_seconds, tensor_ranks, stages, filled_percent, gpu_hours, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_plan_target"}
 # **Target:** your offer beside the machine of the data sheet. Slower wires change the grid, and the price.

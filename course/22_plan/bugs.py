@@ -2,7 +2,7 @@
 
 from tests.bank.bank import Bug, asks_the_grader, equals_everything
 
-ASKED = ("tensor_ranks", "stages", "step_seconds", "filled_percent", "gpu_hours")
+ASKED = ("step_seconds", "tensor_ranks", "stages", "filled_percent", "gpu_hours")
 
 
 def oracle(exercise, arguments, call):

@@ -13,7 +13,7 @@ guess_best = 12.0  # seconds a step: change this number
 #
 # ## What is there to choose?
 #
-# The choices are made at three levels, and you have met all of them. At the level of *operators* one chooses kernels: fuse small ones, so that each launch and each trip to memory pays ([Operators](lesson:operators)). At the level of the *graph* a program may search for a better one: `torch.compile` looks for operators to fuse, while [FlexFlow](paper:jia2019) and [Mesh-TensorFlow](paper:shazeer2018) go further and treat the partition of every single operator as the thing to be found, FlexFlow by a random search with a simulator as its judge. At the level of the *task* one asks which parallelism, on how many GPUs, and what to trade between memory and speed. A transformer repeats one layer a hundred times, so choosing for each operator anew gains little. A handful of numbers describes the whole run. This lesson searches at that level.
+# The choices are made at three levels, and you have met all of them. At the level of *operators* one chooses kernels: fuse small ones, so that each launch and each trip to memory pays ([Operators](lesson:operators)). At the level of the *graph* a program may search for a better one: `torch.compile` looks for operators to fuse, while [FlexFlow](paper:jia2019) and [Mesh-TensorFlow](paper:shazeer2018) go further and treat the partition of every operator as the thing to be found: FlexFlow by a random search with a simulator as its judge, Mesh-TensorFlow by a short layout that says which axis of the tensors is split over which axis of the mesh. At the level of the *task* one asks which parallelism, on how many GPUs, and what to trade between memory and speed. A transformer repeats one layer a hundred times, so choosing for each operator anew gains little. A handful of numbers describes the whole run. This lesson searches at that level.
 #
 # ![From a model, a cluster and a batch the planner makes all grids that divide evenly, drops those that do not fit into memory, predicts the time of a step of the rest, and puts the fastest first.](../course/22_plan/figures/planner.svg)
 #
@@ -452,7 +452,7 @@ constants_table(written(runs), runs)
 #
 # ![Six tables of published runs. Left: all six fit the constants, and the same six are predicted: in-sample. Right: one table is taken out, five fit the constants, and the sixth is predicted: out-of-sample.](../course/22_plan/figures/left_out.svg)
 #
-# **By how much does BLOOM's mean error grow from 5.1 % when BLOOM has no say?**
+# **To how many percent does BLOOM's mean error grow, from 5.1, when BLOOM has no say?**
 
 # %%
 guess_left_out = 8.0  # percent: change this number
@@ -511,7 +511,7 @@ assert round(100 * sum(map(abs, out_of_sample)) / 50, 1) == LEFT_OUT["bloom"]
 #
 # ### Did BLOOM's engineers search well?
 #
-# It is tempting to praise them: let the planner search, and if it finds BLOOM's own 8 data × 12 pipeline × 4 tensor, then both must be right. But a planner that was fitted on their search is inclined to agree with it. So we ask with the constants that have never seen BLOOM, and only among what their program could do in 2021: every layer recomputed, attention with its scores in memory, one chunk, at most ZeRO 1. Where does their grid stand?
+# It is tempting to praise them: let the planner search, and if it finds BLOOM's own 8 data × 12 pipeline × 4 tensor, then both must be right. But a planner that was fitted on their search is inclined to agree with it. So we ask with the constants that have never seen BLOOM, and only among what their program could do in 2022: every layer recomputed, attention with its scores in memory, one chunk, at most ZeRO 1. Where does their grid stand?
 
 # %%
 guess_place = 10  # 1 would be the first of all that fit: change this number
@@ -685,6 +685,8 @@ study.explore(
 #
 # Count for one layer and one token, with T tokens in the sequence. Its query meets T keys of H numbers in all heads together: 2·T·H FLOPs. The weighted sum of the values is as much again. Backward has two products for each of these two. That makes 4·T·H forward and 8·T·H backward: **12**·T·H, which is [PaLM](paper:chowdhery2023)'s convention, and the planner's. But a causal token looks only at those before it. Half of the square is masked, and the model *needs* **6**·T·H. And a fused kernel *executes* yet another number. It keeps no scores, so backward has to compute them again ([Flash attention](paper:dao2022)): 2 products forward and 5 backward instead of 4, over half the square, **7**·T·H. So 6 is the numerator of an honest MFU, 7 of an [HFU](term:hfu), and 12 is a convention.
 #
+# (For BLOOM the two differ much more, by the recomputed layers. Its 149 TFLOP/s of an A100's 312 are 48 % HFU. Of forward, forward again and a backward of twice its length, four parts in all, the model needs three: 36 % MFU.)
+#
 # As long as T is small beside H, this is a quarrel about crumbs. PaLM 540B has T = 2,048, and its 46.2 % were 45.7 % without any attention at all. With long contexts attention becomes the whole computation. **What MFU does the factor 12 give on a kernel that really executes 60 % of the peak, when attention is all there is?**
 
 # %%
@@ -735,6 +737,8 @@ twelve, seven, six = (utilization_by(factor) for factor in (12, 7, 6))
 assert max(twelve) > 97 and min(six) > 48 and max(six) < 56 and max(seven) < 61
 palm = 12 * 118 * 48 * 256 * 2048 / (6 * 540e9)
 assert abs(1 + palm - 46.2 / 45.7) < 0.002
+assert round(149 / 312, 2) == 0.48 and round(0.75 * 149 / 312, 2) == 0.36
+assert round(of_bloom["achieved_per_gpu"]) == 149
 
 # %% [markdown]
 # So before you compare two MFUs, ask for the factor and for T. Compare like with like; and where no factor is given, look at tokens a second, which nobody can count in two ways.
@@ -965,7 +969,7 @@ print("equal within 1e-10:", max(abs(a - b) for a, b in zip(real, serial)) < 1e-
 assert max(abs(a - b) for a, b in zip(real, serial)) < 1e-10
 
 # %% [markdown]
-# For a cluster, plan on your laptop and launch there ([examples/train_gpt.py](file:examples/train_gpt.py)):
+# For a cluster, plan on your laptop and launch there. ([examples/train_gpt.py](file:examples/train_gpt.py) trains a small model of its own; the flags of the grid are those of any size.)
 #
 # ```
 # python -m minidist.study.plan --model gpt3-13b --cluster ours.toml --batch 512 --tokens 300e9 --rate 2
