@@ -9,28 +9,7 @@ import pytest
 
 from course.build import ROOT, execute, sources
 
-REWRITTEN = (
-    "01",
-    "02",
-    "03",
-    "04",
-    "05",
-    "06",
-    "07",
-    "08",
-    "09",
-    "10",
-    "11",
-    "12",
-    "13",
-    "14",
-    "15",
-    "16",
-    "17",
-    "18",
-    "19",
-REWRITTEN = ("20", "21", "22", "24")
-)
+REWRITTEN = tuple(f"{number:02}" for number in (*range(1, 23), 24))
 LESSONS = [source for source in sources(ROOT, [*REWRITTEN]) if source.name == "lesson.py"]
 NAMES = [source.parent.name for source in LESSONS]
 
