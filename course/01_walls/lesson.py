@@ -491,7 +491,7 @@ except allocator.OutOfMemory as error:
 allocator.blocks(small_card, title="The card at the moment when it gives up")
 
 # %% [markdown]
-# The rows are the memory in the order of its addresses, and black lines separate the segments. Blue are the parameters ("there before"), orange the gradients ("long-lived"). You can see what happened: during the backward pass gradients, which stay, were put between activations, which went away. Of the 3.25 GiB that are free, 1.23 GiB lie in 99 holes, the largest of them 129 MiB. The other 2.01 GiB, at the end, are still with the driver. They count as one piece, and even that is too small for the buffer. This is [fragmentation](term:fragmentation).
+# The rows are the memory in the order of its addresses, and black lines separate the segments. Blue are the parameters ("there before"), orange the gradients ("long-lived"). You can see what happened: during the backward pass gradients, which stay, were put between activations, which went away. Of the 3.25 GiB that are free, 1.23 GiB lie in 99 holes, the largest of them 129 MiB. The other 2.01 GiB, at the end, are still with the driver. They count as one piece, and even that is too small for the buffer. This is [fragmentation](term:fragmentation). It happens on large cards as well: the authors of ZeRO report extreme cases in which a run was out of memory with more than 30 % of it free.
 #
 # There are three ways out. PyTorch can be told to make segments that grow (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`), so that holes at their ends join up. The large buffer can be allocated first, before anything else is in its way. Or the program can ask for smaller pieces.
 
@@ -562,7 +562,7 @@ study.reveal(guess_layers, rows[1][1], [picture, crossings], unit="layers")
 # %% [markdown]
 # With 26 layers the vectors have 3,328 numbers and the model 3.6 billion parameters. Their states take 58 GB, and the activations of one sequence another 20. The model states of GPT-3 alone would fill 35 cards of 80 GB. That is the **memory wall**.
 #
-# The sliders show what is needed for four models, and what the techniques of later lessons do about it. A model can be cut over several ranks by its columns (*tensor-parallel ranks*) and by its layers (*stages*). [ZeRO](lesson:zero) shares out the model states among *data-parallel ranks*, which have a batch of their own each. *Recomputation* throws activations away and computes them again. Begin as you see it, with GPT-3's relative of 6.7 billion parameters on a single card: 138 GB. Then try to fit GPT-3 itself, which needs 3,070 GB on one card and 52 GB on each of 8 · 8 = 64.
+# The sliders show what is needed for four models, and what the techniques of later lessons do about it. A model can be cut over several ranks by its columns (*tensor-parallel ranks*) and by its layers (*stages*). Both cuts divide parameters, gradients and optimizer states alike. There are published calculators that forget the gradients; GPT-3's, at 2 bytes each, are 350 GB in one piece, and 5.5 GB on each of 64 cards. [ZeRO](lesson:zero) shares out the model states among *data-parallel ranks*, which have a batch of their own each. *Recomputation* throws activations away and computes them again. Begin as you see it, with GPT-3's relative of 6.7 billion parameters on a single card: 138 GB. Then try to fit GPT-3 itself, which needs 3,070 GB on one card and 52 GB on each of 8 · 8 = 64.
 
 # %%
 study.memory_calculator(

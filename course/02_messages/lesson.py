@@ -354,7 +354,7 @@ assert naive.bytes_sent(0) == 300 * MB
 #
 # ![An all-reduce of N bytes on four ranks. Naive: rank 0 sends 3 N and receives 3 N, each of the others sends and receives N. Ring: every rank sends 1.5 N to its right and receives 1.5 N from its left.](../course/02_messages/figures/who_carries_the_load.svg)
 #
-# The way out begins with an observation. The sum of four long vectors is really 25 million separate sums, one for each position, and no two of them have anything to do with each other. There is no reason why a single rank should compute them all. So cut each tensor into *n* chunks and put each rank in charge of one: rank *i* will end up with the finished sum of everybody's chunk *i*. That is a reduce-scatter. Once it is done, every rank has one finished chunk, and an all-gather hands the finished chunks round. **An all-reduce is a reduce-scatter followed by an all-gather.** The rest of the lesson is about doing these two halves well.
+# The way out begins with an observation. The sum of four long vectors is really 25 million separate sums, one for each position, and no two of them have anything to do with each other. There is no reason why a single rank should compute them all. So cut each tensor into *n* chunks and put each rank in charge of one: rank *i* will end up with the finished sum of everybody's chunk *i*. That is a reduce-scatter. Once it is done, every rank has one finished chunk, and an all-gather hands the finished chunks round. **An all-reduce is a reduce-scatter followed by an all-gather.** (Some texts call the first half scatter-reduce.) The rest of the lesson is about doing these two halves well.
 #
 # For the first half, let the ranks stand in a ring, in which each talks only to its neighbours: it sends to the right and receives from the left.
 #
@@ -826,6 +826,8 @@ for results in three_runs.values():
 # ```
 #
 # `torchrun` starts the processes and tells each its rank in an environment variable. `from_env()` reads it, takes NCCL where there are GPUs and gloo where there are none, and returns a communicator. How that communicator is built on `torch.distributed` is the subject of [minidist/comm/torchdist.py](file:minidist/comm/torchdist.py). Its core is the rule that you met above: over gloo every operation starts when it is posted, while over NCCL everything that has been posted starts together, in one group, as soon as somebody waits.
+#
+# Here are two warnings, in case you build such a thing yourself. Never write a fixed port into a program. Ranks that meet at port 29500 do so in every run, and the second run on the same machine stops with "address already in use". The ranks of `launch` meet in a file, and `torchrun` on a single machine looks for a free port. The second warning is to count what a library really sends. gloo has a `reduce_scatter` of its own, and it moves as many bytes as an all-reduce: on four ranks we counted 1.5 *N* for each rank with either, where the first half of the ring sends 0.75 *N*. (This package uses its own ring over gloo, too.)
 #
 # ## Takeaways
 #

@@ -690,8 +690,13 @@ study.reveal(
 # %% tags=["maintainer"]
 assert slots("1F1B") == 33 and slots("interleaved, v = 4") == 26.25
 assert 0.3 < slower <= 0.5 and slots("interleaved, v = 2", 0.6) < slots("1F1B", 0.6)
+for few, limit in ((16, 2), (8, 1.4), (4, 1)):
+    assert slots("interleaved, v = 2", limit - 0.1, M=few) < slots("1F1B", limit - 0.1, M=few)
+    assert slots("interleaved, v = 2", limit + 0.1, M=few) > slots("1F1B", limit + 0.1, M=few)
 
 # %% [markdown]
+# With few micro-batches the limit comes sooner. 1F1B pays in every turn, and then there are few turns, whereas interleaving pays for its two trips whatever *M* is. With v = 2 it becomes slower than 1F1B at about 2 forwards if *M* = 16, at 1.4 if *M* = 8, and at 1 if *M* = 4; `slots` tells.
+#
 # Now the same in a run. Between nodes a link has some 25 GB/s for each GPU, not 450. A micro-batch of 4,096 rows is 134 MB, which takes 5.4 ms at 25 GB/s, and a forward of two layers on the modelled H100 takes 26 ms, five times as long. We run three schedules over links that become slower and slower. What we time is the *second* step. In the first one a stage has to be told the shape of each activation before it can get ready to receive it, so that fewer messages travel while stages compute.
 
 # %%
