@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
+from itertools import product
 
 from ..exam import (
     Prediction,
@@ -284,14 +285,8 @@ class Improve(Report):
 
     def draw(self, case, rng):
         shapes = [(8, 1, 1), (4, 2, 1), (2, 2, 2), (1, 8, 1)][: integer(rng, 3, 5)]
-        ways = [
-            dict(zip(oracle.DECISIONS, (shape, chunks, zero, again, batch)))
-            for shape in shapes
-            for chunks in (1, 2)
-            for zero in (0, 1)
-            for again in ("none", "full")
-            for batch in (1, 2, 4)
-        ]
+        values = shapes, (1, 2), (0, 1), ("none", "full"), (1, 2, 4)
+        ways = [dict(zip(oracle.DECISIONS, way)) for way in product(*values)]
         ways = [ways[i] for i in shuffled(rng, len(ways))]
         part = 0.4 if "most" in case.what else 0.85
         estimates = [
