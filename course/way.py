@@ -19,7 +19,9 @@ sys.path.insert(0, str(ROOT))  # `python course/way.py` looks beside this file o
 from course.links import Lesson, Links, enumeration  # noqa: E402
 from minidist.study.picture import BLUE, CARD, EDGE, INK, MUTED, mix  # noqa: E402
 
-PICTURE, PAGE, PATHS = "docs/way.svg", "docs/way.md", "course/paths.toml"
+PICTURE = "docs/way.svg"
+PAGE = "docs/way.md"
+PATHS = "course/paths.toml"
 
 # Where the boxes are: a column, and a height in pixels. Lessons that need the same, and that no lesson needs, share one.
 PLACES: dict[tuple[str, ...], tuple[int, int]] = {
@@ -46,12 +48,11 @@ PLACES: dict[tuple[str, ...], tuple[int, int]] = {
     ("survive",): (5, 345),
     ("field_guide",): (5, 415),
 }
-STEP, WIDE, LEFT, LINE = (
-    157,
-    127,
-    8,
-    19,
-)  # pixels: from column to column, a box, the margin, a line of a box
+# in pixels
+STEP = 157  # from column to column
+WIDE = 127  # a box
+LEFT = 8  # the margin
+LINE = 19  # of a box
 WIDTH, HEIGHT = 930, 590
 
 
@@ -129,7 +130,8 @@ def _box(names: tuple[str, ...], column: int, y: int, lessons: dict[str, Lesson]
 def _words(lessons: dict[str, Lesson]) -> str:
     said = []
     for name in lessons:
-        if before := direct(lessons, name):
+        before = direct(lessons, name)
+        if before:
             said.append(
                 f"{name.replace('_', ' ')} needs {enumeration([b.replace('_', ' ') for b in before])}"
             )

@@ -141,7 +141,9 @@ def take(root: Path = ROOT) -> Iterator[str]:
         if not own.exists():
             fresh += 1
             _copy(root, name, state)
-        elif changed := changes(name, root):
+            continue
+        changed = changes(name, root)
+        if changed:
             if _cells(read(own)) == taken["cells"]:
                 _copy(root, name, state)
                 yield f"{name} has changed ({', '.join(changed)}); you had not begun it, so you have the new one."
@@ -309,7 +311,8 @@ def overview(
     yield f"{got:g} of {of:g} points."
     yield from _next(root, found)
     for name in names:
-        if changed := changes(name, root):
+        changed = changes(name, root)
+        if changed:
             yield f"{name} has changed since you took it ({', '.join(changed)}): make work RENEW={name}"
 
 

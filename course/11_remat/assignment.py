@@ -532,7 +532,9 @@ study.curves(
 
 # %% nbgrader={"grade_id": "how_long_plot", "solution": true}
 ### BEGIN SOLUTION
-L, h, heads = 48, 1600, 25
+L = 48
+h = 1600
+heads = 25
 
 
 def needs(s, scores=1):

@@ -165,7 +165,7 @@ class OfLists(Report):
             lambda kind, S, M, every, node: (
                 f"{said(S, M)}, {NAMES[kind]}, an update every {every}, nodes of {node}"
             ),
-            [(*shape, node) for shape in SHAPES for node in (1, 2, shape[1]) if node <= shape[1]],
+            [(*shape, node) for shape in SHAPES for node in {1, min(2, shape[1]), shape[1]}],
         ),
         *(Case(1, "a schedule drawn at random"),) * 2,
     )
@@ -560,7 +560,8 @@ class RunTwoVersions(RunStage):
     def _weights(self, args, found):
         S = len(args)
         weights = [own[0] for own in args]
-        xs, ys, rate, m = args[0][2], args[-1][3], *args[0][4:]
+        xs, ys = args[0][2], args[-1][3]
+        rate, m = args[0][4:]
         want, looks = _expected(S, weights, [own[1] for own in args], xs, ys, rate, m)
         # the last stage first: what is wrong goes on to the stages before
         for s in reversed(range(S)):

@@ -431,7 +431,11 @@ class Twice(Report):
 
     def run(self, comm, yours, seed, calls, xs):
         torch.manual_seed(seed)
-        ran, outs, states, moved, kept = [], [], [], [], []
+        ran: list = []
+        outs: list = []
+        states: list = []
+        moved: list = []
+        kept: list = []
         failing = False
         pairs = {}
         buffers = {name: begun() for name in (True, False)}

@@ -50,7 +50,9 @@ def holding(row: list[str], used: list[int], ahead: bool = True) -> list[int]:
 
     ahead: WRONG if False, forwards to come are not thought of.
     """
-    counts, now, gone = [], 0, set()
+    counts = []
+    now = 0
+    gone = set()
     begun = set() if not ahead else set(range(len(used)))
     for word in row:
         now += word[0] == "U"

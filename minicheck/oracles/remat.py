@@ -40,12 +40,12 @@ def fewest(memories: Sequence[int], edge: int, budget: int) -> int | None:
     ends = {0}
     for k in range(layers):
         room = budget - k * edge
-        ends = {
-            end
-            for first in ends
-            for end in range(first + 1, layers + 1)
-            if before[end] - before[first] <= room
-        }
+        found = set()
+        for first in ends:
+            for end in range(first + 1, layers + 1):
+                if before[end] - before[first] <= room:
+                    found.add(end)
+        ends = found
         if layers in ends:
             return k + 1
     return None

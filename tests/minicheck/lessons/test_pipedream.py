@@ -141,7 +141,8 @@ def with_vjp(down, up, part, words, xs, ys, loss_fn, rate, m):
     """A forward gives the function of its backward, which knows its weights."""
     stage, last = down.rank, down.rank == down.size - 1
     made = [{name: p.detach() for name, p in part.named_parameters()}]
-    backs, works, total, count = {}, [], {}, 0
+    backs, works = {}, []
+    total, count = {}, 0
     for word in words:
         i = int(word[1:])
         if word[0] == "F":
@@ -169,7 +170,8 @@ def with_buffers(down, up, part, words, xs, ys, loss_fn, rate, m):
     """Two copies of the module, which take turns; gradients add up in the one that is used."""
     first, last = down.rank == 0, down.rank == down.size - 1
     copies = [deepcopy(part), deepcopy(part)]
-    held, works, updates, count = {}, [], 0, 0
+    held, works = {}, []
+    updates, count = 0, 0
     for word in words:
         i = int(word[1:])
         if word[0] == "F":
@@ -212,7 +214,8 @@ def test_a_store_that_reuses_what_nobody_needs(capsys):
         """The first version is a copy, which is changed where nobody else will ask for it."""
 
         def __init__(self, weight):
-            self.versions, self.newest, self.used, self.asked = {0: weight.clone()}, 0, {}, 0
+            self.versions, self.newest = {0: weight.clone()}, 0
+            self.used, self.asked = {}, 0
 
         def forward(self, m, number):
             self.asked = number
