@@ -611,6 +611,40 @@ LESSONS_B = {title: item for title, item in LESSONS_A.items() if title != "5 exe
     ),
 }
 
+LESSONS_C = {title: item for title, item in LESSONS_A.items() if title != "5 exercises"} | {
+    "5 exercises": lessons(
+        "20_experts",
+        "21_long_contexts",
+        "22_plan",
+        "23_compress",
+        "24_local_sgd",
+        "25_large_batches",
+        "26_survive",
+        "27_field_guide",
+        "28_capstone",
+    ),
+    "6 all that must be said": (
+        "each sentence that the course must say, with the cell that says it",
+        "tests/repository/test_covered.py",
+    ),
+    "7 terms and symbols": (
+        "no bold term without its entry in English and Chinese, no entry without its lesson; letters and where they are used",
+        "tests/repository/test_terms.py",
+    ),
+    "8 the way through": (
+        "which lesson needs which, and paths that come to no lesson too early",
+        "tests/repository/test_way.py",
+    ),
+    "9 work of one's own": (
+        "a pull over half-done work loses nothing; what has changed, what is right, what is next",
+        "tests/minicheck/test_work.py",
+    ),
+    "10 size": (
+        "files and tokens of the library and of graders",
+        "tests/repository/test_size.py::test_it_has_not_grown",
+    ),
+}
+
 PROOFS = {
     "foundation": FOUNDATION,
     "world": WORLD,
@@ -627,4 +661,5 @@ PROOFS = {
     "practice": PRACTICE,
     "lessons-a": LESSONS_A,
     "lessons-b": LESSONS_B,
+    "lessons-c": LESSONS_C,
 }
