@@ -5,46 +5,46 @@ from tests.bank.bank import Bug
 BUGS = [
     Bug(
         "learning_rate",
-        "the cosine is a step ahead",
-        old="x = min(1.0, (t - warm) / (steps - warm))",
-        new="x = min(1.0, (t + 1 - warm) / (steps - warm))",
+        "the cosine counts the step's own tokens",
+        old="x = min(1.0, (seen - warm) / (total - warm))",
+        new="x = min(1.0, (seen + batch - warm) / (total - warm))",
     ),
     Bug(
         "learning_rate",
-        "the cosine begins with step 0",
-        old="x = min(1.0, (t - warm) / (steps - warm))",
-        new="x = min(1.0, t / steps)",
+        "the cosine begins with the first token",
+        old="x = min(1.0, (seen - warm) / (total - warm))",
+        new="x = min(1.0, seen / total)",
     ),
     Bug(
         "learning_rate",
-        "goes by the order of calls, and not by `t`",
+        "goes by the order of calls, and not by `seen`",
         cell='''
 calls = [None, 0]
 
 
-def learning_rate(t, steps, warm, peak, floor):
-    """Warm-up, then a cosine to floor · peak."""
-    if calls[0] != (steps, warm, peak, floor):
-        calls[:] = [(steps, warm, peak, floor), 0]
-    t = calls[1]
-    calls[1] += 1
-    if t < warm:
-        return peak * (t + 1) / warm
-    x = min(1.0, (t - warm) / (steps - warm))
+def learning_rate(seen, batch, total, warm, peak, floor):
+    """Warm-up, then a cosine to floor · peak, by tokens."""
+    if calls[0] != (total, warm, peak, floor):
+        calls[:] = [(total, warm, peak, floor), 0]
+    seen = calls[1]
+    calls[1] += batch
+    if seen < warm:
+        return peak * min(1.0, (seen + batch) / warm)
+    x = min(1.0, (seen - warm) / (total - warm))
     return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * x)) / 2)
 ''',
     ),
     Bug(
         "learning_rate",
-        "the last step has the floor",
-        old="x = min(1.0, (t - warm) / (steps - warm))",
-        new="x = min(1.0, (t - warm) / (steps - 1 - warm))",
+        "the floor comes a token too soon",
+        old="x = min(1.0, (seen - warm) / (total - warm))",
+        new="x = min(1.0, (seen - warm) / max(1, total - 1 - warm))",
     ),
     Bug(
         "learning_rate",
-        "the first step has a rate of 0",
-        old="return peak * (t + 1) / warm",
-        new="return peak * t / warm",
+        "a step of the warm-up goes by where it begins",
+        old="return peak * min(1.0, (seen + batch) / warm)",
+        new="return peak * seen / warm",
     ),
     Bug(
         "learning_rate",
@@ -68,8 +68,8 @@ def learning_rate(t, steps, warm, peak, floor):
         "learning_rate",
         "a number that is larger than every float",
         cell='''
-def learning_rate(t, steps, warm, peak, floor):
-    """Warm-up, then a cosine to floor · peak."""
+def learning_rate(seen, batch, total, warm, peak, floor):
+    """Warm-up, then a cosine to floor · peak, by tokens."""
     return 10**400
 ''',
     ),
@@ -89,33 +89,33 @@ def learning_rate(t, steps, warm, peak, floor):
         "learning_rate",
         "the warm-up is forgotten",
         old="""
-if t < warm:
-    return peak * (t + 1) / warm
+if seen < warm:
+    return peak * min(1.0, (seen + batch) / warm)
 """,
         new="warm = 0",
     ),
     Bug(
         "learning_rate",
         "the cosine goes on after the end",
-        old="x = min(1.0, (t - warm) / (steps - warm))",
-        new="x = (t - warm) / (steps - warm)",
+        old="x = min(1.0, (seen - warm) / (total - warm))",
+        new="x = (seen - warm) / (total - warm)",
     ),
     Bug(
         "learning_rate",
         "the cosine is as long as the whole training",
-        old="x = min(1.0, (t - warm) / (steps - warm))",
-        new="x = min(1.0, (t - warm) / steps)",
+        old="x = min(1.0, (seen - warm) / (total - warm))",
+        new="x = min(1.0, (seen - warm) / total)",
     ),
     Bug(
         "learning_rate",
         "the grader has it",
         cheat=True,
         cell='''
-def learning_rate(t, steps, warm, peak, floor):
-    """Warm-up, then a cosine to floor · peak."""
+def learning_rate(seen, batch, total, warm, peak, floor):
+    """Warm-up, then a cosine to floor · peak, by tokens."""
     from minicheck.oracles.large_batches import rate
 
-    return rate(t, steps, warm, peak, floor)
+    return rate(seen, batch, total, warm, peak, floor)
 ''',
     ),
     Bug(
@@ -126,9 +126,9 @@ def learning_rate(t, steps, warm, peak, floor):
 from minidist.train.schedule import cosine, warm_up
 
 
-def learning_rate(t, steps, warm, peak, floor):
-    """Warm-up, then a cosine to floor · peak."""
-    return peak * warm_up(warm, then=cosine(steps - warm, floor))(t)
+def learning_rate(seen, batch, total, warm, peak, floor):
+    """Warm-up, then a cosine to floor · peak, by tokens."""
+    return peak * warm_up(warm, then=cosine(total - warm, floor))(min(seen, total))
 ''',
     ),
     Bug(
@@ -564,123 +564,6 @@ def lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, de
 ''',
     ),
     Bug(
-        "noise_scale",
-        "the noise of the large batch is forgotten",
-        old="return small - trace / b, trace",
-        new="return big, trace",
-    ),
-    Bug(
-        "noise_scale",
-        "an estimate below 0 is cut off",
-        old="return small - trace / b, trace",
-        new="return max(0.0, small - trace / b), trace",
-    ),
-    Bug(
-        "noise_scale",
-        "all gradients travel",
-        old='small = all_reduce_(comm, (grad * grad).sum(), "mean").item()',
-        new="""
-rows = torch.zeros(comm.size, len(grad), dtype=torch.float64)
-rows[comm.rank] = grad
-small = all_reduce_(comm, rows).square().sum().item() / comm.size
-""",
-    ),
-    Bug(
-        "noise_scale",
-        "numbers that are larger than every float",
-        cell='''
-def noise_scale(comm, grad, b):
-    """Averages `grad`; returns |G|² and tr(Σ)."""
-    all_reduce_(comm, grad, "mean")
-    return 10**400, 10**400
-''',
-    ),
-    Bug(
-        "noise_scale",
-        "the average is another tensor",
-        old='all_reduce_(comm, grad, "mean")',
-        new='grad = all_reduce_(comm, grad.clone(), "mean")',
-    ),
-    Bug(
-        "noise_scale",
-        "this rank alone",
-        old='small = all_reduce_(comm, (grad * grad).sum(), "mean").item()',
-        new="small = (grad * grad).sum().item()",
-    ),
-    Bug(
-        "noise_scale",
-        "a rank counts as a sample",
-        old="""
-trace = (small - big) / (1 / b - 1 / (comm.size * b))
-return small - trace / b, trace
-""",
-        new="""
-trace = (small - big) / (1 - 1 / comm.size)
-return small - trace, trace
-""",
-    ),
-    Bug(
-        "noise_scale",
-        "B_noise in place of tr(Σ)",
-        old="return small - trace / b, trace",
-        new="return small - trace / b, trace / (small - trace / b)",
-    ),
-    Bug(
-        "noise_scale",
-        "`grad` gets other memory",
-        old='all_reduce_(comm, grad, "mean")',
-        new='grad.data = all_reduce_(comm, grad.clone(), "mean")',
-    ),
-    Bug(
-        "noise_scale",
-        "the ranks' squares are added up",
-        old='small = all_reduce_(comm, (grad * grad).sum(), "mean").item()',
-        new="small = all_reduce_(comm, (grad * grad).sum()).item()",
-    ),
-    Bug(
-        "noise_scale",
-        "the gradient is added up",
-        old='all_reduce_(comm, grad, "mean")',
-        new="all_reduce_(comm, grad)",
-    ),
-    Bug(
-        "noise_scale",
-        "first tr(Σ)",
-        old="return small - trace / b, trace",
-        new="return trace, small - trace / b",
-    ),
-    Bug(
-        "noise_scale",
-        "the grader has it",
-        cheat=True,
-        cell='''
-def noise_scale(comm, grad, b):
-    """Averages `grad`; returns |G|² and tr(Σ)."""
-    from minicheck.oracles.large_batches import terms
-
-    rows = torch.zeros(comm.size, len(grad), dtype=torch.float64)
-    rows[comm.rank] = grad
-    all_reduce_(comm, rows)
-    grad.copy_(rows.mean(0))
-    return terms(list(rows), b)
-''',
-    ),
-    Bug(
-        "noise_scale",
-        "the library's",
-        cheat=True,
-        cell='''
-from minidist.train.optim import noise_terms
-
-
-def noise_scale(comm, grad, b):
-    """Averages `grad`; returns |G|² and tr(Σ)."""
-    small = all_reduce_(comm, (grad * grad).sum(), "mean").item()
-    all_reduce_(comm, grad, "mean")
-    return tuple(noise_terms(small, (grad * grad).sum().item(), b, comm.size * b))
-''',
-    ),
-    Bug(
         "predict_large_batches",
         "the fewest steps times the batch",
         old="samples = steps * 250",
@@ -741,164 +624,23 @@ linear = root = steps = samples = ramp = warm = quarter = nbytes = Any(1)
 """,
     ),
     Bug(
-        "clip_copies",
-        "gradients below the limit grow",
-        old="g.mul_(min(1.0, limit / (norm + 1e-6)))",
-        new="g.mul_(limit / (norm + 1e-6))",
-    ),
-    Bug(
-        "clip_copies",
-        "as it was found",
-        old="""
-for g, same in zip(grads, copied):
-    if comm.rank == 0 or not same:
-        square += (g * g).sum()
-""",
-        new="""
-for g in grads:
-    square += (g * g).sum()
-""",
-    ),
-    Bug(
-        "clip_copies",
-        "copies are scaled on rank 0 alone",
-        old="for g in grads:",
-        new="""
-for g, same in zip(grads, copied):
-    if same and comm.rank:
-        continue
-""",
-    ),
-    Bug(
-        "clip_copies",
-        "copies are divided by n² ",
-        old="""
-if comm.rank == 0 or not same:
-    square += (g * g).sum()
-""",
-        new="square += (g * g).sum() / (comm.size**2 if same else 1)",
-    ),
-    Bug(
-        "clip_copies",
-        "squares are added up in float32",
-        edits=(
-            (
-                "square = torch.zeros((), dtype=torch.float64)",
-                "square = torch.zeros((), dtype=torch.float32)",
-            ),
-            (
-                "square += (g * g).sum()",
-                "square += (g * g).sum().float()",
-            ),
-        ),
-    ),
-    Bug(
-        "clip_copies",
-        "copies are not counted at all",
-        old="if comm.rank == 0 or not same:",
-        new="if not same:",
-    ),
-    Bug(
-        "clip_copies",
-        "squares are averaged",
-        cell='''
-def clip_copies(comm, grads, copied, limit):
-    """Scale all ranks' gradients to a norm of at most `limit`, in place; returns the norm before."""
-    square = torch.zeros((), dtype=torch.float64)
-    for g, same in zip(grads, copied):
-        square += (g * g).sum()
-    norm = float(all_reduce_(comm, square, "mean").sqrt())
-    for g in grads:
-        g.mul_(min(1.0, limit / (norm + 1e-6)))
-    return norm
-''',
-    ),
-    Bug(
-        "clip_copies",
-        "the list has new tensors",
-        old="""
-for g in grads:
-    g.mul_(min(1.0, limit / (norm + 1e-6)))
-""",
-        new="""
-for i, g in enumerate(grads):
-    grads[i] = g * min(1.0, limit / (norm + 1e-6))
-""",
-    ),
-    Bug(
-        "clip_copies",
-        "each rank by its own norm",
-        edits=(
-            (
-                "if comm.rank == 0 or not same:",
-                "if True:",
-            ),
-            (
-                "norm = float(all_reduce_(comm, square).sqrt())",
-                "norm = float(square.sqrt())",
-            ),
-        ),
-    ),
-    Bug(
-        "clip_copies",
-        "gradients get other memory",
-        old="g.mul_(min(1.0, limit / (norm + 1e-6)))",
-        new="g.data = g * (min(1.0, limit / (norm + 1e-6)))",
-    ),
-    Bug(
-        "clip_copies",
-        "returns the norm afterwards",
-        old="return norm",
-        new="return min(norm, limit)",
-    ),
-    Bug(
-        "clip_copies",
-        "the grader has the norm",
-        cheat=True,
-        cell='''
-def clip_copies(comm, grads, copied, limit):
-    """Scale all ranks' gradients to a norm of at most `limit`, in place; returns the norm before."""
-    from minicheck.oracles.large_batches import norm
-
-    mine = norm([grads], [same and comm.rank > 0 for same in copied])
-    total = float(all_reduce_(comm, torch.tensor(mine**2, dtype=torch.float64)).sqrt())
-    for g in grads:
-        g.mul_(min(1.0, limit / (total + 1e-6)))
-    return total
-''',
-    ),
-    Bug(
-        "clip_copies",
-        "the library's",
-        cheat=True,
-        cell='''
-from minidist.train.norm import clip_
-
-
-def clip_copies(comm, grads, copied, limit):
-    """Scale all ranks' gradients to a norm of at most `limit`, in place; returns the norm before."""
-    counted = [g for g, same in zip(grads, copied) if comm.rank == 0 or not same]
-    return clip_(comm, grads, limit, counted=counted)
-''',
-    ),
-    Bug(
         "learning_rate",
         "far beyond the end it is 0",
-        old="if t < warm:",
+        old="if seen < warm:",
         new="""
-if t > steps + 10:
+if seen > total + 10:
     return 0.0
-if t < warm:
+if seen < warm:
 """,
     ),
     Bug(
         "learning_rate",
         "a warm-up that ends with the schedule has no peak",
-        old="if t < warm:",
+        old="if seen < warm:",
         new="""
-if t == warm == steps - 1:
+if seen == warm == total - 1:
     return peak * floor
-if t < warm:
+if seen < warm:
 """,
     ),
     Bug(
@@ -950,44 +692,6 @@ if t < warm:
         new="updates, weights = [], weights[:12]",
     ),
     Bug(
-        "noise_scale",
-        "a nan is hidden",
-        edits=(
-            (
-                'small = all_reduce_(comm, (grad * grad).sum(), "mean").item()',
-                'small = all_reduce_(comm, (grad * grad).nan_to_num(0.0).sum(), "mean").item()',
-            ),
-            (
-                "big = (grad * grad).sum().item()",
-                "big = (grad * grad).nan_to_num(0.0).sum().item()",
-            ),
-        ),
-    ),
-    Bug(
-        "noise_scale",
-        "no more than five ranks",
-        old="trace = (small - big) / (1 / b - 1 / (comm.size * b))",
-        new="trace = (small - big) / (1 / b - 1 / (min(comm.size, 5) * b))",
-    ),
-    Bug(
-        "clip_copies",
-        "a nan is hidden",
-        old="square += (g * g).sum()",
-        new="square += (g * g).nan_to_num(0.0).sum()",
-    ),
-    Bug(
-        "clip_copies",
-        "no more than three gradients",
-        old="for g, same in zip(grads, copied):",
-        new="for g, same in zip(grads[:3], copied):",
-    ),
-    Bug(
-        "clip_copies",
-        "a model without gradients",
-        old="square = torch.zeros((), dtype=torch.float64)",
-        new="square = torch.zeros_like(grads[0].sum())",
-    ),
-    Bug(
         "lamb_step",
         "it returns before its sends are over",
         old="all_reduce_(comm, sums)",
@@ -1010,5 +714,310 @@ for r in others:
         "whether a norm is 0 is asked of this rank's piece",
         old="ratio = 1.0 if free or wide == 0 or long == 0 else wide / long",
         new="ratio = 1.0 if free or not w.any() or not u.any() else wide / long",
+    ),
+    Bug(
+        "learning_rate",
+        "the lesson's schedule, by tokens: a step counts as one",
+        cell="""
+def warm_up(steps, then):
+    return lambda step: min(1.0, (step + 1) / steps) if step < steps else then(step - steps)
+
+
+def cosine(steps, floor=0.1):
+    return lambda step: floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
+
+
+def learning_rate(seen, batch, total, warm, peak, floor):
+    return peak * warm_up(warm, then=cosine(total - warm, floor))(seen)
+""",
+    ),
+    Bug(
+        "learning_rate",
+        "a step that reaches beyond the warm-up has more than the peak",
+        old="return peak * min(1.0, (seen + batch) / warm)",
+        new="return peak * (seen + batch) / warm",
+    ),
+    Bug(
+        "lars_step",
+        "the lesson's update, without a memory",
+        cell="""
+def lars_update(w, g, rate, trust=0.02, decay=0.0):
+    ratio = trust * w.norm() / (g.norm() + decay * w.norm())
+    return rate * ratio * (g + decay * w)
+
+
+def lars_step(weights, grads, velocities, lr, trust, decay, momentum):
+    for w, g in zip(weights, grads):
+        w.sub_(lars_update(w, g, lr, trust, decay))
+""",
+    ),
+    Bug(
+        "lamb_step",
+        "the lesson's update, on this rank's piece",
+        old="""
+all_reduce_(comm, sums)
+for w, u, free, (wide, long) in zip(weights, updates, plain, sums.sqrt().tolist()):
+    ratio = 1.0 if free or wide == 0 or long == 0 else wide / long
+    w.sub_(lr * ratio * u)
+""",
+        new="""
+for w, u, free in zip(weights, updates, plain):
+    w.sub_(lr * u if free else lr * w.norm() / u.norm() * u)
+""",
+    ),
+    Bug(
+        "noise_scale",
+        "the noise of the large batch is forgotten",
+        old="return big - trace / total, trace",
+        new="return big, trace",
+    ),
+    Bug(
+        "noise_scale",
+        "an estimate below 0 is cut off",
+        old="return big - trace / total, trace",
+        new="return max(0.0, big - trace / total), trace",
+    ),
+    Bug(
+        "noise_scale",
+        "all gradients travel",
+        old="both = all_reduce_(comm, torch.tensor([b, b * square], dtype=torch.float64))",
+        new="rows = torch.zeros(comm.size, len(grad), dtype=torch.float64)\nrows[comm.rank] = b**0.5 * grad\nboth = torch.stack([all_reduce_(comm, torch.tensor(float(b), dtype=torch.float64)), all_reduce_(comm, rows).square().sum()])",
+    ),
+    Bug(
+        "noise_scale",
+        "numbers that are larger than every float",
+        old="return big - trace / total, trace",
+        new="return 10**400, 10**400",
+    ),
+    Bug(
+        "noise_scale",
+        "the average is another tensor",
+        old="grad.mul_(b / total)\nall_reduce_(comm, grad)",
+        new="grad = all_reduce_(comm, grad * b / total)",
+    ),
+    Bug(
+        "noise_scale",
+        "this rank alone",
+        old="total, small = both[0].item(), (both[1] / both[0]).item()",
+        new="total, small = both[0].item(), square",
+    ),
+    Bug(
+        "noise_scale",
+        "the lesson's two sizes, and the lesson's average",
+        cell='\ndef two_sizes(small_square, big_square, b, B):\n    trace = (small_square - big_square) / (1 / b - 1 / B)\n    return big_square - trace / B, trace\n\n\ndef noise_scale(comm, grad, b):\n    """Averages `grad`; returns |G|² and tr(Σ)."""\n    small = all_reduce_(comm, (grad * grad).sum(), "mean").item()\n    all_reduce_(comm, grad, "mean")\n    return two_sizes(small, (grad * grad).sum().item(), b, comm.size * b)\n',
+    ),
+    Bug(
+        "noise_scale",
+        "the lesson's two sizes, after the right average",
+        cell='\ndef two_sizes(small_square, big_square, b, B):\n    trace = (small_square - big_square) / (1 / b - 1 / B)\n    return big_square - trace / B, trace\n\n\ndef noise_scale(comm, grad, b):\n    """Averages `grad`; returns |G|² and tr(Σ)."""\n    total = all_reduce_(comm, torch.tensor(float(b), dtype=torch.float64)).item()\n    small = all_reduce_(comm, (grad * grad).sum(), "mean").item()\n    grad.mul_(b / total)\n    all_reduce_(comm, grad)\n    return two_sizes(small, (grad * grad).sum().item(), b, total)\n',
+    ),
+    Bug(
+        "noise_scale",
+        "squares count alike",
+        old="both = all_reduce_(comm, torch.tensor([b, b * square], dtype=torch.float64))",
+        new="both = all_reduce_(comm, torch.tensor([b, square], dtype=torch.float64))\nboth[1] *= both[0] / comm.size",
+    ),
+    Bug(
+        "noise_scale",
+        "a rank counts as a sample",
+        edits=(
+            (
+                "trace = (small - big) * total / (comm.size - 1)",
+                "trace = (small - big) / (1 - 1 / comm.size)",
+            ),
+            ("return big - trace / total, trace", "return small - trace, trace"),
+        ),
+    ),
+    Bug(
+        "noise_scale",
+        "B_noise in place of tr(Σ)",
+        old="return big - trace / total, trace",
+        new="return big - trace / total, trace / (big - trace / total)",
+    ),
+    Bug(
+        "noise_scale",
+        "`grad` gets other memory",
+        old="grad.mul_(b / total)\nall_reduce_(comm, grad)",
+        new="grad.data = all_reduce_(comm, grad * b / total)",
+    ),
+    Bug(
+        "noise_scale",
+        "the weighted squares are added up",
+        old="total, small = both[0].item(), (both[1] / both[0]).item()",
+        new="total, small = both.tolist()",
+    ),
+    Bug(
+        "noise_scale",
+        "the gradient is added up",
+        old="grad.mul_(b / total)\nall_reduce_(comm, grad)",
+        new="grad.mul_(b)\nall_reduce_(comm, grad)",
+    ),
+    Bug(
+        "noise_scale",
+        "the large batch is taken for free of noise",
+        edits=(
+            (
+                "trace = (small - big) * total / (comm.size - 1)",
+                "trace = (small - big) * total / comm.size",
+            ),
+        ),
+    ),
+    Bug(
+        "noise_scale",
+        "first tr(Σ)",
+        old="return big - trace / total, trace",
+        new="return trace, big - trace / total",
+    ),
+    Bug(
+        "noise_scale",
+        "a nan is hidden",
+        edits=(
+            (
+                "square = float((grad * grad).sum())",
+                "square = float((grad * grad).nan_to_num(0.0).sum())",
+            ),
+            (
+                "big = (grad * grad).sum().item()",
+                "big = (grad * grad).nan_to_num(0.0).sum().item()",
+            ),
+        ),
+    ),
+    Bug(
+        "noise_scale",
+        "no more than five ranks",
+        old="trace = (small - big) * total / (comm.size - 1)",
+        new="trace = (small - big) * total / (min(comm.size, 5) - 1)",
+    ),
+    Bug(
+        "noise_scale",
+        "the grader has it",
+        cheat=True,
+        cell='\ndef noise_scale(comm, grad, b):\n    """Averages `grad`; returns |G|² and tr(Σ)."""\n    from minicheck.oracles.large_batches import terms\n\n    rows = torch.zeros(comm.size, len(grad), dtype=torch.float64)\n    parts = torch.zeros(comm.size, dtype=torch.float64)\n    rows[comm.rank] = grad\n    parts[comm.rank] = b\n    all_reduce_(comm, rows)\n    all_reduce_(comm, parts)\n    grad.copy_((parts / parts.sum()) @ rows)\n    return terms(list(rows), parts.tolist())\n',
+    ),
+    Bug(
+        "noise_scale",
+        "the library's",
+        cheat=True,
+        cell='\nfrom minidist.train.optim import noise_terms\n\n\ndef noise_scale(comm, grad, b):\n    """Averages `grad`; returns |G|² and tr(Σ)."""\n    sums = torch.tensor([b, b * float((grad * grad).sum())], dtype=torch.float64)\n    total, small = all_reduce_(comm, sums).tolist()\n    grad.mul_(b / total)\n    all_reduce_(comm, grad)\n    big = (grad * grad).sum().item()\n    return tuple(noise_terms(small / total, big, total / comm.size, total))\n',
+    ),
+    Bug(
+        "clip_copies",
+        "gradients below the limit grow",
+        old="g.mul_(min(1.0, limit / (norm + 1e-6)))",
+        new="g.mul_(limit / (norm + 1e-6))",
+    ),
+    Bug(
+        "clip_copies",
+        "as it was found",
+        old="square += (g * g).sum() / ranks",
+        new="square += (g * g).sum()",
+    ),
+    Bug(
+        "clip_copies",
+        "the lesson's way: rank 0 counts the copies",
+        old="square += (g * g).sum() / ranks",
+        new="square += (g * g).sum() if ranks == 1 or comm.rank == 0 else 0.0",
+    ),
+    Bug(
+        "clip_copies",
+        "copies are divided by all ranks",
+        old="square += (g * g).sum() / ranks",
+        new="square += (g * g).sum() / (comm.size if ranks > 1 else 1)",
+    ),
+    Bug(
+        "clip_copies",
+        "copies are scaled on rank 0 alone",
+        old="for g in grads:",
+        new="for g, ranks in zip(grads, held):\n    if ranks > 1 and comm.rank:\n        continue",
+    ),
+    Bug(
+        "clip_copies",
+        "copies are divided by n² ",
+        old="square += (g * g).sum() / ranks",
+        new="square += (g * g).sum() / ranks**2",
+    ),
+    Bug(
+        "clip_copies",
+        "squares are added up in float32",
+        edits=(
+            (
+                "square = torch.zeros((), dtype=torch.float64)",
+                "square = torch.zeros((), dtype=torch.float32)",
+            ),
+            ("square += (g * g).sum() / ranks", "square += ((g * g).sum() / ranks).float()"),
+        ),
+    ),
+    Bug(
+        "clip_copies",
+        "copies are not counted at all",
+        old="square += (g * g).sum() / ranks",
+        new="square += (g * g).sum() if ranks == 1 else 0.0",
+    ),
+    Bug(
+        "clip_copies",
+        "squares are averaged",
+        edits=(
+            ("square += (g * g).sum() / ranks", "square += (g * g).sum()"),
+            (
+                "norm = float(all_reduce_(comm, square).sqrt())",
+                'norm = float(all_reduce_(comm, square, "mean").sqrt())',
+            ),
+        ),
+    ),
+    Bug(
+        "clip_copies",
+        "the list has new tensors",
+        old="for g in grads:\n    g.mul_(min(1.0, limit / (norm + 1e-6)))",
+        new="for i, g in enumerate(grads):\n    grads[i] = g * min(1.0, limit / (norm + 1e-6))",
+    ),
+    Bug(
+        "clip_copies",
+        "each rank by its own norm",
+        edits=(
+            ("square += (g * g).sum() / ranks", "square += (g * g).sum()"),
+            ("norm = float(all_reduce_(comm, square).sqrt())", "norm = float(square.sqrt())"),
+        ),
+    ),
+    Bug(
+        "clip_copies",
+        "gradients get other memory",
+        old="g.mul_(min(1.0, limit / (norm + 1e-6)))",
+        new="g.data = g * min(1.0, limit / (norm + 1e-6))",
+    ),
+    Bug(
+        "clip_copies",
+        "returns the norm afterwards",
+        old="return norm",
+        new="return min(norm, limit)",
+    ),
+    Bug(
+        "clip_copies",
+        "a nan is hidden",
+        old="square += (g * g).sum() / ranks",
+        new="square += (g * g).nan_to_num(0.0).sum() / ranks",
+    ),
+    Bug(
+        "clip_copies",
+        "no more than three gradients",
+        old="for g, ranks in zip(grads, held):",
+        new="for g, ranks in zip(grads[:3], held):",
+    ),
+    Bug(
+        "clip_copies",
+        "a model without gradients",
+        old="square = torch.zeros((), dtype=torch.float64)",
+        new="square = torch.zeros_like(grads[0].sum())",
+    ),
+    Bug(
+        "clip_copies",
+        "the grader has the norm",
+        cheat=True,
+        cell='\ndef clip_copies(comm, grads, held, limit):\n    """Scale all ranks\' gradients to a norm of at most `limit`, in place; returns the norm before."""\n    from minicheck.oracles.large_batches import norm\n\n    mine = norm([list(zip(grads, held))])\n    total = float(all_reduce_(comm, torch.tensor(mine**2, dtype=torch.float64)).sqrt())\n    for g in grads:\n        g.mul_(min(1.0, limit / (total + 1e-6)))\n    return total\n',
+    ),
+    Bug(
+        "clip_copies",
+        "the library's",
+        cheat=True,
+        cell='\nfrom minidist.train.norm import clip_\n\n\ndef clip_copies(comm, grads, held, limit):\n    """Scale all ranks\' gradients to a norm of at most `limit`, in place; returns the norm before."""\n    return clip_(comm, grads, limit, counted=[g / r**0.5 for g, r in zip(grads, held)])\n',
     ),
 ]

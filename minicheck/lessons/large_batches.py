@@ -37,21 +37,21 @@ from ..exam import (
 from ..oracles import large_batches as oracle
 
 # ------------------------------------------------------------
-# A schedule: warm-up, then a cosine to a floor, a function of the step.
+# A schedule: warm-up, then a cosine to a floor, a function of the tokens seen and of the step's own.
 
 
 class LearningRate(Report):
-    """`learning_rate(t, steps, warm, peak, floor)`: the rate of step t."""
+    """`learning_rate(seen, batch, total, warm, peak, floor)`: the rate of a step."""
 
     name = "learning_rate"
-    right = "every step of 6 schedules and beyond their ends, with and without warm-up, floors from 0 to 1."
+    right = "steps of 1 to 9 tokens in 6 schedules and beyond their ends, with and without warm-up, floors from 0 to 1."
     forbidden = oracle.FORBIDDEN
     cases = alone(
         (
-            ("20 steps, 5 of them warm-up", (20, 5, 0.1)),
-            ("12 steps without warm-up", (12, 0, 0.2)),
-            ("9 steps, 8 of them warm-up, floor 0", (9, 8, 0.0)),
-            ("30 steps, floor 1", (30, 7, 1.0)),
+            ("20 tokens, 5 of them warm-up", (20, 5, 0.1)),
+            ("12 tokens without warm-up", (12, 0, 0.2)),
+            ("9 tokens, 8 of them warm-up, floor 0", (9, 8, 0.0)),
+            ("30 tokens, floor 1", (30, 7, 1.0)),
             ("drawn at random", None),
             ("drawn at random", None),
         )
@@ -59,28 +59,30 @@ class LearningRate(Report):
 
     def draw(self, case, rng):
         one = partial(integer, rng)
-        steps, warm, floor = case.given or (one(40, 60), one(3, 20), one(5, 40) / 100)
-        late = [10 * steps, 1000 * steps]
-        peak = (1 + uniform(rng)) * (30 if steps == 12 else 1e-4)
-        return [((steps, warm, peak, floor), [*late, *shuffled(rng, steps + 4)])]
+        total, warm, floor = case.given or (one(40, 60), one(3, 20), one(5, 40) / 100)
+        late = [10 * total, 1000 * total]
+        peak = (1 + uniform(rng)) * (30 if total == 12 else 1e-4)
+        batches = {seen: 1 + (4 * seen + one(0, 3)) % 9 for seen in [*late, *range(total + 4)]}
+        order = [*late, *shuffled(rng, total + 4)]
+        return [((total, warm, peak, floor), [(seen, batches[seen]) for seen in order])]
 
     def run(self, comm, yours, given, order):
-        found = {t: yours(t, *given) for t in order}
+        found = {(seen, batch): yours(seen, batch, *given) for seen, batch in order}
         return [bare(x) for _, x in sorted(found.items())]
 
     def check(self, case, got, given, order):
         times = sorted(order)
-        for t, x in zip(times, got, strict=True):
-            right = oracle.rate(t, *given)
-            number(x, f"step {t}: the rate")
+        for (seen, batch), x in zip(times, got, strict=True):
+            right = oracle.rate(seen, batch, *given)
+            number(x, f"seen = {seen}, batch = {batch}: the rate")
             if not same_rate(x, right):
-                x, rows = oracle.within(x), [oracle.wrong_rates(u, *given) for u in times]
+                x, rows = oracle.within(x), [oracle.wrong_rates(*u, *given) for u in times]
                 looks = {text: [row[text] for row in rows] for text in rows[0]}
                 fits = lambda a, b: all(map(same_rate, a, b))
                 raise Wrong(
-                    f"steps = {given[0]}, warm = {given[1]}, peak = {given[2]:.4g}, floor = {given[3]}: "
-                    f"step {t} has {x:.6g}, and should have {right:.6g}. "
-                    f"{recognized(got, looks, _where(t, x, right, *given[:2]), fits)}"
+                    f"total = {given[0]}, warm = {given[1]}, peak = {given[2]:.4g}, floor = {given[3]}: the step at "
+                    f"seen = {seen} with a batch of {batch} has {x:.6g}, and should have {right:.6g}. "
+                    f"{recognized(got, looks, _where(seen, x, right, *given[:2]), fits)}"
                 )
 
 
@@ -91,14 +93,14 @@ def same_rate(x, right: float) -> bool:
     )
 
 
-def _where(t, x, right, steps, warm):
+def _where(seen, x, right, total, warm):
     if math.isclose(x, right, rel_tol=1e-6):
         return "Nearly: is it calculated in float32, or rounded?"
-    if t < warm:
-        return "In the warm-up: peak · (t + 1)/warm."
-    if t >= steps:
+    if seen < warm:
+        return "In the warm-up: peak · (seen + batch)/warm, and at most the peak."
+    if seen >= total:
         return "After the end: floor · peak."
-    return "After the warm-up: x = (t − warm)/(steps − warm), and floor + (1 − floor)·(1 + cos πx)/2 of the peak."
+    return "After the warm-up: x = (seen − warm)/(total − warm), and floor + (1 − floor)·(1 + cos πx)/2 of the peak."
 
 
 # ------------------------------------------------------------
@@ -312,7 +314,7 @@ class LambStep(Exam):
 
 
 # ------------------------------------------------------------
-# The noise scale: two unknowns from gradients of two sizes of batch.
+# The noise scale: two unknowns from gradients of two sizes of batch, the smaller of which differs from rank to rank.
 #
 # Looked at: both estimates, the average that is left in place, the same on all ranks, and bytes sent.
 
@@ -321,28 +323,28 @@ class NoiseScale(Exam):
     """`noise_scale(comm, grad, b)`: averages `grad` in place; |G|² and tr(Σ)."""
 
     name = "noise_scale"
-    right = "n = 2…5, 1 to 32 samples a rank: |G|² and tr(Σ), the average in place, little more sent; 3 processes."
+    right = "n = 2…6, even and uneven ranks: |G|² and tr(Σ), the average in place, little more sent; 3 processes."
     forbidden = oracle.FORBIDDEN
     cases = (
         *(
-            Case(n, f"n = {n}, {b} samples a rank", (b, True))
-            for n, b in ((3, 2), (2, 1), (4, 8), (6, 100))
+            Case(len(b), f"n = {len(b)}, {', '.join(map(str, b))} samples", (b, True))
+            for b in ((2, 5, 1), (1, 3), (8, 8, 8, 8), (100, 3, 50, 7, 20, 1))
         ),
-        Case(2, "n = 2, 16 samples a rank, noise alone", (16, False)),
-        Case(3, "n = 3, a nan on one rank", (4, True)),
+        Case(2, "n = 2, 16 and 8 samples, noise alone", ((16, 8), False)),
+        Case(3, "n = 3, a nan on one rank", ((4, 2, 6), True)),
     )
-    processes = (Case(3, "3 real processes", (4, True)),)
+    processes = (Case(3, "3 real processes", ((4, 2, 6), True)),)
 
     def draw(self, case, rng):
         drawn = lambda: normal(rng, 60)
-        b, signal = case.given
+        parts, signal = case.given
         common = drawn()
         grads = [
             common + (1 + r) * drawn() if signal else (1 - 1.9 * r) * common for r in range(case.n)
         ]
         if "nan" in case.what:
             grads[1][7] = math.nan
-        return [(grad, b) for grad in grads]
+        return list(zip(grads, parts, strict=True))
 
     def run(self, comm, yours, grad, b):
         mine = grad.clone()
@@ -353,45 +355,53 @@ class NoiseScale(Exam):
         return {"found": bare(found), "grad": mine}
 
     def judge(self, case, args, outcome):
-        grads = [a[0] for a in args]
-        b = args[0][1]
+        grads, parts = zip(*args, strict=True)
         n = case.n
-        mean = sum(grads) / n
+        mean = oracle.mean(grads, parts)
         for r, got in enumerate(outcome.results):
-            close(
-                got["grad"], mean, f"rank {r}: grad", wrong_means(r, grads), "It is to be the mean."
-            )
-            self._pair(r, got["found"], grads, b, n)
-        limit = (2 * (n - 1) * (mean.nbytes + 16) + max(2, n) * (n - 1) * 16) * 1.02
+            even = {
+                "It is the mean over ranks: each counts as often as it has samples.": sum(grads) / n
+            }
+            looks = even if len(set(parts)) > 1 else {}
+            looks |= wrong_means(r, [g * b * n / sum(parts) for g, b in args])
+            looks[f"It is rank {r}'s own, as before: not averaged, or not in place."] = grads[r]
+            close(got["grad"], mean, f"rank {r}: grad", looks, "It is to be the mean.")
+            self._pair(r, got["found"], grads, parts)
+        limit = (2 * (n - 1) * (mean.nbytes + 32) + max(2, n) * (n - 1) * 32) * 1.02
         hint = "an average of the gradient and a few numbers more. The ranks' squares are numbers: send those, not the "
         few_in_all(outcome, round(limit), f"{hint}gradients.")
 
-    def _pair(self, r, got, grads, b, n):
+    def _pair(self, r, got, grads, parts):
         pair = unpacked(got, ("|G|²", "tr(Σ)"), f"rank {r}: ")
         for name, x in pair.items():
             number(x, f"rank {r}: {name}")
         got = list(map(oracle.within, pair.values()))
-        want = oracle.terms(grads, b)
-        mean = sum(grads) / n
+        want = oracle.terms(grads, parts)
         if both_close(got, want):
             return
+        n, total = len(parts), sum(parts)
         sq = lambda g: float((g * g).sum())
-        small = sum(map(sq, grads)) / n
-        big = sq(mean)
-
-        def solve(small, big):
-            trace = (small - big) / (1 / b - 1 / (n * b))
-            return small - trace / b, trace
-
+        own = list(map(sq, grads))
+        small = sum(b * x for b, x in zip(parts, own, strict=True)) / total
+        big = sq(oracle.mean(grads, parts))
+        solve = oracle.solved
+        pasted = (sum(own) / n - big) / (1 / parts[r] - 1 / total) if parts[r] < total else 0.0
         looks = {
             "Those are for this rank's own |g|²: average it over the ranks.": solve(
-                sq(grads[r]), big
+                own[r], big, n, total
             ),
-            "The ranks' squares were added up: average them.": solve(small * n, big),
-            "|g|² of the sum was taken: the large batch's gradient is the mean.": solve(
-                small, big * n * n
+            "The ranks' squares were averaged as if all ranks had as many samples: each counts b times.": solve(
+                sum(own) / n, big, n, total
             ),
-            "|G|² is not that of the large batch, which still has noise: subtract tr(Σ)/(n·b).": (
+            "That is for ranks of equal size, with this rank's b for everybody's: here the small batches differ.": (
+                big - pasted / total,
+                pasted,
+            ),
+            "The ranks' squares were added up: average them.": solve(sum(own), big, n, total),
+            "The squares, times their samples, were added up: divide by all samples.": solve(
+                small * total, big, n, total
+            ),
+            "|G|² is not that of the large batch, which still has noise: subtract tr(Σ)/B.": (
                 big,
                 want[1],
             ),
@@ -399,13 +409,20 @@ class NoiseScale(Exam):
                 max(0.0, want[0]),
                 want[1],
             ),
+            "The second number is tr(Σ), and not yet the noise scale.": (
+                want[0],
+                want[1] / want[0],
+            ),
             "They are the other way round: first |G|², then tr(Σ).": want[::-1],
-            "The large batch has noise, too: 1/b − 1/(n·b), not 1/b.": (want[0], (small - big) * b),
+            "The large batch has noise, too: of n parts of tr(Σ)/B one is in both squares.": (
+                big - (small - big) / n,
+                (small - big) * total / n,
+            ),
         }
         hint = recognized(
             got,
             looks,
-            "E|g|² = |G|² + tr(Σ)/b before the average, and with n·b after it: two equations.",
+            "On average the first square is |G|² + n·tr(Σ)/B, and the second |G|² + tr(Σ)/B: two equations.",
             both_close,
         )
         raise Wrong(
@@ -523,71 +540,89 @@ PREDICTED = Prediction(
 
 
 # ------------------------------------------------------------
-# A bug to find: one norm over tensor-parallel ranks, on which some gradients are copies.
+# A bug to find: one norm over ranks of a grid, where some gradients are copies that several of them hold.
 #
 # Looked at: the norm that is returned, the gradients, copies that stay equal, bytes sent.
 
 
 class ClipCopies(Exam):
-    """`clip_copies(comm, grads, copied, limit)`: scales all gradients to a norm of at most `limit`; what it was."""
+    """`clip_copies(comm, grads, held, limit)`: scales all gradients to a norm of at most `limit`; what it was."""
 
     name = "clip_copies"
-    right = "n = 1…5, above and below the limit, copies alone, no copies: each gradient counts once; 3 processes."
+    right = "n = 1…5, above and below the limit, copies on all ranks and on some: each gradient counts once; 3 processes."
     forbidden = oracle.FORBIDDEN
-    # copied, limit over the norm
+    # for each gradient the ranks that hold it, None: each rank a piece of its own; limit over the norm
     cases = tuple(
         Case(n, f"n = {n}, {what}", given)
         for n, what, given in (
-            (3, "above the limit", ((False, True, False), 0.5)),
-            (2, "below the limit", ((False, True), 1.2)),
-            (1, "one rank", ((True, False), 0.3)),
-            (4, "copies alone", ((True, True), 0.7)),
-            (5, "no copies", ((False, False, False), 0.1)),
-            (4, "below the limit, if copies count once", ((True, False, True), 1.05)),
-            (2, "6 gradients, no limit", ((True, False, True, False, False, True), math.inf)),
+            (3, "above the limit", ((None, (0, 1, 2), None), 0.5)),
+            (3, "copies that rank 0 does not hold", ((None, (1, 2)), 0.5)),
+            (4, "copies on the first rank and the last", (((0, 3), None, (0, 1, 2, 3)), 0.4)),
+            (2, "below the limit", ((None, (0, 1)), 1.2)),
+            (1, "one rank", (((0,), None), 0.3)),
+            (4, "copies alone, a rank without any", (((0, 1), (0, 1, 3)), 0.7)),
+            (5, "no copies", ((None, None, None), 0.1)),
+            (
+                4,
+                "below the limit, if copies count once",
+                (((0, 1, 2, 3), None, (0, 1, 2, 3)), 1.05),
+            ),
+            (2, "6 gradients, no limit", (((0, 1), None) * 2 + (None, (0, 1)), math.inf)),
             (2, "no gradients", ((), 0.5)),
-            (3, "a nan on one rank", ((True, False), 0.5)),
+            (3, "a nan on one rank", (((0, 1, 2), None), 0.5)),
         )
     )
-    processes = (Case(3, "3 real processes", ((True, False), 0.5)),)
+    processes = (Case(3, "3 real processes", ((None, (0, 2)), 0.5)),)
 
     def draw(self, case, rng):
-        copied, factor = case.given
-        drawn = lambda: normal(rng, integer(rng, 4, 9))
-        common = [drawn() if same else None for same in copied]
-        own = [[drawn() if c is None else c.clone() for c in common] for _ in range(case.n)]
-        limit = factor * oracle.norm(own, list(copied))
+        where, factor = case.given
+        own = [[] for _ in range(case.n)]
+        for ranks in where:
+            copy = normal(rng, integer(rng, 4, 9))
+            for r in range(case.n) if ranks is None else ranks:
+                g = copy.clone() if ranks else normal(rng, integer(rng, 4, 9))
+                own[r].append((g, len(ranks or [r])))
+        limit = factor * oracle.norm(own)
         if "nan" in case.what:
-            own[1][1][2] = math.nan
-        return [(some, list(copied), limit) for some in own]
+            own[1][1][0][2] = math.nan
+        return [([g for g, _ in some], [ranks for _, ranks in some], limit) for some in own]
 
-    def run(self, comm, yours, grads, copied, limit):
+    def run(self, comm, yours, grads, held, limit):
         mine = [g.clone() for g in grads]
-        found = yours(comm, [g.detach() for g in mine], list(copied), limit)  # of the same memory
+        found = yours(comm, [g.detach() for g in mine], list(held), limit)  # of the same memory
         finished(comm)
         return {"norm": bare(found), "grads": dict(enumerate(mine))}
 
     def judge(self, case, args, outcome):
-        n, (_, copied, limit) = case.n, args[0]
-        own = [a[0] for a in args]
-        want = oracle.norm(own, copied)
+        n, limit = case.n, args[0][2]
+        own = [list(zip(grads, held, strict=True)) for grads, held, _ in args]
+        want = oracle.norm(own)
         still = ("It is as it was: g.mul_(…).", "Copies are scaled, too, on every rank.")
-        told = lambda r, i: (f"grads[{i}]", {1.0: still[copied[i]]})
-        looks = lambda r: self._looks(r, own, copied, want, limit)
+        told = lambda r, i: (f"grads[{i}]", {1.0: still[own[r][i][1] > 1]})
+        looks = lambda r: self._looks(r, own, want, limit)
         rule = "It is the root of the sum of squares, each gradient counted once."
-        mine = [dict(enumerate(some)) for some in own]
+        mine = [dict(enumerate(grads)) for grads, _, _ in args]
         clipped(outcome, mine, limit, want, "rank {}: ".format, looks, rule, told)
         hint = "one number of 8 bytes from each rank to each other."
         few_in_all(outcome, max(2, n) * (n - 1) * 8, hint)
 
-    def _looks(self, r, own, copied, want, limit):
-        n, sq = len(own), lambda some: sum(float((g * g).sum()) for g in some)
-        cut = sum(sq([g for g, same in zip(some, copied) if not same]) for some in own)
-        shared = sq([g for g, same in zip(own[0], copied) if same])
-        squares = {
-            "Copies count once on every rank: each gradient is to count once.": cut + n * shared,
-            "Copies are not in it: they count, once.": cut,
-            "It is the norm of this rank's alone.": sq(own[r]),
-            "It is the norm after clipping: return what it was.": min(want, limit) ** 2,
+    def _looks(self, r, own, want, limit):
+        def root(some, share):
+            return math.sqrt(sum(float((g * g).sum()) * share(ranks) for g, ranks in some))
+
+        n, everything = len(own), [each for some in own for each in some]
+        first = [each for q, some in enumerate(own) for each in some if q == 0 or each[1] == 1]
+        return {
+            "Copies count once on every rank: each gradient is to count once.": root(
+                everything, lambda ranks: 1.0
+            ),
+            "Copies are not in it: they count, once.": root(everything, lambda ranks: ranks == 1),
+            "Rank 0 counts the copies: not those that it does not hold.": root(
+                first, lambda ranks: 1.0
+            ),
+            "Each copy was divided by all ranks: divide it by those that hold it.": root(
+                everything, lambda ranks: 1 / n if ranks > 1 else 1.0
+            ),
+            "It is the norm of this rank's alone.": root(own[r], lambda ranks: 1.0),
+            "It is the norm after clipping: return what it was.": min(want, limit),
         }
-        return {words: math.sqrt(square) for words, square in squares.items()}

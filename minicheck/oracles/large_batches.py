@@ -21,11 +21,11 @@ FORBIDDEN = (
 )
 
 
-def rate(t: int, steps: int, warm: int, peak: float, floor: float) -> float:
-    """The learning rate of step t: a line to `peak`, then half a cosine to `floor` · peak, which stays."""
-    if t < warm:
-        return peak * (t + 1) / warm
-    return peak * (floor + (1 - floor) * half(min(1.0, (t - warm) / (steps - warm))))
+def rate(seen: int, batch: int, total: int, warm: int, peak: float, floor: float) -> float:
+    """The learning rate of a step: a line to `peak`, then half a cosine to `floor` · peak, which stays."""
+    if seen < warm:
+        return peak * min(1.0, (seen + batch) / warm)
+    return peak * (floor + (1 - floor) * half(min(1.0, (seen - warm) / (total - warm))))
 
 
 def half(x: float) -> float:
@@ -33,27 +33,38 @@ def half(x: float) -> float:
     return (1 + math.cos(math.pi * x)) / 2
 
 
-def wrong_rates(t: int, steps: int, warm: int, peak: float, floor: float) -> dict[str, float]:
-    """What a wrong rate of step t may be: one mistake each, in the warm-up or after it."""
-    right = rate(t, steps, warm, peak, floor)
+def wrong_rates(
+    seen: int, batch: int, total: int, warm: int, peak: float, floor: float
+) -> dict[str, float]:
+    """What a wrong rate of a step may be: one mistake each, in the warm-up or after it."""
+    right = rate(seen, batch, total, warm, peak, floor)
     above = lambda y: peak * (floor + (1 - floor) * y)
-    x = (t - warm) / (steps - warm)
+    x = (seen - warm) / (total - warm)
     end = min(1.0, x)
     y = half(end)
+    span = max(1, warm)
     warming = {
-        "The first step has a rate of 0, and is lost: step t of the warm-up has (t + 1)/warm.": peak
-        * t
-        / max(1, warm),
+        "The step is taken where it begins, and the first has a rate of 0: in the warm-up its last token counts.": peak
+        * seen
+        / span,
+        "It adds 1, as if a step were one token: in the warm-up a step goes by its last token, seen + batch.": peak
+        * (seen + 1)
+        / span,
+        "A step that reaches beyond the warm-up has the peak, and not more.": peak
+        * (seen + batch)
+        / span,
     }
     cooling = {
-        "The cosine begins with step 0, below the warm-up, so the rate jumps: it begins when the warm-up ends.": above(
-            half(min(1.0, t / steps))
+        "The cosine begins with the first token, below the warm-up, so the rate jumps: it begins when the warm-up "
+        "ends.": above(half(min(1.0, seen / total))),
+        "The cosine counts the step's own tokens: after the warm-up a step goes by where it begins.": above(
+            half(min(1.0, (seen + batch - warm) / (total - warm)))
         ),
-        "The cosine is a step ahead: step `warm` still has the peak.": rate(
-            t + 1, steps, warm, peak, floor
+        "The cosine ends too soon: seen = total, and nothing before it, is the first at the floor.": above(
+            half(min(1.0, (seen - warm) / max(1, total - 1 - warm)))
         ),
-        "The cosine ends a step too soon: step `steps`, not the one before it, is the first at the floor.": rate(
-            t, max(warm + 1, steps - 1), warm, peak, floor
+        "The cosine is as long as the whole training: it ends at seen = total.": above(
+            half(min(1.0, (seen - warm) / total))
         ),
         "After the end the cosine rises again: stay at the floor.": above(half(x)),
         "It goes down to 0: the floor is missing.": peak * y,
@@ -63,8 +74,8 @@ def wrong_rates(t: int, steps: int, warm: int, peak: float, floor: float) -> dic
         * max(floor, y),
         "That is a line: a cosine is asked for.": above(1 - end),
     }
-    here, others = (warming, cooling) if t < warm else (cooling, warming)
-    always = {"There is no warm-up in it.": rate(t, steps, 0, peak, floor)}
+    here, others = (warming, cooling) if seen < warm else (cooling, warming)
+    always = {"There is no warm-up in it.": rate(seen, batch, total, 0, peak, floor)}
     return always | here | dict.fromkeys(others, right)
 
 
@@ -172,12 +183,23 @@ LAMB_SLIPS = {
 }
 
 
-def terms(grads: list[Tensor], b: int) -> tuple[float, float]:
-    """|G|² and tr(Σ) from the ranks' gradients of b samples each: McCandlish et al. 2018, appendix A.1."""
-    n, mean = len(grads), sum(grads) / len(grads)
-    small, big = float(sum((g * g).sum() for g in grads)) / n, float((mean * mean).sum())
-    trace = (small - big) / (1 / b - 1 / (n * b))
-    return (n * b * big - b * small) / (n * b - b), trace
+def mean(grads: list[Tensor], parts: list[int]) -> Tensor:
+    """The mean over all samples, of which rank r has parts[r]."""
+    return sum(b * g for b, g in zip(parts, grads)) / sum(parts)
+
+
+def terms(grads: list[Tensor], parts: list[int]) -> tuple[float, float]:
+    """|G|² and tr(Σ) from the ranks' gradients of so many samples each: McCandlish et al. 2018, appendix A.1, for uneven
+    ranks. The ranks' squares, weighted by samples, are on average |G|² + n·tr(Σ)/B."""
+    whole = mean(grads, parts)
+    small = sum(b * float((g * g).sum()) for b, g in zip(parts, grads)) / sum(parts)
+    return solved(small, float((whole * whole).sum()), len(parts), sum(parts))
+
+
+def solved(small: float, big: float, n: int, total: int) -> tuple[float, float]:
+    """|G|² and tr(Σ) from the two squares, of n ranks with `total` samples."""
+    trace = (small - big) * total / (n - 1)
+    return big - trace / total, trace
 
 
 def within(x: float) -> float:
@@ -185,11 +207,10 @@ def within(x: float) -> float:
     return max(min(x, 1e300), -1e300)
 
 
-def norm(own: list[list[Tensor]], copied: list[bool]) -> float:
-    """The norm of the gradients of all ranks; what is copied counts once."""
+def norm(own: list[list[tuple[Tensor, int]]]) -> float:
+    """The norm of the gradients of all ranks, each with the number of ranks that hold it; each counts once."""
     total = 0.0
-    for r, some in enumerate(own):
-        for g, same in zip(some, copied):
-            if r == 0 or not same:
-                total += float(g.double().square().sum())
+    for some in own:
+        for g, ranks in some:
+            total += float(g.double().square().sum()) / ranks
     return math.sqrt(total)
