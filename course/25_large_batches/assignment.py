@@ -97,7 +97,7 @@ study.curves(
 # - ratio = trust · ‖w‖ / (‖g‖ + decay · ‖w‖), and 1 where ‖w‖ or the denominator is 0. A ‖g‖ of 0 alone is no exception
 # - v ← momentum · v + lr · ratio · (g + decay · w), and w ← w − v
 #
-# Anything with fewer dimensions, such as a bias, is stepped plainly: ratio 1, decay 0.
+# Anything with fewer dimensions, such as a bias, is stepped plainly: ratio 1, decay 0. A nan in a gradient makes its weight nan: whoever looks at the weights must see it.
 #
 # **Invariant:** the rate is within v, so a rate that changes does not change what v holds already. About 8 lines.
 #
@@ -187,7 +187,7 @@ study.curves(
 # - u = m̂/(√v̂ + eps) + decay · w, and w ← w − lr · ‖w‖/‖u‖ · u
 #
 # **Invariant:** the norms are those of the *whole* parameter, of all ranks' pieces; a ratio with a norm of 0 is 1, and
-# none is clamped. A plain one has no ratio and no decay. About 15 lines.
+# none is clamped. A plain one has no ratio and no decay. A nan in a gradient makes its weight nan. About 15 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -268,7 +268,7 @@ study.bars(
 # | `b` | at least 1, and another on each rank; B is their sum |
 # | afterwards | `grad` is the mean over all B samples, **in place** |
 # | returns | two numbers, the same on all ranks: estimates of \|G\|² and of tr(Σ) |
-# | cost | one average of the gradient, and a few numbers |
+# | cost | one average of the gradient, and at most four numbers more of each rank |
 #
 # Two squares give two equations. The first is the mean of the ranks' \|g\|² in which each rank counts as often as it has samples. The second is the square of the mean gradient over all B samples. Work out with pencil and paper what each is **on average** (the square of a mean over b samples is \|G\|² + tr(Σ)/b), and solve. Noise may make \|G\|² negative in one step: leave it, and leave a nan a nan. About 7 lines.
 #

@@ -13,7 +13,7 @@ guess = 4  # steps, about 990 / 256: change this number
 #
 # ## By hand: one weight and two samples
 #
-# Let a model have a single weight w, and let the loss of a sample be $\frac12(w-a)^2$. There are two samples in the world: one wants the weight to be at a = 2, the other at a = −2. The best weight for both is 0. We stand at w = 1.
+# Let a model have a single weight w, and let the loss of a sample be $\frac{1}{2}(w-a)^2$. There are two samples in the world: one wants the weight to be at a = 2, the other at a = −2. The best weight for both is 0. We stand at w = 1.
 #
 # The gradient of a sample is w − a, so the two gradients are −1 and 3. Their mean is the **true gradient** G = 1, and it points the right way. But a batch does not see the mean. It draws samples:
 #
@@ -27,17 +27,17 @@ guess = 4  # steps, about 990 / 256: change this number
 #
 # ## Step 1: a mean of B samples has 1/B of the noise
 #
-# Write the gradient of sample i as $g_i = G + \varepsilon_i$. The noise $\varepsilon_i$ is zero on average. Its mean square length, added up over all parameters, is the trace of the covariance matrix of the gradients, and so it is written $\operatorname{tr}(\Sigma)$; above it is 4. A batch of B samples, drawn independently, has the gradient
+# Write the gradient of sample i as $g_i = G + \varepsilon_i$. The noise $\varepsilon_i$ is zero on average. Its mean square length, added up over all parameters, is the trace of the covariance matrix of the gradients, and so it is written $\mathrm{tr}(\Sigma)$; above it is 4. A batch of B samples, drawn independently, has the gradient
 #
-# $$g_B = G + \frac1B\sum_{i=1}^B \varepsilon_i .$$
+# $$g_B = G + \frac{1}{B}\sum_{i=1}^B \varepsilon_i .$$
 #
 # Square it and average. The products $G\cdot\varepsilon_i$ are zero on average, and so are the products of two different samples' noise, since they do not know of each other. What remains is $|G|^2$, and B squares of $\varepsilon_i/B$:
 #
-# $$E\,|g_B|^2 = |G|^2 + \frac{\operatorname{tr}(\Sigma)}{B}. \qquad (1)$$
+# $$E\,|g_B|^2 = |G|^2 + \frac{\mathrm{tr}(\Sigma)}{B}. \qquad (1)$$
 #
 # Noise and gradient are equally long when B is tr(Σ)/|G|². This batch is the [gradient noise scale](term:gradient-noise-scale), after [McCandlish et al.](paper:mccandlish2018):
 #
-# $$B_\text{noise} = \frac{\operatorname{tr}(\Sigma)}{|G|^2}. \qquad (2)$$
+# $$B_\text{noise} = \frac{\mathrm{tr}(\Sigma)}{|G|^2}. \qquad (2)$$
 #
 # For our two samples it is 4/1 = 4.
 #
@@ -47,19 +47,19 @@ guess = 4  # steps, about 990 / 256: change this number
 #
 # What does a step of rate η gain? Let c be the curvature of the loss, the same in all directions (in our example c = 1). Then the loss after the step $w - \eta g_B$ is
 #
-# $$L - \eta\,G\cdot g_B + \tfrac12\eta^2 c\,|g_B|^2 .$$
+# $$L - \eta\,G\cdot g_B + \frac{1}{2}\eta^2 c\,|g_B|^2 .$$
 #
 # On average $G\cdot g_B$ is $|G|^2$, and (1) says what $|g_B|^2$ is. So a step gains
 #
-# $$\text{gain}(\eta) = \eta\,|G|^2 - \tfrac12\eta^2 c\left(|G|^2 + \frac{\operatorname{tr}(\Sigma)}{B}\right). \qquad (3)$$
+# $$\text{gain}(\eta) = \eta\,|G|^2 - \frac{1}{2}\eta^2 c\left(|G|^2 + \frac{\mathrm{tr}(\Sigma)}{B}\right). \qquad (3)$$
 #
-# The first term is progress, and noise does not touch it. The second is what a step loses because it goes too far, and noise makes it larger: a step in a random direction climbs. Set the derivative to zero, $|G|^2 = \eta c\,(|G|^2 + \operatorname{tr}(\Sigma)/B)$, and divide by $|G|^2$:
+# The first term is progress, and noise does not touch it. The second is what a step loses because it goes too far, and noise makes it larger: a step in a random direction climbs. Set the derivative to zero, $|G|^2 = \eta c\,(|G|^2 + \mathrm{tr}(\Sigma)/B)$, and divide by $|G|^2$:
 #
 # $$\eta_\text{best} = \frac{1/c}{1 + B_\text{noise}/B}. \qquad (4)$$
 #
 # Put this back into (3). The bracket is $|G|^2/(\eta_\text{best}\,c)$, so that the second term is half of the first, and
 #
-# $$\text{gain} = \tfrac12\,\eta_\text{best}\,|G|^2 = \frac{|G|^2/2c}{1 + B_\text{noise}/B}. \qquad (5)$$
+# $$\text{gain} = \frac{1}{2}\,\eta_\text{best}\,|G|^2 = \frac{|G|^2/2c}{1 + B_\text{noise}/B}. \qquad (5)$$
 #
 # ## Step 3: steps and samples
 #
@@ -110,7 +110,7 @@ assert all(row[1] == row[2] == row[3] for row in rows)
 # %% [markdown]
 # The derivation has made two assumptions, and you should know them. The curvature is not the same in all directions of a real network, so the true critical batch weighs noise in steep directions more (the paper calls it $B_\text{simple}$ when, as here, it does not). And $B_\text{noise}$ changes during training. What remains is a law whose *form* is right and whose number is right within a small factor. And it costs one number for each rank to send.
 #
-# Drag the sliders. If 64 GPUs bring 16 samples each and the noise scale is 100, how many of them are wasted?
+# Drag the sliders. With a noise scale of 100 and 64 GPUs that bring 16 samples each, you pay for eleven times the fewest samples, and steps are still 1.1 times the fewest. How many GPUs would you take?
 
 # %%
 study.explore(
@@ -138,7 +138,7 @@ study.explore(
 #
 # ![Three ranks with two samples each. Their own means are 4, 4 and 1, with squares 16, 16 and 1: 11 on average, from batches of 2. After the all-reduce the mean is 3 and its square 9, from a batch of 6.](../course/25_large_batches/figures/two_sizes.svg)
 #
-# Write (1) for both and subtract: $|g_b|^2 - |g_B|^2 = \operatorname{tr}(\Sigma)\left(\frac1b - \frac1B\right)$. With the numbers in the picture, 11 − 9 = tr(Σ)·(1/2 − 1/6), so tr(Σ) = 6. Then |G|² = 9 − 6/6 = 8. In code:
+# Write (1) for both and subtract: $|g_b|^2 - |g_B|^2 = \mathrm{tr}(\Sigma)\left(\frac{1}{b} - \frac{1}{B}\right)$. With the numbers in the picture, 11 − 9 = tr(Σ)·(1/2 − 1/6), so tr(Σ) = 6. Then |G|² = 9 − 6/6 = 8. In code:
 
 
 # %%
@@ -345,8 +345,8 @@ assert 18 < taken[2] / taken[512] < 20 and 0.98 < taken[2] / 990 < 1.02
 #
 # Formula (4) has a consequence that everyone who scales a run meets first. Keep the rate and enlarge the batch, and you make fewer steps of the old length: the run ends before it has arrived. The rate has to grow, and there are two rules of thumb.
 #
-# - The [linear rule](term:linear-rule): a batch k times as large gets k times the rate. Small steps in one direction may be replaced by one long step, $k\cdot\eta$. The noise agrees: k small steps add up k variances, $k\eta^2\operatorname{tr}(\Sigma)/B$, and one long step has $(k\eta)^2\operatorname{tr}(\Sigma)/(kB)$, which is the same. So k steps are replaced by one that has the same mean *and* the same noise ([Goyal et al.](paper:goyal2017)).
-# - The [root rule](term:root-rule): $\sqrt k$ times the rate keeps the noise of *one* step as it was, $(\sqrt k\,\eta)^2/(kB) = \eta^2/B$ ([Krizhevsky](paper:krizhevsky2014)). It is also the usual rule for Adam. Where noise is larger than the gradient, Adam divides by a $\sqrt{v}$ that is itself proportional to $1/\sqrt B$, so that its steps already grow by $\sqrt k$.
+# - The [linear rule](term:linear-rule): a batch k times as large gets k times the rate. Small steps in one direction may be replaced by one long step, $k\cdot\eta$. The noise agrees: k small steps add up k variances, $k\eta^2\mathrm{tr}(\Sigma)/B$, and one long step has $(k\eta)^2\mathrm{tr}(\Sigma)/(kB)$, which is the same. So k steps are replaced by one that has the same mean *and* the same noise ([Goyal et al.](paper:goyal2017)).
+# - The [root rule](term:root-rule): $\sqrt{k}$ times the rate keeps the noise of *one* step as it was, $(\sqrt{k}\,\eta)^2/(kB) = \eta^2/B$ ([Krizhevsky](paper:krizhevsky2014)). It is also the usual rule for Adam. Where noise is larger than the gradient, Adam divides by a $\sqrt{v}$ that is itself proportional to $1/\sqrt{B}$, so that its steps already grow by $\sqrt{k}$.
 #
 # By (4) the linear rule holds while B is far below $B_\text{noise}$, where the best rate is $B/(c\,B_\text{noise})$. Above it the curvature sets the limit, 1/c, and no batch however large permits a longer step.
 
@@ -454,7 +454,7 @@ assert percent["linear", 8] > 95 > percent["root", 32] > percent["same rate", 32
 assert max(percent["linear", 16], percent["linear", 32]) < 30
 
 # %% [markdown]
-# The *symptom* is a loss that jumps to many times its first value while the rate is still rising, and never returns. The same rate is no solution either: it ends at some 88 %. **The rate must grow, and it must not grow so much.**
+# The *symptom* is a loss that jumps to many times its first value while the rate is still rising, and never returns. The same rate is no solution either: it ends at some 89 %. **The rate must grow, and it must not grow so much.**
 #
 # Why does it burst? Look at the very first gradient, layer by layer. How long is a step of rate 16 · 0.05 = 0.8, as a share of the length of the weights that it changes?
 
@@ -704,7 +704,7 @@ display(study.source(schedule.warm_up, docstring=False))
 study.source(schedule.cosine, docstring=False)
 
 # %% [markdown]
-# The cosine by hand, with a floor of 0.1: at the start it is 1, half-way $0.1 + 0.9\cdot\frac12$ = 0.55, at the end 0.1. Here it is for two trillion tokens in batches of 4 million, 500,000 steps:
+# The cosine by hand, with a floor of 0.1: at the start it is 1, half-way $0.1 + 0.9\cdot\frac{1}{2}$ = 0.55, at the end 0.1. Here it is for two trillion tokens in batches of 4 million, 500,000 steps:
 
 # %% tags=["exact-numbers"]
 steps = 2_000_000_000_000 // 4_000_000
@@ -784,7 +784,7 @@ study.source(norm.clip_grad_norm_, docstring=False)
 #
 # ## A batch that grows
 #
-# The noise scale is small at the start of training and grows. A batch that is worth it at the end wastes tokens at the beginning. GPT-3 therefore used a [batch ramp](term:batch-ramp): 32 thousand tokens at first, growing linearly to 3.2 million over the first 4 to 12 billion tokens, depending on the model ([Brown et al.](paper:brown2020), section 2.1 and appendix B). LLaMA-2 did without, with 4 million tokens from the first step on.
+# The noise scale is small at the start of training and grows. A batch that is worth it at the end wastes tokens at the beginning. GPT-3 therefore used a [batch ramp](term:batch-ramp): 32 thousand tokens at first, growing linearly to 3.2 million over the first 4 to 12 billion tokens, depending on the model ([Brown et al.](paper:brown2020), appendix B). LLaMA-2 did without, with 4 million tokens from the first step on.
 #
 # What does a ramp cost? Each step of size B(t) moves t, the tokens seen, by B(t). So dt/dstep = first + (last − first)·t/over, and the solution of this equation is an exponential. Solved for the step at which t = over:
 #

@@ -409,6 +409,10 @@ class NoiseScale(Exam):
                 max(0.0, want[0]),
                 want[1],
             ),
+            "That takes a rank for a single sample: its square has noise tr(Σ)/b.": (
+                small - (small - big) * n / (n - 1),
+                (small - big) * n / (n - 1),
+            ),
             "The second number is tr(Σ), and not yet the noise scale.": (
                 want[0],
                 want[1] / want[0],
@@ -419,6 +423,10 @@ class NoiseScale(Exam):
                 (small - big) * total / n,
             ),
         }
+        if math.isnan(want[0]):
+            raise Wrong(
+                f"rank {r}: a gradient has a nan, and {got} hides it: both numbers should be nan."
+            )
         hint = recognized(
             got,
             looks,
@@ -616,13 +624,14 @@ class ClipCopies(Exam):
             "Copies count once on every rank: each gradient is to count once.": root(
                 everything, lambda ranks: 1.0
             ),
-            "Copies are not in it: they count, once.": root(everything, lambda ranks: ranks == 1),
-            "Rank 0 counts the copies: not those that it does not hold.": root(
+            "Copies count only where rank 0 holds them: others hold some, too.": root(
                 first, lambda ranks: 1.0
             ),
+            "Copies are not in it: they count, once.": root(everything, lambda ranks: ranks == 1),
             "Each copy was divided by all ranks: divide it by those that hold it.": root(
                 everything, lambda ranks: 1 / n if ranks > 1 else 1.0
             ),
+            "The ranks' squares were averaged: add them up.": root(everything, lambda ranks: 1 / n),
             "It is the norm of this rank's alone.": root(own[r], lambda ranks: 1.0),
             "It is the norm after clipping: return what it was.": min(want, limit),
         }
