@@ -128,7 +128,7 @@ check.lars_step(lars_step)
 
 # %% [markdown] nbgrader={"grade_id": "lars_step_target"}
 # **Target:** batches of 1,024, 30 steps in all, weights 3 times too large: SGD at 32 times the rate of a batch of 32
-# bursts. Yours ends below 0.3, with your schedule from exercise 1.
+# explodes. Yours ends below 0.3, with your schedule from exercise 1.
 
 
 # %%

@@ -584,7 +584,7 @@ class ClipCopies(Exam):
 
     def draw(self, case, rng):
         where, factor = case.given
-        own = [[] for _ in range(case.n)]
+        own: list[list[tuple[Tensor, int]]] = [[] for _ in range(case.n)]
         for ranks in where:
             copy = normal(rng, integer(rng, 4, 9))
             for r in range(case.n) if ranks is None else ranks:

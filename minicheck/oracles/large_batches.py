@@ -6,6 +6,7 @@ Written from the papers' algorithms, on whole tensors, with no code of `minidist
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -183,12 +184,12 @@ LAMB_SLIPS = {
 }
 
 
-def mean(grads: list[Tensor], parts: list[int]) -> Tensor:
+def mean(grads: Sequence[Tensor], parts: Sequence[int]) -> Tensor:
     """The mean over all samples, of which rank r has parts[r]."""
-    return sum(b * g for b, g in zip(parts, grads)) / sum(parts)
+    return torch.stack([b * g for b, g in zip(parts, grads)]).sum(0) / sum(parts)
 
 
-def terms(grads: list[Tensor], parts: list[int]) -> tuple[float, float]:
+def terms(grads: Sequence[Tensor], parts: Sequence[int]) -> tuple[float, float]:
     """|G|² and tr(Σ) from the ranks' gradients of so many samples each: McCandlish et al. 2018, appendix A.1, for uneven
     ranks. The ranks' squares, weighted by samples, are on average |G|² + n·tr(Σ)/B."""
     whole = mean(grads, parts)
