@@ -163,6 +163,21 @@ def judged(serial, parallel, axes, terms, modules):
 ''',
     ),
     Bug(
+        "judged",
+        "the lesson's tolerance, pasted",
+        cell='''
+def judged(serial, parallel, axes, terms, modules):
+    """How far a number may be off, and what the difference is."""
+    u = torch.finfo(serial.dtype).eps / 2
+    v = min(u, 2.0**-24)
+    allowed = 4 * (u * math.sqrt(modules) + v * math.sqrt(terms * modules))
+    off = (parallel.double() - serial.double()).abs().max()
+    if off > allowed * serial.double().abs().max():
+        return allowed, "wrong"
+    return allowed, "rounding" if off else "equal"
+''',
+    ),
+    Bug(
         "first_wrong",
         "in the order in which it was recorded",
         old="for key in in_order(tensors):",
@@ -315,6 +330,24 @@ def first_wrong(serial, ranks, slack):
     from minicheck.oracles import field_guide
 
     return field_guide.first_wrong(serial, ranks, slack)
+''',
+    ),
+    Bug(
+        "first_wrong",
+        "the lesson's search, pasted",
+        cell='''
+def first_wrong(serial, ranks, slack):
+    """Where two runs differ first: (step, kind, name, ranks), or None."""
+    kinds = ("start", "mask", "output", "loss", "output_grad", "norm", "gradient", "parameter")
+    for step, tensors in enumerate(serial):
+        for kind in kinds:
+            for (its_kind, name), [whole, *_] in tensors.items():
+                found = ranks[0][step].get((kind, name))
+                if its_kind == kind and found is not None and found[0].shape == whole.shape:
+                    off = (found[0].double() - whole.double()).abs().max()
+                    if off > slack * whole.double().abs().max():
+                        return step, kind, name, [0]
+    return None
 ''',
     ),
     Bug(
@@ -631,6 +664,27 @@ def guilty(dumps):
 ''',
     ),
     Bug(
+        "guilty",
+        "the lesson's rule, pasted: whoever has not come",
+        cell='''
+def guilty(dumps):
+    """Whom all ranks wait for, and in which call."""
+    calls = {}
+    members = {}
+    for rank, dump in dumps.items():
+        for group, config in dump["pg_config"].items():
+            members[group] = json.loads(config["ranks"])
+        for entry in dump["entries"]:
+            if not entry["is_p2p"]:
+                key = entry["process_group"][0], entry["collective_seq_id"]
+                calls.setdefault(key, {})[rank] = entry
+    for (group, number), entries in sorted(calls.items(), key=lambda call: call[0][1]):
+        if not all(e["state"] == "completed" or e["retired"] for e in entries.values()):
+            return sorted(set(members[group]) - set(entries)), group, number
+    return None
+''',
+    ),
+    Bug(
         "to_hugging_face",
         "matrices are not transposed",
         old=TURNED,
@@ -722,6 +776,26 @@ else:
         "our names",
         old=TURNED,
         new='found[f"{ours}.weight"] = weight.t().contiguous()',
+    ),
+    Bug(
+        "to_hugging_face",
+        "the lesson's qkv, pasted, on each rank's part",
+        edits=(
+            (
+                JOINED,
+                """
+parts = [rank[f"{ours}.weight"] for rank in ranks]
+if ours == "attention.qkv":
+    own = [len(part) * heads // sum(map(len, parts)) for part in parts]
+    parts = [
+        part.unflatten(0, (h, 3, -1)).transpose(0, 1).flatten(0, 2)
+        for part, h in zip(parts, own, strict=True)
+    ]
+weight = torch.cat(parts, 0 if cut == "rows" else 1)
+""",
+            ),
+            (WEIGHT, ""),
+        ),
     ),
     Bug(
         "to_hugging_face",

@@ -969,7 +969,7 @@ study.source(huggingface.Pretrained.read, docstring=False)
 #
 # - paper:higham2019 Why errors of sums grow as √K (theorem 2.4).
 # - paper:flightrecorder2024 PyTorch's tutorial: how to turn it on, what is in a dump.
-# - paper:ncclenv NCCL's variables, each with its values.
+# - paper:nccl2026 NCCL's variables, each with its values.
 # - paper:bekman2024 Debugging, networks and hangs, from somebody who has trained BLOOM.
 # - paper:su2021 Section 3.4.2: the rotation of rotary positions, element by element.
 # - paper:korthikanti2023 Sequence parallelism, and what is replicated in it.

@@ -100,7 +100,7 @@ class Judged(FieldExam):
     def draw(self, case, rng):
         what, dtype, axes, terms, modules, share = case.given
         shape = integer(rng, 3, 6), integer(rng, 7, 10)
-        x = (normal(rng, *shape).clamp(-2, 2) * 2.0 ** integer(rng, -12, 13)).to(dtype)
+        x = (normal(rng, *shape).clamp(-1.9, 1.9) * 2.0 ** integer(rng, -12, 13)).to(dtype)
         x[1, 2] = -1.5 * x.abs().max()  # the largest is negative
         x[2, 1] = x.abs().max() / 8
         x = torch.zeros_like(x) if what == "zeros" else x
