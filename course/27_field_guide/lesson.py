@@ -3,7 +3,7 @@
 #
 # You have a program that trains in a World, and tomorrow it starts on 64 GPUs. What will go wrong there is rarely the algorithm. A gradient is not summed, and the loss falls all the same. One process reads a slow file, and 63 others stand still. Communication that should hide behind computation does not, and nobody says why. This lesson is a guide to these three kinds of trouble, and to two smaller ones: what the thing you need is called in somebody else's framework, and how your weights get into a file that others can load.
 #
-# First a guess. We shall plant five bugs in the training of a small GPT, each of which has happened in a real framework: gradients are too large by a factor *n*, the gradients of LayerNorm are not summed, a tied embedding is summed on no stage, a part is missing from the norm by which gradients are clipped, and dropout draws other random numbers.
+# First a guess. We shall plant five bugs in the training of a small GPT, each of them easily made: gradients are too large by a factor *n*, the gradients of LayerNorm are not summed, a tied embedding is summed on no stage, a part is missing from the norm by which gradients are clipped, and dropout draws other random numbers.
 #
 # **After 16 steps, how many of the five have a loss that is more than 5 % above the right one?**
 
@@ -147,9 +147,10 @@ picture = study.curves(
 )
 study.reveal(
     guess_units,
-    "some 100: less than √K = 256",
+    round(differences[-1], -1),
     picture,
-    words="The points keep below √K: the difference grows as a random walk does. Nobody has ever seen K·u.",
+    words="In units of u. The points keep below √K = 256, and grow as it does. Random terms do not come near K·u. Equal "
+    "ones can: add 0.1 a million times, and long stretches are all rounded the same way.",
 )
 
 # %% tags=["maintainer"]
@@ -240,7 +241,7 @@ assert {row[2] for row in rows} == {"equal"}
 #
 # After the first mistake everything is wrong: one bad gradient makes bad weights, and these make bad outputs everywhere. So the number of wrong tensors says nothing, and the *first* one says nearly everything. Here is the order in which a step makes its tensors:
 #
-# ![The order of a step: weights at the start, dropout masks, outputs from the first module to the last, loss, gradients of outputs from the last module back, norm and gradients, parameters. Three marks show where a wrong seed, a missing all-reduce and a wrong learning rate appear first.](../course/27_field_guide/figures/first_difference.svg)
+# ![The order of a step: weights at the start, dropout masks, outputs from the first module to the last, loss, gradients of outputs from the last module back, norm and gradients, parameters. Beside each stands the mistake that is seen there first, such as other seeds, a missing all-reduce or a wrong learning rate.](../course/27_field_guide/figures/first_difference.svg)
 #
 # A naive search walks through the serial record in that order, and stops at the first tensor that is off by more than its tolerance.
 
@@ -381,7 +382,7 @@ study.reveal(
 # %% [markdown]
 # ### What it costs, and when not to use it
 #
-# `record` keeps a copy of every activation and gradient for the few steps that it watches. Do not use it on the full run: take two layers, a small batch, two steps, fp32, and the *same grid*. A bug in the exchange does not need 70 billion parameters to show. Do not compare the hundredth step either; rounding noise is enlarged from step to step until the two runs are different runs. Where an operator itself is at fault, such as a kernel on one kind of GPU, the parallel and the serial run have the same fault, and this method is blind.
+# `record` keeps a copy of every activation and gradient for the few steps that it watches. Do not use it on the full run: take two layers, a small batch, two steps, fp32, and the *same axes* with two or three ranks on each. A bug in the exchange does not need 70 billion parameters to show. Do not compare the hundredth step either; rounding noise is enlarged from step to step until the two runs are different runs. Where an operator itself is at fault, such as a kernel on one kind of GPU, the parallel and the serial run have the same fault, and this method is blind.
 #
 # ### The library's file
 #
@@ -573,6 +574,15 @@ for finding in doctor.variables(exported):
     print(finding)
 
 # %% [markdown]
+# These are all the variables in which it sees harm. Each switches something off, and somebody had a reason to do so, once, while looking for a bug.
+
+# %%
+rows = [
+    (name, "off" if values == doctor.OFF else "on", why) for name, values, why in doctor.HARMFUL
+]
+study.table(rows, ["variable", "harmful if", "what it does"])
+
+# %% [markdown]
 # Two habits of other courses cost whole days here. One is a fixed port in the script, on which the second run of the same machine fails, or, worse, joins the first. (`--standalone` and a rendezvous endpoint choose a free one.) The other is to leave gloo's timeout at 30 minutes while looking for a bug: half an hour of silence for each attempt. Take a minute.
 #
 # The network is chosen by `NCCL_SOCKET_IFNAME` (and `GLOO_SOCKET_IFNAME`; `NCCL_IB_HCA` for InfiniBand cards). `NCCL_DEBUG=INFO` makes NCCL print at the start which interface it takes and which way leads from each GPU to the next. Look for `NET/Socket` where you have paid for InfiniBand.
@@ -586,12 +596,14 @@ for finding in doctor.variables(exported):
 from minidist.comm.cluster import H100, Cluster
 
 
-def backward(comm, impatient=False):
+def backward(comm, impatient=False, exchange=True):
     """Eight layers, last one first: compute a gradient, and start its all-reduce on another lane."""
     x = torch.empty(4096, 4096, dtype=torch.bfloat16, device=comm.device)
     works = []
     for _ in range(8):
         gradient = x @ x
+        if not exchange:
+            continue
         work = comm.stream(all_reduce_, gradient)
         if impatient:
             work.wait()
@@ -602,12 +614,23 @@ def backward(comm, impatient=False):
 
 cluster = Cluster.uniform(2, 20e-6, 1 / 200e9, H100)
 patient = World(2, cluster=cluster, device="meta").run(backward)
-impatient = World(2, cluster=cluster, device="meta").run(backward, impatient=True)
-display(study.viewer(patient, title="Overlap: the lane works beside the program (modelled)"))
-print(f"impatient: {impatient.time / patient.time:.2f} times as long, modelled")
+study.viewer(patient, title="Overlap: the lane works beside the program (modelled)")
 
 # %% [markdown]
-# In a trace, overlap is something you can compute: of the time in which messages are on their way, which share does the rank spend computing? What remains is *exposed*, and it is what you pay for.
+# What you pay for is the time that is **exposed**: that of the step, less that of the same step without its exchange. It can be predicted. The patient program has only the last of its eight all-reduces left when the backward ends, the impatient one pays for all eight. On two ranks an all-reduce of *N* bytes takes $2(\alpha + \frac N2\beta)$; adding the halves up comes on top.
+
+# %%
+alone = World(2, cluster=cluster, device="meta").run(backward, exchange=False)
+impatient = World(2, cluster=cluster, device="meta").run(backward, impatient=True)
+one_all_reduce = 2 * (20e-6 + 4096 * 4096 / 200e9)  # N/2 bytes: two to a number
+rows = []
+for name, run, count in (("patient", patient, 1), ("impatient", impatient, 8)):
+    exposed = run.time - alone.time
+    rows.append((name, f"{1e3 * count * one_all_reduce:.2f}", f"{1e3 * exposed:.2f}"))
+study.table(rows, ["program", "exposed, predicted, ms", "exposed, modelled, ms"])
+
+# %% [markdown]
+# You can measure the same on a cluster: switch the exchange off for ten steps (the model is then wrong, and the time right), and subtract.
 #
 # On a real machine the picture comes from PyTorch's profiler, and one looks for the same thing: kernels of NCCL in one row, matrix products in another, side by side or one after the other. Give the phases the same names in both, as in [Operators](lesson:operators), and lay one beside the other in Perfetto. The trainer does it:
 #
@@ -685,7 +708,7 @@ assert [row[1:] for row in rows] == [(4, 4), (0, 0)]
 #
 # The host does not hand kernels to a GPU's streams directly. It puts them into a few hardware queues, 8 unless you say otherwise, and each stream is mapped to one of them. A queue is strict: what stands in front must have *begun* before the next can. With one queue all kernels begin in the order in which they were launched.
 #
-# ![Two panels. One queue: the weight's product stands behind the all-reduce, so the all-reduce begins first, and both run together; but a gather stands behind a scatter that waits for a product, and begins too late. Several queues: each stream has a queue of its own; the gather begins at once, but the product of the weight may begin before the all-reduce and take all processors.](../course/27_field_guide/figures/queues.svg)
+# ![Four timelines. Tensor parallel with one queue: the all-reduce begins before the weight's product, and both run together. With several queues the product may begin first, and the all-reduce waits for it. Sharded weights with one queue: the gather stands behind a scatter that waits for a whole layer. With several queues it begins at once, beside the layer.](../course/27_field_guide/figures/queues.svg)
 #
 # Is that good or bad? Both. A small simulation shows it. A kernel can begin when those before it in its stream, and those named in `after`, are done, and when all in front of it in its queue have begun. A big matrix product takes every multiprocessor of the GPU, so a communication kernel that comes later has to wait for it to end; the other way round they run side by side, since communication takes few.
 
@@ -788,7 +811,7 @@ assert rows[0][1] < rows[3][1] and rows[0][2] > rows[3][2]
 #
 # ## What is it called elsewhere?
 #
-# You know what you want, and the flag has another name. [docs/frameworks.md](file:docs/frameworks.md) has every technique of this course in nine frameworks, each name looked up in the released source. Here is a small reader of that table.
+# You know what you want, and the flag has another name. [docs/frameworks.md](file:docs/frameworks.md) has every technique of this course in PyTorch's DDP and FSDP2, torchtitan, DeepSpeed, Megatron-LM, Colossal-AI, Paddle Fleet, MindSpore and JAX, each name looked up in the released source. Here is a small reader of that table.
 
 # %%
 import minidist
@@ -940,7 +963,7 @@ study.source(huggingface.Pretrained.read, docstring=False)
 #
 # ## What a simulation proves, and what it does not
 #
-# ![Two columns. What a World proves: numbers, order, bytes, who waits for whom, memory by category. What it models: time, from latency, bandwidth and efficiency. What it cannot show: kernels, a real network, NCCL, a card that breaks.](../course/27_field_guide/figures/what_it_proves.svg)
+# ![Three columns. What a World proves: numbers, the order of messages, bytes, who waits for whom, what memory holds. What it models: the time of a message and of a product, overlap, stragglers. What it cannot show: kernels, a real network, NCCL, cards that break.](../course/27_field_guide/figures/what_it_proves.svg)
 #
 # A World computes the real numbers in a real order, so a forgotten average, a wrong group, a chunk in the wrong place and a deadlock are found in it exactly. Time is a model: latency, bandwidth, and the efficiency that an H100 reaches, fitted on published runs. It is good enough to compare plans, and not to promise a date. It knows nothing of kernels, of a cable that is bent, or of two NCCL communicators in flight whose order differs between ranks. Real processes over gloo do not close that gap: its `reduce_scatter` moves the bytes of a whole all-reduce, for example, so we count bytes at our own sends, never at its collectives. And whatever you test, test it on three ranks at least, since with two a left neighbour is a right neighbour.
 #
