@@ -13,12 +13,12 @@ BUGS = [
         "ddp_ring",
         "max and min compare magnitudes: right for positive numbers only",
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     n = comm.size
-    r = comm.rank
+    r = order.index(comm.rank)
     chunks = x.tensor_split(comm.size)
-    right, left = (r + 1) % n, (r - 1) % n
+    right, left = order[(r + 1) % n], order[(r - 1) % n]
     combine = {
         "sum": torch.add,
         "prod": torch.mul,
@@ -49,13 +49,13 @@ combine(into, comm.sendrecv(chunks[(r - step) % n], right, torch.empty_like(into
         "ddp_ring",
         "works on a copy, and returns it",
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
     n = comm.size
-    r = comm.rank
+    r = order.index(comm.rank)
     chunks = (y := x.clone()).tensor_split(comm.size)
-    right, left = (r + 1) % n, (r - 1) % n
+    right, left = order[(r + 1) % n], order[(r - 1) % n]
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
         got = comm.sendrecv(chunks[(r - 1 - step) % n], right, torch.empty_like(mine), left)
@@ -78,13 +78,13 @@ got = comm.recv(torch.empty_like(mine), left)
         "ddp_ring",
         "gathers all, and each rank adds up in an order of its own",
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
-    n, r = comm.size, comm.rank
+    n, r = comm.size, order.index(comm.rank)
     around = x.clone()
     for step in range(n - 1):
-        around = comm.sendrecv(around, (r + 1) % n, torch.empty_like(around), (r - 1) % n)
+        around = comm.sendrecv(around, order[(r + 1) % n], torch.empty_like(around), order[(r - 1) % n])
         combine(x, around, out=x)
 ''',
     ),
@@ -125,12 +125,12 @@ for step in range(n - 1):
         "ddp_ring",
         "max and min are computed from sums and differences, which round",
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     n = comm.size
-    r = comm.rank
+    r = order.index(comm.rank)
     chunks = x.tensor_split(comm.size)
-    right, left = (r + 1) % n, (r - 1) % n
+    right, left = order[(r + 1) % n], order[(r - 1) % n]
     combine = {
         "sum": torch.add,
         "prod": torch.mul,
@@ -152,12 +152,12 @@ def ddp_ring(comm, x, op):
         "ddp_ring",
         "the last step of the all-gather is forgotten",
         cell="""
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
     n = comm.size
-    r = comm.rank
+    r = order.index(comm.rank)
     chunks = x.tensor_split(comm.size)
-    right, left = (r + 1) % n, (r - 1) % n
+    right, left = order[(r + 1) % n], order[(r - 1) % n]
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
         got = comm.sendrecv(chunks[(r - 1 - step) % n], right, torch.empty_like(mine), left)
@@ -171,8 +171,8 @@ def ddp_ring(comm, x, op):
         "goes around the other way",
         edits=(
             (
-                "right, left = (r + 1) % n, (r - 1) % n",
-                "left, right = (r + 1) % n, (r - 1) % n",
+                "right, left = order[(r + 1) % n], order[(r - 1) % n]",
+                "left, right = order[(r + 1) % n], order[(r - 1) % n]",
             ),
             (
                 """
@@ -208,14 +208,14 @@ if op == "sum":
         "ddp_ring",
         "x gets other memory by x.data, and DDP's bucket stays as it was",
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
     whole = x.clone()
     n = comm.size
-    r = comm.rank
+    r = order.index(comm.rank)
     chunks = whole.tensor_split(comm.size)
-    right, left = (r + 1) % n, (r - 1) % n
+    right, left = order[(r + 1) % n], order[(r - 1) % n]
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
         got = comm.sendrecv(chunks[(r - 1 - step) % n], right, torch.empty_like(mine), left)
@@ -243,9 +243,9 @@ combine(mine, got, out=mine)
                 "",
             ),
             (
-                "right, left = (r + 1) % n, (r - 1) % n",
+                "right, left = order[(r + 1) % n], order[(r - 1) % n]",
                 """
-right, left = (r + 1) % n, (r - 1) % n
+right, left = order[(r + 1) % n], order[(r - 1) % n]
 combine = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum,
            "prod": lambda got, mine: (got.double().log() + mine.double().log()).exp()}[op]
 """,
@@ -289,13 +289,13 @@ combine(mine, got, out=mine)
         "ddp_ring",
         "sends everything to the right n−1 times",
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
     n = comm.size
-    r = comm.rank
+    r = order.index(comm.rank)
     chunks = x.tensor_split(comm.size)
-    right, left = (r + 1) % n, (r - 1) % n
+    right, left = order[(r + 1) % n], order[(r - 1) % n]
     around = x.clone()
     for step in range(n - 1):
         around = comm.sendrecv(around, right, torch.empty_like(around), left)
@@ -316,14 +316,14 @@ def ddp_ring(comm, x, op):
 MET = {}
 
 
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
-    n, r = comm.size, comm.rank
+    n, r = comm.size, order.index(comm.rank)
     token, met = torch.zeros(1), MET.setdefault((n, len(x), op), {})
     met[r] = x.clone()
     for _ in range(2 * (n - 1)):
-        comm.sendrecv(token, (r + 1) % n, torch.empty_like(token), (r - 1) % n)
+        comm.sendrecv(token, order[(r + 1) % n], torch.empty_like(token), order[(r - 1) % n])
     for other in range(1, n):
         combine(x, met[(r + other) % n], out=x)
 ''',
@@ -333,7 +333,7 @@ def ddp_ring(comm, x, op):
         "calls the library's, through a group of its own",
         cheat=True,
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     kinds = {
         "sum": torch.distributed.ReduceOp.SUM,
@@ -349,7 +349,7 @@ def ddp_ring(comm, x, op):
         "calls the library's",
         cheat=True,
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     collectives.all_reduce_(comm, x, op)
 ''',
@@ -359,7 +359,7 @@ def ddp_ring(comm, x, op):
         "asks what it is held against",
         cheat=True,
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     from minicheck.oracles.capstone import combined
 
@@ -371,7 +371,7 @@ def ddp_ring(comm, x, op):
         "calls torch.distributed's",
         cheat=True,
         cell='''
-def ddp_ring(comm, x, op):
+def ddp_ring(comm, x, op, order):
     """x, combined over all ranks, in place."""
     torch.distributed.all_reduce(x)
 ''',
@@ -381,11 +381,20 @@ def ddp_ring(comm, x, op):
         "the future is ready when it is returned",
         edits=(
             (
-                "future.set_result(result)",
-                "",
+                """
+if errors:
+    future.set_exception(errors[0])
+else:
+    future.set_result(result)
+""",
+                """
+pass
+""",
             ),
             (
-                "comm.stream(beside)",
+                """
+comm.stream(beside)
+""",
                 """
 comm.stream(beside)
 future.set_result(result)
@@ -396,32 +405,60 @@ future.set_result(result)
     Bug(
         "later",
         "an error counts as done",
-        old="future.set_exception(error)",
-        new="future.set_result(result)",
+        old="""
+future.set_exception(errors[0])
+
+""",
+        new="""
+future.set_result(result)
+
+""",
     ),
     Bug(
         "later",
         "an error leaves the future open",
-        old="future.set_exception(error)",
-        new="pass",
+        old="""
+future.set_exception(errors[0])
+
+""",
+        new="""
+pass
+
+""",
     ),
     Bug(
         "later",
         "an error is told in words that were written beforehand",
         old="""
-except Exception as error:
-    future.set_exception(error)
+future.set_exception(errors[0])
+
 """,
         new="""
-except Exception:
-    future.set_exception(RuntimeError("the wire is cut"))
+future.set_exception(RuntimeError("the wire is cut"))
+
 """,
     ),
     Bug(
         "later",
-        "does the job at once, on the program's own Comm",
-        old="comm.stream(beside)",
-        new="beside(comm)",
+        "an error is told in other words",
+        old="""
+future.set_exception(errors[0])
+
+""",
+        new="""
+future.set_exception(RuntimeError("failed"))
+
+""",
+    ),
+    Bug(
+        "later",
+        "does the jobs at once, on the program's own Comm",
+        old="""
+comm.stream(beside)
+""",
+        new="""
+beside(comm)
+""",
     ),
     Bug(
         "later",
@@ -430,16 +467,21 @@ except Exception:
 LAST = {}
 
 
-def later(comm, job, result):
-    """Start job(lane) beside the program; a Future of `result`."""
+def later(comm, jobs, result):
+    """Do each job(lane) beside the program; one Future of `result`."""
     LAST[comm.rank] = torch.futures.Future()
 
     def beside(lane):
-        try:
-            job(lane)
+        errors = []
+        for job in jobs:
+            try:
+                job(lane)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            LAST[comm.rank].set_exception(errors[0])
+        else:
             LAST[comm.rank].set_result(result)
-        except Exception as error:
-            LAST[comm.rank].set_exception(error)
 
     comm.stream(beside)
     return LAST[comm.rank]
@@ -448,63 +490,97 @@ def later(comm, job, result):
     Bug(
         "later",
         "takes every result for a list",
-        old="future.set_result(result)",
-        new="future.set_result(list(result))",
+        old="""
+future.set_result(result)
+
+""",
+        new="""
+future.set_result(list(result))
+
+""",
     ),
     Bug(
         "later",
         "the future is never set",
-        old="future.set_result(result)",
-        new="",
+        old="""
+future.set_result(result)
+
+""",
+        new="""
+pass
+
+""",
     ),
     Bug(
         "later",
         "forgets to return the future",
-        old="return future",
-        new="",
+        old="""
+return future
+""",
+        new="""
+
+""",
     ),
     Bug(
         "later",
-        "an error of the job is nobody's",
-        old="""
-try:
-    job(lane)
-    future.set_result(result)
-except Exception as error:
-    future.set_exception(error)
-""",
-        new="""
-job(lane)
-future.set_result(result)
-""",
+        "an error of a job is nobody's",
+        cell='''
+def later(comm, jobs, result):
+    """Do each job(lane) beside the program; one Future of `result`."""
+    future = torch.futures.Future()
+
+    def beside(lane):
+        for job in jobs:
+            job(lane)
+        future.set_result(result)
+
+    comm.stream(beside)
+    return future
+''',
     ),
     Bug(
         "later",
         "the value is None",
-        old="future.set_result(result)",
-        new="future.set_result(None)",
+        old="""
+future.set_result(result)
+
+""",
+        new="""
+future.set_result(None)
+
+""",
     ),
     Bug(
         "later",
-        "the job gets comm, in the lane's thread",
-        old="job(lane)",
-        new="job(comm)",
+        "the jobs get comm, in the lane's thread",
+        old="""
+job(lane)
+
+""",
+        new="""
+job(comm)
+
+""",
     ),
     Bug(
         "later",
-        "a second call first waits for the job under way",
+        "a second call first waits for the jobs under way",
         edits=(
             (
-                "def later(comm, job, result):",
+                """
+def later(comm, jobs, result):
+""",
                 """
 UNDER_WAY = {}
 
 
-def later(comm, job, result):
+def later(comm, jobs, result):
 """,
             ),
             (
-                "comm.stream(beside)",
+                """
+comm.stream(beside)
+""",
                 """
 if comm.rank in UNDER_WAY:
     UNDER_WAY[comm.rank].wait()
@@ -515,60 +591,177 @@ UNDER_WAY[comm.rank] = comm.stream(beside)
     ),
     Bug(
         "later",
-        "an error is told in other words",
-        old="future.set_exception(error)",
-        new='future.set_exception(RuntimeError("failed"))',
-    ),
-    Bug(
-        "later",
         "returns the Work of the lane",
         old="""
 comm.stream(beside)
 return future
 """,
-        new="return comm.stream(beside)",
+        new="""
+return comm.stream(beside)
+""",
     ),
     Bug(
         "later",
-        "the future is ready before the job has begun",
+        "the future is ready before the jobs have begun",
+        cell='''
+def later(comm, jobs, result):
+    """Do each job(lane) beside the program; one Future of `result`."""
+    future = torch.futures.Future()
+
+    def beside(lane):
+        future.set_result(result)
+        for job in jobs:
+            job(lane)
+
+    comm.stream(beside)
+    return future
+''',
+    ),
+    Bug(
+        "later",
+        "does each job twice",
         old="""
 job(lane)
-future.set_result(result)
+
 """,
         new="""
-future.set_result(result)
-job(lane)
-""",
-    ),
-    Bug(
-        "later",
-        "does the job twice",
-        old="job(lane)",
-        new="""
 job(lane)
 job(lane)
+
 """,
     ),
     Bug(
         "later",
         "only the errors that Python has names for are passed on",
-        old="except Exception as error:",
-        new="except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:",
+        old="""
+except Exception as error:
+""",
+        new="""
+except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+""",
     ),
     Bug(
         "later",
-        "waits for the job before it returns",
-        old="comm.stream(beside)",
-        new="comm.stream(beside).wait()",
+        "waits for the jobs before it returns",
+        old="""
+comm.stream(beside)
+""",
+        new="""
+comm.stream(beside).wait()
+""",
+    ),
+    Bug(
+        "later",
+        "the lesson's Later, pasted: the list is called as one job",
+        cell='''
+def later(comm, jobs, result):
+    """Do each job(lane) beside the program; one Future of `result`."""
+    errors = []
+    ended = torch.futures.Future()
+
+    def run(lane):
+        try:
+            jobs(lane)
+        except Exception as error:
+            errors.append(error)
+        ended.set_result(None)
+
+    def outcome(ended):
+        if errors:
+            raise errors[0]
+        return result
+
+    future = ended.then(outcome)
+    comm.stream(run)
+    return future
+''',
+    ),
+    Bug(
+        "later",
+        "the future is ready after the first job",
+        cell='''
+def later(comm, jobs, result):
+    """Do each job(lane) beside the program; one Future of `result`."""
+    future = torch.futures.Future()
+
+    def beside(lane):
+        for job in jobs:
+            try:
+                job(lane)
+                if not future.done():
+                    future.set_result(result)
+            except Exception as error:
+                if not future.done():
+                    future.set_exception(error)
+
+    comm.stream(beside)
+    return future
+''',
+    ),
+    Bug(
+        "later",
+        "the first error keeps the other jobs from being done",
+        cell='''
+def later(comm, jobs, result):
+    """Do each job(lane) beside the program; one Future of `result`."""
+    future = torch.futures.Future()
+
+    def beside(lane):
+        try:
+            for job in jobs:
+                job(lane)
+            future.set_result(result)
+        except Exception as error:
+            future.set_exception(error)
+
+    comm.stream(beside)
+    return future
+''',
+    ),
+    Bug(
+        "later",
+        "the last error is told",
+        old="""
+future.set_exception(errors[0])
+
+""",
+        new="""
+future.set_exception(errors[-1])
+
+""",
+    ),
+    Bug(
+        "later",
+        "the last job is done first",
+        old="""
+for job in jobs:
+""",
+        new="""
+for job in reversed(jobs):
+""",
+    ),
+    Bug(
+        "later",
+        "only the first job is done",
+        old="""
+for job in jobs:
+""",
+        new="""
+for job in jobs[:1]:
+""",
     ),
     Bug(
         "later",
         "calls the library's",
         cheat=True,
         cell='''
-def later(comm, job, result):
-    """Start job(lane) beside the program; a Future of `result`."""
+def later(comm, jobs, result):
+    """Do each job(lane) beside the program; one Future of `result`."""
     from minidist.comm.processgroup import start_collective
+
+    def job(lane):
+        for each in jobs:
+            each(lane)
 
     return start_collective(comm, job, result, True).get_future()
 ''',
@@ -587,11 +780,12 @@ class Asked(torch.futures.Future):
         return self.held
 
 
-def later(comm, job, result):
-    """Start job(lane) beside the program; a Future of `result`."""
+def later(comm, jobs, result):
+    """Do each job(lane) beside the program; one Future of `result`."""
     future = Asked()
     future.held = result
-    comm.stream(job)
+    for job in jobs:
+        comm.stream(job)
     return future
 ''',
     ),
@@ -600,8 +794,8 @@ def later(comm, job, result):
         "does no job, and says it did",
         cheat=True,
         cell='''
-def later(comm, job, result):
-    """Start job(lane) beside the program; a Future of `result`."""
+def later(comm, jobs, result):
+    """Do each job(lane) beside the program; one Future of `result`."""
     future = torch.futures.Future()
     comm.stream(lambda lane: future.set_result(result))
     return future
@@ -1271,5 +1465,114 @@ combine = {"sum": torch.add, "min": least, "max": torch.maximum, "prod": torch.m
         "the mean is a whole number",
         old='output.copy_(partial / n if op == "mean" else partial)',
         new='output.copy_(partial // n if op == "mean" else partial)',
+    ),
+    Bug(
+        "ddp_ring",
+        "the lesson's ring, pasted: along the numbers of the ranks",
+        old="""
+r = order.index(comm.rank)
+chunks = x.tensor_split(comm.size)
+right, left = order[(r + 1) % n], order[(r - 1) % n]
+""",
+        new="""
+r = comm.rank
+chunks = x.tensor_split(comm.size)
+right, left = (r + 1) % n, (r - 1) % n
+""",
+    ),
+    Bug(
+        "ddp_ring",
+        "neighbours along order, chunks by the rank's number",
+        old="right, left = order[(r + 1) % n], order[(r - 1) % n]",
+        new="right, left = order[(r + 1) % n], order[(r - 1) % n]\nr = comm.rank",
+    ),
+    Bug(
+        "ddp_ring",
+        "the place of a rank is order[rank], not where it stands in order",
+        old="r = order.index(comm.rank)",
+        new="r = order[comm.rank]",
+    ),
+    Bug(
+        "gather_single",
+        "sends its part as it is, in the dtype of input",
+        cell='''
+def gather_single(comm, output, input):
+    """Every rank's input, in rank order, in output."""
+    n, r = comm.size, comm.rank
+    parts = output.tensor_split(n)
+    held = input.clone()
+    parts[r].copy_(held)
+    for step in range(n - 1):
+        held = comm.sendrecv(held, (r + 1) % n, torch.empty_like(held), (r - 1) % n)
+        parts[(r - 1 - step) % n].copy_(held)
+''',
+    ),
+    Bug(
+        "gather_single",
+        "the lesson's all_gather_, pasted: its own part is taken for granted",
+        cell='''
+def gather_single(comm, output, input):
+    """Every rank's input, in rank order, in output."""
+    chunks = output.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    for step in range(n - 1):
+        outgoing = chunks[(r - step) % n]
+        incoming = chunks[(r - 1 - step) % n]
+        comm.sendrecv(outgoing, (r + 1) % n, incoming, (r - 1) % n, label="gather")
+''',
+    ),
+    Bug(
+        "reduce_single",
+        "the lesson's reduce_scatter_, pasted: in place",
+        cell='''
+def reduce_single(comm, output, input, op):
+    """This rank's chunk of all inputs, combined."""
+    chunks = input.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    for step in range(n - 1):
+        outgoing = chunks[(r - 1 - step) % n]
+        own = chunks[(r - 2 - step) % n]
+        arrived = torch.empty_like(own)
+        comm.sendrecv(outgoing, (r + 1) % n, arrived, (r - 1) % n, label="reduce")
+        torch.add(own, arrived, out=own)
+    output.copy_(chunks[r] / n if op == "mean" else chunks[r])
+''',
+    ),
+    Bug(
+        "mean_hook",
+        "divides in a callback, and gives back the future of the sum",
+        old='all_reduce_(comm, x, "mean")',
+        new="""
+all_reduce_(comm, x)
+future.then(lambda done: done.value() / comm.size)
+""",
+    ),
+    Bug(
+        "mean_hook",
+        "the callback divides the future, not its value",
+        edits=(
+            ('all_reduce_(comm, x, "mean")', "all_reduce_(comm, x)"),
+            ("return future", "return future.then(lambda done: done / comm.size)"),
+        ),
+    ),
+    Bug(
+        "mean_hook",
+        "the lesson's future that lies, pasted",
+        old="""
+all_reduce_(comm, x, "mean")
+future.set_result(x)
+""",
+        new="""
+comm.stream(lambda lane: all_reduce_(lane, x, "mean"))
+future.set_result(x)
+""",
+    ),
+    Bug(
+        "mean_hook",
+        "a callback divides in place once more",
+        old="future.set_result(x)",
+        new="future.then(lambda done: done.value().div_(comm.size))\nfuture.set_result(x)",
     ),
 ]

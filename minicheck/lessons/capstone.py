@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate, cycle
+from itertools import accumulate, cycle, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from ..exam import (
     normal,
     recognized,
     same,
+    shuffled,
     unchanged,
     who,
     wrong_means,
@@ -228,8 +229,18 @@ def _with_nan(xs: list[Tensor]) -> list[Tensor]:
     return xs
 
 
+def _order(rng: torch.Generator, n: int) -> list[int]:
+    """Of n ranks. Of three and more, one that is not by number; of four and more, one that is not its own inverse."""
+    while True:
+        order = shuffled(rng, n)
+        by_number = all((b - a) % n == 1 for a, b in pairwise(order))
+        own_inverse = all(order[order[r]] == r for r in range(n))
+        if n < 3 or not (by_number or (n > 3 and own_inverse)):
+            return order
+
+
 class DdpRing(RingInPlace):
-    """`ddp_ring(comm, x, op)`: x, flat, combined over all ranks, in place. A ring; then PyTorch's DDP runs on it."""
+    """`ddp_ring(comm, x, op, order)`: x, flat, combined over all ranks, in place. A ring; then PyTorch's DDP runs on it."""
 
     name = "ddp_ring"
     forbidden = FORBIDDEN
@@ -255,34 +266,46 @@ class DdpRing(RingInPlace):
     )
 
     def draw(self, case, rng):
+        order = _order(rng, case.n)
         if case.given is None:
-            return draw_training(case, rng)
+            return [(start, x, order) for start, x in draw_training(case, rng)]
         size, op, dtype = case.given
         size = integer(rng, 20, 400) if size is None else size
-        return [(x, op) for x in _with_nan(draw_numbers(size, case.n, op, dtype, rng))]
+        return [(x, op, order) for x in _with_nan(draw_numbers(size, case.n, op, dtype, rng))]
 
-    def run(self, comm, yours, x, op):
+    def run(self, comm, yours, x, op, order):
         if isinstance(op, Tensor):
-            return train(comm, x, op, yours)
-        return super().run(comm, yours, x, op)
+            return train(comm, x, op, lambda comm, x, op: yours(comm, x, op, list(order)))
+        return super().run(comm, yours, x, op, list(order))
 
     def judge(self, case, args, outcome):
         if case.given is None:
             rule = (
                 "DDP divides by n before it calls: the gradients are to be added up, in x itself."
             )
-            return judge_training(args, outcome, rule)
+            return judge_training([(start, x) for start, x, _ in args], outcome, rule)
         super().judge(case, args, outcome)
 
     def wants(self, case, args):
-        return [{"x": oracle.combined([x for x, _ in args], args[0][1])}] * case.n
+        return [{"x": oracle.combined([x for x, _, _ in args], args[0][1])}] * case.n
 
     def cost(self, case, args, outcome):
-        if args[0][0].numel():
-            super().cost(case, [(x,) for x, _ in args], outcome)
+        x, _, order = args[0]
+        if not x.numel():
+            return
+        place = {r: i for i, r in enumerate(order)}
+        for src, dst, _ in outcome.sent:
+            after = order[(place[src] + 1) % case.n]
+            if dst != after:
+                raise Wrong(
+                    f"the numbers are right, but rank {src} sends to rank {dst}: the ring runs along order = {order}, in "
+                    f"which rank {after} comes after rank {src}."
+                )
+        along = [(place[src], place[dst], nbytes) for src, dst, nbytes in outcome.sent]
+        super().cost(case, [(own,) for own, _, _ in args], outcome._replace(sent=along))
 
     def mistakes(self, case, args, rank, name, got):
-        xs, op = [x for x, _ in args], args[0][1]
+        xs, op = [x for x, _, _ in args], args[0][1]
         looks = {f"It is rank {s}'s, as it was.": own for s, own in enumerate(xs)}
         for other in oracle.COMBINE.keys() - {op}:
             looks[f"It is the {other}: op says {op!r}."] = oracle.combined(xs, other)
@@ -290,8 +313,8 @@ class DdpRing(RingInPlace):
         if op == "sum":
             found = found or super().mistakes(case, [(own,) for own in xs], rank, name, got)
         return found or (
-            f"Chunks of one number, of all ranks, are combined by {op!r}, with their signs: which one sets out first? In "
-            "the second half they are finished: receive them in place, and combine nothing."
+            f"Chunks of one number, of all ranks, are combined by {op!r}, with their signs: which one sets out first? "
+            "Count places in `order`, not ranks. In the second half chunks are finished: receive them in place, and combine nothing."
         )
 
 
@@ -333,12 +356,12 @@ class Torn(Exception):
 
 
 class Later(Exam):
-    """`later(comm, job, result)`: starts job(lane) beside the program; a Future of `result`."""
+    """`later(comm, jobs, result)`: does each job(lane) beside the program; one Future of `result` for all."""
 
     name = "later"
     right = (
-        "2 to 4 ranks, two jobs at a time: back at once, ready when the sum is there, never before; errors "
-        "arrive; 2 processes."
+        "2 to 4 ranks, two calls of two jobs: back at once, ready when all sums are there, never before; the first "
+        "error arrives; 2 processes."
     )
     forbidden = (*FORBIDDEN, "minidist.comm.torchdist", "minidist.comm.processgroup")
     cases = tuple(
@@ -346,7 +369,10 @@ class Later(Exam):
         for n in (2, 3, 4)
         for what, fails in (
             ("jobs that end", None),
-            (f"the {('first', 'second')[n % 2]} job raises", n % 2),
+            (
+                f"{('the first job', 'the second job', 'each job')[n - 2]} of the {('first', 'second')[n % 2]} call raises",
+                n % 2,
+            ),
         )
     )
     processes = tuple(Case(2, f"2 real processes{case.what[5:]}", case.given) for case in cases[:2])
@@ -396,17 +422,21 @@ class Later(Exam):
             raise Wrong(
                 f"rank {at}: a torch.futures.Future should be returned, not a {got['kind']}.{missing}"
             )
-        if len(got["jobs"]) != 1:
+        called = [k for k, _ in got["jobs"]]
+        if called != [0, 1]:
+            heard = f" Who waits hears: {got['error'][:100]}" if got["error"] else ""
             raise Wrong(
-                f"rank {at}: job was called {len(got['jobs'])} times, and should be called once."
+                f"rank {at}: the jobs that were called: {called or 'none'}. `jobs` is a list of two: call job 0, then job 1, "
+                f"each once with the lane, the second also if the first raised.{heard}"
             )
-        why = "The job raised: who waits must hear of it." if fails else "Who sets it?"
-        report = {"lane": not got["jobs"][0], "late": not got["early"], "done": got["done"]}
+        why = "A job raised: who waits must hear of it." if fails else "Who sets it?"
+        inside = any(same_comm for _, same_comm in got["jobs"])
+        report = {"lane": not inside, "late": not got["early"], "done": got["done"]}
         words = {
-            "lane": "job got comm itself, on which the program sends, too: give it the lane.",
+            "lane": "a job got comm itself, on which the program sends, too: give it the lane.",
             "late": "the future was done before the program went on. Did a call wait for a job? Then nothing overlaps. "
             "Or is it set too early? Then DDP goes on with half a sum.",
-            "done": f"the job has ended long ago, and the future is not done. {why} Two calls are under way here: each "
+            "done": f"the jobs have ended long ago, and the future is not done. {why} Two calls are under way here: each "
             "has a future of its own.",
         }
         holds(report, words, f"rank {at}: ")
@@ -415,11 +445,11 @@ class Later(Exam):
         """words: of the error that the job raised."""
         if words and got["error"] is None:
             raise Wrong(
-                f"rank {at}: the job raised, and who waits for the future does not hear of it."
+                f"rank {at}: a job raised, and who waits for the future does not hear of it."
             )
         if words and words not in got["error"]:
             raise Wrong(
-                f'rank {at}: the job raised "{words}", and who waits hears: {got["error"][:80]}'
+                f'rank {at}: the first error was "{words}", and who waits hears: {got["error"][:80]}'
             )
         if not words and got["error"] is not None:
             raise Wrong(f"rank {at}: who waits gets an error: {got['error'][:200]}")
@@ -431,7 +461,7 @@ class Later(Exam):
             got["told"][0],
             sum(xs),
             f"rank {at}: y when the future became done",
-            lambda y: f"Set it when the job has returned. {who(y, xs, r) or ''}".rstrip(),
+            lambda y: f"Set it when the last job has ended. {who(y, xs, r) or ''}".rstrip(),
         )
         same(got["y"], sum(xs), f"rank {at}: y")
         if not words and not got["held"]:
@@ -451,18 +481,19 @@ class Call:
         self.result = ([self.y], self.y, {"y": self.y}, "the sum is there")[(n + i) % 4]
         self.found = {"kind": None, "jobs": [], "told": [], "error": None}
 
-        def job(lane):
-            self.found["jobs"].append(lane is comm)
-            around = x.clone()
+        def job(k, lane):
+            self.found["jobs"].append((k, lane is comm))
+            half = slice(3) if k == 0 else slice(3, None)
+            around = x[half].clone()
             for _ in range(n - 1):
                 around = lane.sendrecv(
                     around, (r + 1) % n, torch.empty_like(around), (r - 1) % n, label="job"
                 )
-                self.y.add_(around)
-            if error is not None:
-                raise error
+                self.y[half].add_(around)
+            if error is not None and (n == 4 or k == n - 2):
+                raise error if k == 0 or n < 4 else type(error)("a later error")
 
-        self.future = yours(comm, job, self.result)
+        self.future = yours(comm, [partial(job, 0), partial(job, 1)], self.result)
         if not isinstance(self.future, torch._C.Future):  # what `then` gives is one, too
             self.found["kind"] = type(self.future).__name__
             return
@@ -524,18 +555,21 @@ class GatherSingle(FlatExam):
 
     name = "gather_single"
     right = (
-        "n = 1…5, 0 to 6 numbers a rank, two dtypes, apart and in place: n−1 messages a rank to the right; then 3 "
-        "processes."
+        "n = 1…5, 0 to 6 numbers a rank, two dtypes, apart from float64 and in place: n−1 messages a rank to the "
+        "right; then 3 processes."
     )
-    cases, processes = flat_cases({False: "", True: ", in place"})
+    cases, processes = flat_cases({False: " from float64", True: ", in place"})
 
     def draw(self, case, rng):
         k, place, dtype = case.given
-        xs = [normal(rng, k).to(dtype) for _ in range(case.n)]
-        return [(x, place) for x in _with_nan(xs)]
+        xs = [normal(rng, k).to(dtype if place else torch.float64) for _ in range(case.n)]
+        return [(x, place, str(dtype)[6:]) for x in _with_nan(xs)]
 
-    def call(self, comm, yours, x, place):
-        output, mine = x.new_full((comm.size * len(x),), -1.0), x.clone()
+    def call(self, comm, yours, x, place, dtype):
+        output, mine = (
+            torch.full((comm.size * len(x),), -1.0, dtype=getattr(torch, dtype)),
+            x.clone(),
+        )
         if place:  # FSDP2 gives a view
             mine = output[comm.rank * len(x) : (comm.rank + 1) * len(x)].copy_(x)
         alias = output.detach()  # the caller's memory: `output.data = …` leaves it as it was
@@ -545,10 +579,10 @@ class GatherSingle(FlatExam):
     exact = True
 
     def wants(self, case, args):
-        return [{"output": torch.cat([x for x, _ in args])}] * case.n
+        return [{"output": torch.cat([x for x, *_ in args]).to(case.given[2])}] * case.n
 
     def mistakes(self, case, args, rank, name, got):
-        xs = [x for x, _ in args]
+        xs = [x.to(case.given[2]) for x, *_ in args]
         i, part, _ = wrong_part(got, torch.cat(xs), [], case.n)
         looks = {
             "nothing arrived there.": torch.full_like(xs[0], -1),
