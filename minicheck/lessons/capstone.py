@@ -19,6 +19,7 @@ from ..exam import (
     HALF,
     NUMBERS,
     Case,
+    Costly,
     Exam,
     Outcome,
     Prediction,
@@ -460,10 +461,10 @@ class Later(Exam):
         same(
             got["told"][0],
             sum(xs),
-            f"rank {at}: y when the future became done",
+            f"rank {at}: the sum when the future became done",
             lambda y: f"Set it when the last job has ended. {who(y, xs, r) or ''}".rstrip(),
         )
-        same(got["y"], sum(xs), f"rank {at}: y")
+        same(got["y"], sum(xs), f"rank {at}: the sum")
         if not words and not got["held"]:
             raise Wrong(
                 f"rank {at}: the value of the future, a {got['value']}, is not `result`, a {got['asked']}: it "
@@ -577,6 +578,15 @@ class GatherSingle(FlatExam):
         return {"output": alias, "input": mine.clone()}
 
     exact = True
+
+    def cost(self, case, args, outcome):
+        k, place, dtype = case.given
+        if dtype != torch.float64 and not place and outcome.nbytes(0) == (case.n - 1) * k * 8 > 0:
+            raise Costly(
+                f"the numbers are right, but what travels is float64, the dtype of input: {str(dtype)[6:]}, that of output, "
+                "is enough."
+            )
+        super().cost(case, args, outcome)
 
     def wants(self, case, args):
         return [{"output": torch.cat([x for x, *_ in args]).to(case.given[2])}] * case.n
