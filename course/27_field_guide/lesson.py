@@ -107,7 +107,7 @@ for rank in range(2):
 #
 # How far may two orders be apart? Each addition rounds its result by at most a share *u* of it. This $u$ is the [unit roundoff](term:unit-roundoff), half the distance from 1 to the next number: 6e-8 in fp32 and 0.004 in bf16. A sum of *K* terms has *K* − 1 additions. If all errors pointed the same way, they would add up to *K*·*u*. But their signs are as good as random, and *K* independent errors of size *u* add up as the steps of a random walk do, to $\sqrt K\,u$.
 #
-# **Let us sum 65,536 random numbers in fp32, in order and in four parts. By how much, relative to the root of the sum of squares, will the two differ? In units of *u*:** the pessimist says 65,536, the random walk says 256.
+# **Let us sum 65,536 random numbers between −1 and 1 in fp32, in order and in four parts. By how much, relative to the root of the sum of squares, will the two differ? In units of *u*:** the pessimist says 65,536, the random walk says 256.
 
 # %%
 guess_units = 256  # units of u: change this number
@@ -131,9 +131,10 @@ U = torch.finfo(torch.float32).eps / 2
 lengths = [4**k for k in range(2, 9)]
 differences = []
 for K in lengths:
-    terms = torch.randn(K, 64, generator=torch.Generator().manual_seed(K))
+    terms = 2 * torch.rand(K, 64, generator=torch.Generator().manual_seed(K)) - 1
+    size = math.sqrt(K / 3)  # the root of the sum of squares: their mean is 1/3
     apart = (one_by_one(terms) - in_parts(terms)).square().mean().sqrt()
-    differences.append(apart.item() / (math.sqrt(K) * U))
+    differences.append(apart.item() / (size * U))
 
 # %% tags=["answer"]
 picture = study.curves(
