@@ -1,7 +1,7 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 20 Experts: exercises
 #
-# You seat the surest tokens first, send a token once to each rank that needs it however many of its experts lie there, bring the sums home, and clip gradients of which each rank has others. Each is one step beyond what the lesson does, so its code does not pass as it stands.
+# You seat the surest tokens first, send a token once to each rank that needs it however many of its experts lie there, bring the sums home, and clip gradients when each rank holds those of other experts. Each is one step beyond what the lesson does, so its code does not pass as it stands.
 #
 # Six exercises, 16 points. After each of the first five, run the check: it compares your function with one rank that has everything, on 1 to 6 ranks, with uneven parts, then in real processes. It says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The last exercise is graded by hand.
 #
@@ -265,7 +265,7 @@ study.table([[rank, *row] for rank, row in enumerate(found)], ["rank", "experts"
 # %% [markdown] nbgrader={"grade_id": "predict_experts_spec"}
 # ## 5 · Predict (2 points)
 #
-# A layer of 64 experts over 8 ranks, 8 on each. A rank has 4,096 tokens, in samples of 1,024; each goes to 2 experts; H = 2,048, 2 bytes a number. Nothing is dropped, and all pairs of experts are asked for alike, unless it is said otherwise.
+# A layer of 32 experts over 8 ranks, 4 on each. A rank has 4,096 tokens, in samples of 1,024; each goes to 2 experts; H = 2,048, 2 bytes a number. Nothing is dropped, and a token's two experts are always different ones; all pairs of them are wanted alike, unless it is said otherwise.
 #
 # - `rows_away`: how many rows does a rank send away in the lesson's dispatch, a row for each choice?
 # - `rows_once`: how many tokens does it send away in exercise 2, on average? (A token that goes to two other ranks counts twice.)
@@ -282,7 +282,7 @@ check.predict_experts.numbers(STUDENT)
 rows_away = rows_once = bytes_sent = seats = naive = balance = None
 ### BEGIN SOLUTION
 n = 8
-E = 64
+E = 32
 H = 2_048
 elsewhere = E - E // n  # experts that are not on a certain rank
 rows_away = 4_096 * 2 * (n - 1) / n

@@ -93,6 +93,37 @@ def seated(choices, gates, experts, seats):
     ),
     Bug(
         "seated",
+        "answers are read from the places, not written to them",
+        old="sits[order] = place <= seats",
+        new="sits = (place <= seats)[order]",
+    ),
+    Bug(
+        "seated",
+        "whole tokens sit down, by their largest gate",
+        old="order = gates.flatten().argsort(descending=True, stable=True)",
+        new="order = gates.amax(1, True).expand_as(gates).flatten().argsort(descending=True, stable=True)",
+    ),
+    Bug(
+        "seated",
+        "by their gates, but all first choices before the second ones",
+        old="order = gates.flatten().argsort(descending=True, stable=True)",
+        new="order = (gates - 10 * torch.arange(gates.shape[1])).flatten().argsort(descending=True, stable=True)",
+    ),
+    Bug(
+        "seated",
+        "each expert's topk: among equal gates any",
+        cell="""
+def seated(choices, gates, experts, seats):
+    sits = torch.zeros(choices.numel(), dtype=torch.bool)
+    for e in range(experts):
+        places = (choices.flatten() == e).nonzero()[:, 0].flip(0)
+        best = gates.flatten()[places].argsort(descending=True, stable=True)
+        sits[places[best[:seats]]] = True
+    return sits.view(choices.shape)
+""",
+    ),
+    Bug(
+        "seated",
         "the library's router",
         cheat=True,
         cell="""
@@ -228,6 +259,53 @@ held += [experts - sum(held)]
 flat = torch.cat([part.flatten() for part in weights])
 gates.zero_()
 """,
+    ),
+    Bug(
+        "dispatch",
+        "the lesson's rows: a row for each choice, by rank and then by expert",
+        old="""
+rows.append(tokens[here])
+weights.append((gates[..., None] * chosen).sum(1)[here])
+""",
+        new="""
+token, choice, expert = chosen.nonzero().T
+by_expert = expert.argsort(stable=True)
+rows.append(tokens[token[by_expert]])
+weights.append((gates[..., None] * chosen).sum(1)[token[by_expert]])
+""",
+    ),
+    Bug(
+        "dispatch",
+        "only the rank of the first choice gets a token",
+        old="here = chosen.any(2).any(1)",
+        new="here = chosen[:, 0].any(1)",
+    ),
+    Bug(
+        "dispatch",
+        "experts are split as if n divided them, and the rest is forgotten",
+        old="held = uneven(experts, comm.size)",
+        new="held = [experts // comm.size] * comm.size",
+    ),
+    Bug(
+        "dispatch",
+        "weights are divided by their sum on the rank",
+        old="weights.append((gates[..., None] * chosen).sum(1)[here])",
+        new="""
+part = (gates[..., None] * chosen).sum(1)[here]
+weights.append(part / part.sum(1, keepdim=True))
+""",
+    ),
+    Bug(
+        "dispatch",
+        "weights travel column by column",
+        old="flat = torch.cat([part.flatten() for part in weights])",
+        new="flat = torch.cat([part.T.flatten() for part in weights])",
+    ),
+    Bug(
+        "dispatch",
+        "as many weights a row for all ranks as this one has experts",
+        old="sizes = [part.numel() for part in weights]",
+        new="sizes = [len(part) * own for part in weights]",
     ),
     Bug(
         "dispatch",
@@ -379,6 +457,22 @@ def combine(comm, results, come, choices, experts):
     ),
     Bug(
         "combine",
+        "only the first choice of a token counts",
+        old="counts = [int(here.sum()) for here in went]",
+        new="""
+counts = []
+for first, end in bounds(uneven(experts, comm.size)):
+    counts.append(int(((choices[:, 0] >= first) & (choices[:, 0] < end)).sum()))
+""",
+    ),
+    Bug(
+        "combine",
+        "as many rows are expected as came",
+        old="counts = [int(here.sum()) for here in went]",
+        new="counts = come.tolist()",
+    ),
+    Bug(
+        "combine",
         "results pass through a global",
         cheat=True,
         cell="""
@@ -515,6 +609,60 @@ def clip_experts(comm, ep, expert, rest, most):
     ),
     Bug(
         "clip_experts",
+        "the norm is a tensor",
+        old="norm = float((squares + rest.double().square().sum()).sqrt())",
+        new="norm = (squares + rest.double().square().sum()).sqrt()",
+    ),
+    Bug(
+        "clip_experts",
+        "squares of gradients that are not averaged yet",
+        cell="""
+def clip_experts(comm, ep, expert, rest, most):
+    data = comm.split([rank % ep for rank in range(comm.size)])
+    replica = comm.split([rank // ep for rank in range(comm.size)])
+    squares = all_reduce_(replica, expert.double().square().sum())
+    expert = all_reduce_(data, expert.clone()) / comm.size
+    rest = all_reduce_(comm, rest.clone()) / comm.size
+    norm = float((squares + rest.double().square().sum()).sqrt())
+    scale = min(1.0, most / norm)
+    return expert * scale, rest * scale, norm
+""",
+    ),
+    Bug(
+        "clip_experts",
+        "the rest is not averaged",
+        old="rest = all_reduce_(comm, rest.clone()) / comm.size",
+        new="rest = rest.clone()",
+    ),
+    Bug(
+        "clip_experts",
+        "the rest is divided, and not summed",
+        old="rest = all_reduce_(comm, rest.clone()) / comm.size",
+        new="rest = rest / comm.size",
+    ),
+    Bug(
+        "clip_experts",
+        "the rest is summed over the expert ranks alone",
+        old="rest = all_reduce_(comm, rest.clone()) / comm.size",
+        new="rest = all_reduce_(replica, rest.clone()) / comm.size",
+    ),
+    Bug(
+        "clip_experts",
+        "the rest is summed over the data ranks alone",
+        old="rest = all_reduce_(comm, rest.clone()) / comm.size",
+        new="rest = all_reduce_(data, rest.clone()) / comm.size",
+    ),
+    Bug(
+        "clip_experts",
+        "the rest is clipped by its own norm",
+        old="return expert * scale, rest * scale, norm",
+        new="""
+alone = min(1.0, most / float(rest.double().norm()))
+return expert * scale, rest * alone, norm
+""",
+    ),
+    Bug(
+        "clip_experts",
         "gradients pass through a global",
         cheat=True,
         cell="""
@@ -568,6 +716,25 @@ def clip_experts(comm, ep, expert, rest, most):
                 "rows_once = 4_096 * (n - 1) * (1 - elsewhere / E * (elsewhere - 1) / (E - 1))",
                 "rows_once = rows_away",
             ),
+        ),
+    ),
+    Bug(
+        "predict_experts",
+        "two choices that may be the same expert",
+        edits=(
+            NONE_SET,
+            (
+                "rows_once = 4_096 * (n - 1) * (1 - elsewhere / E * (elsewhere - 1) / (E - 1))",
+                "rows_once = 4_096 * (n - 1) * (1 - (1 - 1 / n) ** 2)",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_experts",
+        "what stays on its rank is sent, too",
+        edits=(
+            NONE_SET,
+            ("bytes_sent = 4 * rows_away * H * 2", "bytes_sent = 4 * 4_096 * 2 * H * 2"),
         ),
     ),
     Bug(

@@ -29,22 +29,25 @@ def seated(choices: Tensor, gates: Tensor, experts: int, seats: int) -> Tensor:
     return found
 
 
-def chosen(choices: Tensor, experts: int, n: int) -> Tensor:
-    """(n, T): which tokens chose an expert of each rank."""
-    parts = bounds(uneven(experts, n))
+def chosen(choices: Tensor, experts: int, n: int, held: list[int] | None = None) -> Tensor:
+    """(n, T): which tokens chose an expert of each rank. held: how many experts each has, if not as it should be."""
+    parts = bounds(held or uneven(experts, n))
     return torch.stack([((choices >= a) & (choices < b)).any(1) for a, b in parts])
 
 
 def received(
-    args: list[tuple], rank: int, senders: list[int] | None = None
+    args: list[tuple],
+    rank: int,
+    senders: list[int] | None = None,
+    held: list[int] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The tokens of all senders for a rank, the gates of its experts for each, and how many come from each sender."""
     n, experts = len(args), args[0][3]
-    first, end = bounds(uneven(experts, n))[rank]
+    first, end = bounds(held or uneven(experts, n))[rank]
     rows, weights = [], []
     for r in range(n) if senders is None else senders:
         tokens, choices, gates, _ = args[r]
-        here = chosen(choices, experts, n)[rank]
+        here = chosen(choices, experts, n, held)[rank]
         gate = [(gates * (choices == e)).sum(1) for e in range(first, end)]
         rows.append(tokens[here])
         weights.append(torch.stack(gate, 1)[here])
