@@ -24,7 +24,7 @@ from tests.minicheck.examined import said
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = predict_hybrid(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
+FACTS = predict_hybrid(3, 4, 8, 32, 8192, 4096, 12, 400e9, 50e9)
 NAMES = list(FACTS[0])
 
 
@@ -196,8 +196,8 @@ def test_traffic_tells_what_numbers_cannot():
     ("values", "says"),
     [
         (dict(zip(NAMES, FACTS[0].values(), strict=True)), None),
-        (FACTS[0] | {"replica": 64}, "all ranks"),
-        (FACTS[0] | {"dp_bytes": FACTS[0]["dp_bytes"] * 16}, r"1/\(pp·tp\)"),
+        (FACTS[0] | {"replica": 96}, "all ranks"),
+        (FACTS[0] | {"dp_bytes": FACTS[0]["dp_bytes"] * 32}, r"1/\(pp·tp\)"),
         (FACTS[0] | {"ratio": 1 / FACTS[0]["ratio"]}, "Upside down"),
         (FACTS[0] | {"good": None}, "not set yet"),
     ],
