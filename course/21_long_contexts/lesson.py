@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 21 · Long contexts
 #
-# A model is to read whole books: samples of 131,072 tokens. In every lesson so far one rank had at least one whole sample. Now even one sample is too much. Take a model of the size of LLaMA-3 8B, with 32 layers of width $H = 4096$. By the formula of [The walls](lesson:walls), a layer keeps about $34\,T H$ bytes for backward when attention is computed in tiles, so *one* sample of *T* tokens keeps
+# A model is to read whole books: samples of 131,072 tokens. In every lesson so far attention had at least one whole sample on one rank. Now even one sample is too much. Take a model of the size of LLaMA-3 8B, with 32 layers of width $H = 4096$. By the formula of [The walls](lesson:walls), a layer keeps about $34\,T H$ bytes for backward when attention is computed in tiles, so *one* sample of *T* tokens keeps
 
 # %%
 T = 131_072  # tokens
@@ -11,9 +11,10 @@ print(f"kept by all layers:       {34 * T * H * LAYERS / 1e9:.0f} GB")
 print(
     f"only the layers' inputs:  {2 * T * H * LAYERS / 1e9:.0f} GB, with everything else recomputed"
 )
+print(f"the layer in hand:        {34 * T * H / 1e9:.0f} GB, while it is recomputed")
 
 # %% [markdown]
-# [Data parallelism](lesson:data_parallel) does not help, because it deals out samples, and there is no smaller piece than one. [Recomputation](lesson:remat) helps once, and then we are at its end. What remains is to split the sample itself: eight ranks, each with an eighth of its tokens. This is [context parallelism](term:context-parallel).
+# [Data parallelism](lesson:data_parallel) does not help, because it deals out samples, and there is no smaller piece than one. [Recomputation](lesson:remat) helps once, and then we are at its end: 34 GB fit into a GPU of 80 GB if little else has to be there, the layer that is being recomputed needs 18 GB more, and a sample of twice the length needs twice as much of everything. What remains is to split the sample itself: eight ranks, each with an eighth of its tokens. This is [context parallelism](term:context-parallel). (Sequence parallelism, in [Tensor parallel](lesson:tensor), splits the tokens as well, but gathers them again before each attention.)
 #
 # Nearly everything in a transformer works on each token alone: norms, matrices, GELU. These do not notice the split. Only attention looks from token to token, and it is also what costs most in a long sample, because its work grows with $T^2$. In a causal model each token attends to those before it and to itself.
 #
@@ -25,7 +26,7 @@ guess = 8.0  # times as fast: change this number
 # %% [markdown]
 # ## On paper: 3 ranks, 6 keys
 #
-# Begin with a single query. It has a score $x_j$ with every key j, and attention returns the mean of the values $v_j$ with the weights $e^{x_j}$, divided by their sum. Let the six weights be 1, 1, 2, 4, 1, 1 and the values (of one number each) 4, 8, 3, 6, 10, 20. The result is
+# Begin with a single query. It has a score $x_j$ with every key j, and attention returns the weighted mean of the values $v_j$: each is multiplied by its weight $e^{x_j}$, and the sum is divided by the sum of the weights. Let the six weights be 1, 1, 2, 4, 1, 1 and the values (of one number each) 4, 8, 3, 6, 10, 20. The result is
 #
 # $$\frac{1\cdot4+1\cdot8+2\cdot3+4\cdot6+1\cdot10+1\cdot20}{1+1+2+4+1+1}=\frac{72}{10}=7.2.$$
 #
@@ -44,14 +45,14 @@ guess = 8.0  # times as fast: change this number
 #
 # $$o=\frac{s_A\,o_A+s_B\,o_B}{s_A+s_B}.$$
 #
-# 3. In floating point $e^{x}$ overflows: in fp32 from $x = 89$ on. So we never store a sum, only its logarithm, the [log-sum-exp](term:log-sum-exp) $\ell_A=\log s_A$, which is no larger than the largest score plus the logarithm of the number of keys.
+# 3. In floating point $e^{x}$ overflows: in fp32 from $x = 89$ on. So we never store a sum, only its logarithm, the [log-sum-exp](term:log-sum-exp) $\ell_A=\log s_A$, which is no larger than the largest score plus the logarithm of the number of keys. (It is the one number for each query that the tiles kept for backward, there written as $m+\log s$.)
 # 4. Divide numerator and denominator by $s = s_A + s_B = e^{\ell}$:
 #
 # $$\ell=\log\left(e^{\ell_A}+e^{\ell_B}\right),\qquad o=o_A\,e^{\ell_A-\ell}+o_B\,e^{\ell_B-\ell}.$$
 #
 # 5. Both exponents are at most zero, because $\ell$ is at least as large as either of the two. The factors lie between 0 and 1 and add up to 1. So the merged result is a weighted mean of the two partial results, and nothing overflows. `torch.logaddexp` computes the new $\ell$ safely, by taking out the larger of the two.
 #
-# Merging is associative and does not care about order, because adding sums does not. It also has a neutral element, with which a loop can begin: the result 0 with $\ell=-\infty$, a block without keys. In code, first one block, then the merge:
+# Merging is associative and does not care about order, because adding sums does not. It also has a neutral element, with which a loop can begin: the result 0 with $\ell=-\infty$, a block without keys. Only two blocks *without keys* must not be merged in this way, because $-\infty-(-\infty)$ is not a number. In code, first one block, then the merge:
 
 # %%
 import math
@@ -120,7 +121,7 @@ def gathered(comm, q, k, v):
 
 
 # %% [markdown]
-# This is exact and short, and it is not a bad idea: LLaMA 3 was trained in this way ([Dubey et al.](paper:dubey2024), section 3.3.2), because with few heads of keys and values these are small beside everything else. But each rank holds all keys and values at once, so *their* memory is not divided by *n*, and nothing can be computed before all of them have arrived.
+# This is exact and short, and it is not a bad idea: LLaMA 3 was trained in this way ([Dubey et al.](paper:dubey2024), section 3.3.2), because with few heads of keys and values these are small beside everything else. But each rank holds all keys and values at once, so *their* memory is not divided by *n*, and this program computes nothing before all of them have arrived.
 #
 # ## The idea of the ring
 #
@@ -130,7 +131,7 @@ def gathered(comm, q, k, v):
 #
 # Read along a row to see what a rank does: its queries stay, and the blocks come by. Follow a colour to see a block travel. (Dashed blocks are in the future of the rank's queries. We come back to them.) At step s rank r has the block of rank $r-s$, counted around the ring. After *n* steps every query has met every key, with $n-1$ messages from each rank.
 #
-# In the ring of an [all-reduce](term:ring-all-reduce) sums travel. Here the *data* travel, unchanged, and the sums stay. Why not the other way round, queries that travel? Then partial results and log-sum-exps would have to travel with them and come home at the end. Keys and values need only go, and with grouped heads (see below) they are much smaller.
+# In the ring of an [all-reduce](term:ring-all-reduce) sums travel. Here the *data* travel, unchanged, and the sums stay. Why not the other way round, queries that travel? Then partial results and log-sum-exps would have to travel with them and come home at the end. Keys and values need not come home, and with grouped heads (see below) they are much smaller.
 
 
 # %%
@@ -185,47 +186,47 @@ def ring_attention(comm, q, k, v):
     return ring_forward(comm, q, k, v)[0]
 
 
-right = serial(Q, K, V)
+expected = serial(Q, K, V)
 for name, attention in (("gathered", gathered), ("ring", ring_attention)):
     for n in (2, 3, 4):
         found, trace = on_ranks(n, attention)
-        print(name, "on", n, "ranks is the serial attention:", torch.allclose(found, right))
+        print(name, "on", n, "ranks is the serial attention:", torch.allclose(found, expected))
 study.messages(trace, clock="steps", label=None, title="A ring on 4 ranks: 3 messages from each")
 
 # %% tags=["maintainer"]
 for n in (1, 2, 3, 4):
     for attention in (gathered, ring_attention):
-        assert (on_ranks(n, attention)[0] - right).abs().max() < 1e-12
+        assert (on_ranks(n, attention)[0] - expected).abs().max() < 1e-12
 
 # %% [markdown]
-# It is exact, like nearly everything in this course: the same sums, in another order. Attention to a window, or to a few chosen tokens, saves work by computing another function. Ring attention computes the same function in another place.
+# The messages are the arrows of the schematic, three moves between its four steps. The result is exact, like nearly everything in this course: the same sums, in another order. Attention to a window, or to a few chosen tokens, saves work by computing another function. Ring attention computes the same function in another place.
 #
 # ## Backward: the gradients come home
 #
 # A rank's queries used every block, so a block's keys and values owe their gradient to all ranks. Autograd could do it if each rank kept all blocks that came by, but then all keys and values would be in everybody's memory again. Instead we do what tiled attention did in [Operators and graphs](lesson:operators): keep only q, k, v, the result and the log-sum-exp, and compute each block of weights again.
 #
-# Why are these enough? Take the log-sum-exp over *all* keys. Then $P = e^{x-\ell}$, for the scores of just one block, is the block's piece of the whole softmax. Let g be the gradient of the result.
+# Why are these enough? Take the log-sum-exp over *all* keys. Then $P = e^{x-\ell}$, for the scores of just one block, is the block's piece of the whole softmax. Write $do$ for the gradient of the result, and $dv$, $dP$ and so on for the others.
 #
-# - The result is $\sum_j P_j v_j$. So $dv = P^\top g$ for each block.
-# - The gradient of $P$ is $g\,v^\top$. Through a softmax, the gradient of the scores is $dS = P\circ(dP - c)$, where for each query $c=\sum_j P_j\,dP_j$ runs over *all* keys, in all blocks. That seems to need another round of messages. But $\sum_j P_j\,(g\cdot v_j)=g\cdot\sum_j P_jv_j=g\cdot o$, and o is at hand.
-# - So $dS=P\circ(g\,v^\top-\mathrm{rowsum}(g\circ o))$, and $dq=dS\,k/\sqrt D$ adds up over the blocks, $dk=dS^\top q/\sqrt D$ over the ranks.
+# - The result is $\sum_j P_j v_j$. So $dv = P^\top do$ for each block.
+# - The gradient of $P$ is $dP=do\,v^\top$. Through a softmax, the gradient of the scores is $dS = P\circ(dP - c)$, where for each query $c=\sum_j P_j\,dP_j$ runs over *all* keys, in all blocks. That seems to need another round of messages. But $\sum_j P_j\,(do\cdot v_j)=do\cdot\sum_j P_jv_j=do\cdot o$, and $o$ is at hand.
+# - So $dS=P\circ(do\,v^\top-\mathrm{rowsum}(do\circ o))$, and $dq=dS\,k/\sqrt D$ adds up over the blocks, $dk=dS^\top q/\sqrt D$ over the ranks.
 #
-# The blocks go round again. What each rank adds to the gradient of a block travels *behind* the block:
+# The blocks go round again. What each rank adds to the gradient of a block travels *behind* the block: a rank can pass the block on at once, but the sum only after it has worked on the block.
 #
 # ![The sum of gradients of block 0 on three ranks. Rank 1 starts it with what its queries add, sends it to rank 2, which adds its own part and sends it to rank 0. Rank 0 owns the block, adds its own part and has the whole gradient. The block itself travels ahead of the sum.](../course/21_long_contexts/figures/backward.svg)
 
 
 # %%
-def block_backward(g, q, k, v, out, lse, mask):
+def block_backward(grad, q, k, v, out, lse, mask):
     """What one block adds to dq, and to dk and dv. out and lse are of all keys."""
     scale = q.shape[1] ** -0.5
     scores = (q @ k.T * scale).masked_fill(~mask, -torch.inf)
     P = (scores - lse[:, None]).exp()
-    dS = P * (g @ v.T - (g * out).sum(1, keepdim=True))
-    return dS @ k * scale, torch.stack([dS.T @ q * scale, P.T @ g])
+    dS = P * (grad @ v.T - (grad * out).sum(1, keepdim=True))
+    return dS @ k * scale, torch.stack([dS.T @ q * scale, P.T @ grad])
 
 
-def ring_backward(comm, g, q, k, v, out, lse):
+def ring_backward(comm, grad, q, k, v, out, lse):
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n
     travelling = torch.stack([k, v])
@@ -237,7 +238,7 @@ def ring_backward(comm, g, q, k, v, out, lse):
         added = torch.zeros_like(travelling)
         if source <= rank:
             mask = mask_of(rank, source, len(q))
-            of_q, added = block_backward(g, q, *travelling, out, lse, mask)
+            of_q, added = block_backward(grad, q, *travelling, out, lse, mask)
             dq += of_q
         if step == 0:
             home = added  # waits here for what the others add
@@ -254,9 +255,9 @@ def ring_backward(comm, g, q, k, v, out, lse):
 
 
 def forward_and_backward(comm):
-    q, k, v, g = (own(comm, x) for x in (Q, K, V, GRAD))
+    q, k, v, grad = (own(comm, x) for x in (Q, K, V, GRAD))
     out, lse = ring_forward(comm, q, k, v)
-    return ring_backward(comm, g, q, k, v, out, lse)
+    return ring_backward(comm, grad, q, k, v, out, lse)
 
 
 leaves = [x.clone().requires_grad_() for x in (Q, K, V)]
@@ -294,7 +295,7 @@ study.bars(
 )
 
 # %% [markdown]
-# Rank r computes r whole blocks and half of the one on the diagonal, $(r+\frac{1}{2})\,(T/n)^2$ pairs. One rank alone would compute $\frac{1}{2}T^2$. All wait for the last rank, with $(n-\frac{1}{2})\,(T/n)^2$, so
+# Rank r computes r whole blocks and half of the one on the diagonal, $(r+\frac{1}{2})\,(T/n)^2$ pairs. (The bars have a few more, $T/2n=4$ for each rank, because a query sees its own key too. In a long sample that makes no difference.) One rank alone would compute $\frac{1}{2}T^2$. All wait for the last rank, with $(n-\frac{1}{2})\,(T/n)^2$, so
 #
 # $$\text{times as fast}=\frac{T^2/2}{(n-\frac{1}{2})\,T^2/n^2}=\frac{n^2}{2n-1}.$$
 #
@@ -368,7 +369,7 @@ assert 4.0 < alone.time / split.time < 64 / 15
 #
 # In every step but the first each rank computes exactly **two of four** pairs of chunks. The first step is two for everyone as well, if a diagonal counts half. So nobody waits, and the rank's time is $2n$ blocks of $(T/2n)^2$, an *n*-th of $T^2/2$ exactly.
 #
-# It costs nothing: the same messages with the same bytes. The only price is that a rank has two runs of positions instead of one, and all that depends on positions has to know them.
+# It costs not a byte more: the messages are the same. The price is that the work comes in smaller pieces, and that a rank has two runs of positions instead of one, and all that depends on positions has to know them.
 
 
 # %%
@@ -434,9 +435,44 @@ study.reveal(
 assert gains[1_048_576][-1] > 1.75 and gains[8192][-1] < 1
 
 # %% [markdown]
-# For a million tokens the prediction holds. For 8,192 the zigzag order is *slower*. Each rank then has chunks of 512 tokens, and splitting its work into twice as many small pieces, with twice as many merges, costs more than the balance brings: a merge reads and writes the whole result, whatever the number of keys behind it. A real kernel merges inside, and pays less. Still, **a context must be long to be worth splitting.**
+# For a million tokens the prediction holds. For 8,192 the zigzag order is *slower*. To see why, let us add up what the last of eight ranks computes:
+
+
+# %%
+def time_of_last_rank(world):
+    """How many blocks rank 7 computes, their milliseconds, and those of all else that it computes."""
+    blocks = 0
+    attention = 0.0
+    rest = 0.0
+    for span in world.trace.spans:
+        if span.rank == 7 and span.kind == "compute":
+            if "attention" in span.name:
+                blocks += 1
+                attention += span.end - span.start
+            else:
+                rest += span.end - span.start
+    return blocks, f"{attention * 1e3:.2f}", f"{rest * 1e3:.2f}"
+
+
+rows = [
+    ("8,192", "contiguous", *time_of_last_rank(modelled(8, by_ring, 8192, "contiguous"))),
+    ("8,192", "zigzag", *time_of_last_rank(modelled(8, by_ring, 8192, "zigzag"))),
+    ("524,288", "contiguous", *time_of_last_rank(split)),
+    ("524,288", "zigzag", *time_of_last_rank(balanced)),
+]
+study.table(
+    rows,
+    ["tokens", "order", "blocks", "in attention, ms", "in merges and copies, ms"],
+    title="What rank 7 of 8 computes (modelled H100s)",
+)
+
+# %% tags=["maintainer"]
+assert [row[2] for row in rows] == [8, 17, 8, 17] and NODE.device.launch == 5e-6
+
+# %% [markdown]
+# Zigzag computes 17 blocks where the last rank of the contiguous order computes 8, and merges as often. Each merge has half as many rows, so the bytes are nearly the same; but it consists of some ten small operations, and on this device each takes 5 µs to start, however little it does. With chunks of 512 tokens that costs more than the balance brings. A real kernel merges inside, and pays less. Still, **a context must be long to be worth splitting.**
 #
-# On the timeline one sees where the time goes. Above, the ranks finish one after the other, rank 0 long before rank 7; below, they work side by side, and each message travels while a block is computed.
+# On the timeline one sees who waits. Above, the ranks finish their blocks one after the other, rank 0 long before rank 7; below, they work side by side, and each message travels while a block is computed.
 
 # %%
 study.timeline(
@@ -482,9 +518,8 @@ for groups in (32, 8):
     for t in ts:
         computing = 2 * t * t * HEADS * SIZE / RATE
         sending = far.alpha + 2 * t * groups * SIZE * 2 * far.beta
-        seconds.append(
-            computing + 3 * max(computing, sending)
-        )  # the first has no message before it
+        # four blocks, and a message beside each but the last
+        seconds.append(computing + 3 * max(computing, sending))
     predicted[name] = ts, seconds
     worlds = [modelled(4, by_ring, 4 * t, "zigzag", groups, cluster=NETWORK) for t in ts]
     measured[name] = ts, [world.time for world in worlds]
@@ -514,7 +549,7 @@ for name in predicted:
         assert 0.5 < ours / run < 1.05, (name, ours / run)
 
 # %% [markdown]
-# The points lie above the lines where blocks are small: these are the merges again, which the formula leaves out. In backward a block takes two and a half times the computing of forward (five products instead of two), and its message with the sum behind it three times the bytes, so backward needs a few more tokens than forward, a fifth more, before everything hides.
+# The points lie above the lines where blocks are small: that is the merging again, which the formula leaves out. In backward a block takes two and a half times the computing of forward (five products instead of two), and its message with the sum behind it three times the bytes, so backward needs a few more tokens than forward, a fifth more, before everything hides.
 #
 # ## The other way: heads for tokens
 #
@@ -551,15 +586,15 @@ def heads_attention(comm, q, k, v):
 
 
 four_heads = torch.randn(3, 4, 12, 4, generator=generator, dtype=torch.float64)
-right_of_four = torch.stack([serial(*head) for head in four_heads.unbind(1)])
+expected_of_four = torch.stack([serial(*head) for head in four_heads.unbind(1)])
 for n in (2, 4):
     parts = World(n).run(
         lambda comm: heads_attention(comm, *four_heads.chunk(comm.size, 2)[comm.rank])
     )
-    print("heads, on", n, "ranks:", torch.allclose(torch.cat(parts, 1), right_of_four))
+    print("heads, on", n, "ranks:", torch.allclose(torch.cat(parts, 1), expected_of_four))
 
 # %% tags=["maintainer"]
-assert (torch.cat(parts, 1) - right_of_four).abs().max() < 1e-12
+assert (torch.cat(parts, 1) - expected_of_four).abs().max() < 1e-12
 
 # %% [markdown]
 # `serial` between the exchanges does not know that there are ranks. It has all tokens in order, so a causal mask is simple and perfectly balanced, because each head is as much work as any other. Backward needs no derivation either: the gradient of an all-to-all is the opposite all-to-all, because a message that carried numbers from rank r to rank s has to carry their gradients from s to r.
@@ -571,7 +606,7 @@ assert (torch.cat(parts, 1) - right_of_four).abs().max() < 1e-12
 # - a **ring** sends the keys and values of $n-1$ blocks: $(n-1)\,\mathcal K$;
 # - **heads** sends $\frac{n-1}n$ of queries, keys, values and results: $\frac{n-1}n(2\mathcal Q+\mathcal K)$.
 #
-# With a sample of a given length, t falls with *n*. The ring's bytes stay nearly what they were, since more blocks of fewer tokens come by. Those of heads fall like 1/*n*. The two are equal where $n\,\mathcal K=2\mathcal Q+\mathcal K$, which is $n=1+a/g$. **At which number of ranks is that, with our 32 and 8 heads?**
+# With a sample of a given length, t falls with *n*. The ring's bytes grow towards a limit: a rank sends all keys and values but one block, which is half of them on two ranks and nearly all on many. Those of heads fall, in the end like 1/*n*. The two are equal where $n\,\mathcal K=2\mathcal Q+\mathcal K$, which is $n=1+a/g$. **At which number of ranks is that, with our 32 and 8 heads?**
 
 # %%
 guess_ranks = 2  # change this number
@@ -612,7 +647,7 @@ study.reveal(
         title="Ring and heads, predicted and counted",
     ),
     unit="ranks",
-    words="With as many heads of keys as of queries they are equal at two ranks, and heads sends less from three on.",
+    words="With as many heads of keys as of queries they would be equal at two ranks, and heads would send less from three on.",
 )
 
 # %% tags=["maintainer"]
@@ -659,21 +694,21 @@ assert times["network cards", 524_288][0] / times["network cards", 524_288][1] <
 # | keys and values held | all, $n\,\mathcal K$ | its own, the one in use, the next: $3\,\mathcal K$ | all tokens of $g/n$ heads, $\mathcal K$ |
 # | most ranks | any number | any number | *g* |
 # | causal balance | by zigzag | by zigzag | by nature |
-# | other masks, other attention | yes | must be cut into blocks | anything serial |
+# | other masks, other attention | any mask | what can be cut into blocks | anything serial |
 # | take it when | *g* is small, the context moderate | contexts are very long, or ranks many | $n \le g$, on fast links |
 #
-# The two can be combined: heads inside a node, where links are fast, and rings between nodes, where messages must hide ([Fang and Zhao](paper:fang2024)). The sliders show how the choice depends on the machine, the number of ranks and the heads:
+# The two can be combined: heads inside a node, where links are fast, and rings between nodes, where messages must hide ([Fang and Zhao](paper:fang2024)). The sliders show how the choice depends on the machine, the number of ranks and the heads. They leave out merging, so their ring is that of a kernel which merges inside, and it fares better than in the table. At first, with 32 heads of keys through network cards, heads is ahead until the ring's messages hide, at some 200,000 tokens. With 8 heads of keys they hide from 48,000 tokens on, and the ring is ahead almost everywhere. With more ranks than heads of keys there is only the ring:
 
 
 # %%
 def seconds(n, tokens, heads_of_keys, link):
     t = tokens / n
-    alpha, beta = (3.4e-6, 1 / 371e9) if link == "NVLink" else (14e-6, 1 / 48e9)
+    cable = NODE.link(0, 1) if link == "NVLink" else far
     computing = 2 * t * t * HEADS * SIZE / RATE
-    sending = alpha + 2 * t * heads_of_keys * SIZE * 2 * beta
+    sending = cable.alpha + 2 * t * heads_of_keys * SIZE * 2 * cable.beta
     found = {"zigzag ring": 1e3 * (computing + (n - 1) * max(computing, sending))}
     exchanged = (n - 1) / n * t * (2 * HEADS + 2 * heads_of_keys) * SIZE * 2
-    once = n * computing + 2 * (n - 1) * alpha + exchanged * beta
+    once = n * computing + 2 * (n - 1) * cable.alpha + exchanged * cable.beta
     found["heads"] = 1e3 * once if n <= heads_of_keys else None
     return found
 
@@ -698,7 +733,7 @@ study.explore(
 # %% [markdown]
 # ## Memory: what it was for
 #
-# We began with a sample that did not fit. Now each rank keeps $1/n$ of every activation: of the inputs of norms, of what GELU needs, and of q, k, v and the result. We meter one transformer layer with 32,768 tokens and compare with the serial one divided by *n*.
+# We began with a sample that did not fit. Now each rank keeps $1/n$ of every activation: of the inputs of norms, of what GELU needs, and of q, k, v and the result. We meter two transformer layers with 32,768 tokens, subtract the peak of one, and compare with the serial layer divided by *n*.
 
 # %%
 from minidist.models import TransformerLayer
@@ -737,7 +772,9 @@ study.curves(
 assert all(abs(found * n / metered[0] - 1) < 0.001 for n, found in zip(ns, metered))
 
 # %% [markdown]
-# Model states are *not* divided: each rank has all weights, and its gradients are those of its tokens, to be averaged over the ranks like data-parallel ones. In practice [ZeRO](lesson:zero) shards them over the ranks of the context as well.
+# (One rank keeps $64\,TH$ bytes and not $34\,TH$, because numbers have four bytes here instead of two, and there is no dropout with its masks.)
+#
+# Model states are *not* divided: each rank has all weights, and its gradients are those of its tokens. They have to be added up over the ranks, or averaged, as in data parallelism, where each rank's loss is the mean over its own tokens. In practice [ZeRO](lesson:zero) shards them over the ranks of the context as well.
 #
 # ## Break it
 #
@@ -782,8 +819,8 @@ for name, attention in {
     errors = []
     for size in (1, 2000):
         found, _ = on_ranks(3, attention, q=size * Q)
-        expected = serial(size * Q, K, V)
-        error = float((found - expected).norm() / expected.norm())
+        correct = serial(size * Q, K, V)
+        error = float((found - correct).norm() / correct.norm())
         wrong[name, size] = error
         if math.isnan(error):
             errors.append("not a number")
@@ -817,19 +854,19 @@ study.holdings(
 )
 
 # %% [markdown]
-# Whoever shifts after the split loses one label a rank, or $2n$ of them in zigzag order. In a sample of 100,000 tokens nobody notices; still it is another loss than the serial one. And the *mean* of the loss is over the tokens of all ranks. Where some tokens do not count, padding for instance, the mean of the ranks' means is wrong, for the reason that you know from [What needs the whole batch](lesson:whole_batch).
+# Whoever shifts after the split loses one label on each rank. In zigzag order it is worse: where a rank's early run ends and its late run begins, the last token of the one gets the first token of the other as its label, and that is wrong. In a sample of 100,000 tokens nobody notices, and still the loss is not what one rank would find. And the *mean* of the loss is over the tokens of all ranks. Where some tokens do not count, padding for instance, the mean of the ranks' means is wrong, for the reason that you know from [What needs the whole batch](lesson:whole_batch).
 #
-# **When not to use it.** If whole samples fit, deal out samples: data parallelism sends nothing in the middle of a layer. If the sample nearly fits, try recomputation first, and sequence parallelism, which comes free with [tensor parallelism](lesson:tensor). And if ranks have less than a thousand tokens each, they mostly wait.
+# **When not to use it.** If whole samples fit, deal out samples: data parallelism sends nothing in the middle of a layer. If the sample nearly fits, try recomputation first, and sequence parallelism, which comes free with [tensor parallelism](lesson:tensor). And with fewer than a thousand tokens on each rank, most of the time goes into starting small operations and waiting for messages.
 #
 # ## The library's file
 #
-# [minidist/parallel/context.py](file:minidist/parallel/context.py) has the three ways. Which tokens a rank has is a list of *segments*, runs of positions, one in contiguous order and two in zigzag:
+# [minidist/parallel/context.py](file:minidist/parallel/context.py) has the three ways. Which tokens a rank has is a list of *segments*, runs of positions, one in contiguous order and two in zigzag. `uneven(T, n)` cuts T as evenly as possible, as in [ZeRO](lesson:zero), and `bounds` makes (first, end) of each part:
 
 # %%
 study.source(context.segments, docstring=False)
 
 # %% [markdown]
-# From these `visible` finds the pairs of segments to compute, which is our `chunks_to_compute`, with a flag for the diagonal:
+# From these `visible` finds the pairs of segments to compute, which is our `chunks_to_compute`, with a flag for the diagonal. A segment is a pair (first, end), and pairs are compared by what comes first, so `key <= query` says which segment is earlier:
 
 # %%
 study.source(context.visible, docstring=False)
@@ -887,7 +924,9 @@ display(study.table(rows, ["", "messages", "bytes sent"], title="One layer on th
 assert (together - y).abs().max() < 1e-10 and all(equal)
 
 # %% [markdown]
-# The course's script takes the size of a context group as a flag, `--cp`, and its way, `--context-parallel`. It is [examples/train_gpt.py](file:examples/train_gpt.py). All of these print the same losses, to rounding:
+# Six of the 54 messages are the ring's: two blocks in forward, two blocks and two sums in backward. The other 48 add up the gradients of the layer's twelve parameters, four messages for each.
+#
+# The course's script takes the size of a context group as a flag, `--cp`, and its way, `--context-parallel`. It is [examples/train_gpt.py](file:examples/train_gpt.py). The first three print the same losses, to rounding; the last is for eight processes and a longer context:
 #
 # ```
 # python examples/train_gpt.py --ranks 1 --context 1024
@@ -903,9 +942,9 @@ assert (together - y).abs().max() < 1e-10 and all(equal)
 # - Only attention looks from token to token. Split the tokens, and each rank keeps an *n*-th of all activations.
 # - Two partial results merge exactly if each has its log-sum-exp. So blocks of keys and values can travel, and be forgotten.
 # - Backward needs q, k, v, the result and log-sum-exp. The gradient of a block travels behind it and comes home.
-# - A causal ring in contiguous order is $n^2/(2n-1)$ times as fast as one rank. Zigzag makes it *n*, for nothing.
+# - A causal ring in contiguous order is $n^2/(2n-1)$ times as fast as one rank. Zigzag makes it *n*, with the same messages.
 # - Messages hide from $t\ge\frac ga b\beta F$ tokens a rank on, however many ranks there are.
-# - All-to-all on heads sends less from $1+a/g$ ranks on, but stops at *g* ranks and hides nothing.
+# - All-to-all on heads sends less beyond $1+a/g$ ranks, but stops at *g* ranks and hides nothing.
 # - Tell everybody where the tokens are: masks, positions, labels, and the mean of the loss.
 #
 # ## Further reading
