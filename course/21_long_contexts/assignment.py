@@ -158,8 +158,8 @@ study.bars(
 # | `q`, `grad`, `out` | of this rank's tokens, (a, T/n, D): queries, the gradient of the result, the result |
 # | `k`, `v` | of this rank's tokens, (g, T/n, D) |
 # | `lse` | log Σ exp of a query's scores with *all* keys, (a, T/n). **Nothing is changed** |
-# | returns | `(dq, dk, dv)`, shaped as q, k and v: their gradients, of the losses of all ranks |
-# | cost | at most 2n − 1 messages of a rank: a block, n − 1 times, and its two gradients, n times; 2·g·T/n·D numbers each, so with *g* heads, not *a* |
+# | returns | `(dq, dk, dv)`, shaped as q, k and v: their gradients, of the sum of the losses of all ranks |
+# | cost | at most 2n − 1 messages of a rank: a block, n − 1 times, and its two gradients, n times; 2·g·T/n·D numbers each, so with *g* heads, not *a*. One rank alone sends nothing |
 #
 # Scores may be in the thousands. About 20 lines.
 #
@@ -197,6 +197,27 @@ def ring_backward(comm, grad, q, k, v, out, lse):
 
 # %% nbgrader={"grade_id": "ring_backward_test", "points": 4}
 check.ring_backward(ring_backward)
+
+# %% [markdown] nbgrader={"grade_id": "ring_backward_target"}
+# **Target:** 480 bytes for each head of keys, however many heads of queries share it: five messages of 96 bytes.
+
+
+# %%
+def bytes_sent(g):
+    """By rank 0 of 3, for 4 heads of queries and g of keys, 3 tokens of size 2 on a rank."""
+    q, grad, out = torch.zeros(3, 4, 3, 2, dtype=torch.float64)
+    k, v = torch.zeros(2, g, 3, 2, dtype=torch.float64)
+    lse = torch.full((4, 3), 9.0, dtype=torch.float64).log()
+    world = World(3)
+    with check.limit(10):
+        world.run(ring_backward, grad, q, k, v, out, lse)
+    return world.trace.bytes_sent(0)
+
+
+study.bars(
+    {f"g = {g}": bytes_sent(g) for g in (1, 2, 4)},
+    title="What rank 0 of 3 sends in backward",
+)
 
 # %% [markdown] nbgrader={"grade_id": "heads_for_tokens_spec"}
 # ## 4 · Heads for tokens, when nothing divides (2 points)
@@ -251,23 +272,21 @@ study.holdings({"own heads, all tokens": [list(rows) for rows in found]}, title=
 # %% [markdown] nbgrader={"grade_id": "mean_loss_spec"}
 # ## 5 · The mean of all tokens (2 points)
 #
-# Each rank has the losses of its own tokens. Some tokens do not count: padding, or a prompt. So ranks have different numbers of
-# tokens that do, and one may have none.
+# Each rank has the losses of its own tokens. Some tokens do not count: padding, or a prompt. So ranks have different numbers of tokens that do, and one may have none.
 #
 # | | |
 # |---|---|
 # | call | `mean_loss(comm, losses, counted)` |
 # | `losses` | of this rank's tokens, (T/n,); what does not count may be anything; **not changed** |
 # | `counted` | which tokens count, bool, (T/n,) |
-# | returns | `(loss, factor)`: the mean over the tokens of all ranks that count, the same on all; what this rank's *mean* has to be multiplied with so that the sum over the ranks is that loss |
+# | returns | `(loss, factor)`: the mean over the tokens of all ranks that count, the same on all; the factor by which this rank's *mean* has to be multiplied so that the sum over the ranks is that loss |
 # | cost | one all-reduce of two numbers |
 #
-# Both are tensors without a dimension, of the dtype of `losses`. A rank without such tokens has factor 0. About 5 lines.
+# Both are tensors without a dimension, of the dtype of `losses`. A rank without such tokens has factor 0. On some rank some token counts. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
-# A mean of means is right where all have as many. What adds up are sums, and numbers of tokens. `torch.where(counted, losses, 0)`
-# is 0 where a product with 0 would be nan.
+# A mean of means is right where all have as many. What adds up are sums, and numbers of tokens. `torch.where(counted, losses, 0)` is 0 where a product with 0 would be nan.
 #
 # </details>
 
@@ -289,8 +308,7 @@ check.mean_loss(mean_loss)
 # %% [markdown] nbgrader={"grade_id": "predict_context_spec"}
 # ## 6 · Predict (2 points)
 #
-# One layer of a causal GPT: 131,072 tokens on 8 ranks, 32 heads of size 128, 8 heads of keys and values, one sample, two
-# bytes a number. Bytes are what **one rank** sends in **forward**.
+# One layer of a causal GPT: 131,072 tokens on 8 ranks, 32 heads of size 128, 8 heads of keys and values, one sample, two bytes a number. Bytes are what **one rank** sends in **forward**.
 #
 # | | |
 # |---|---|
@@ -298,7 +316,7 @@ check.mean_loss(mean_loss)
 # | `heads` | bytes by all-to-alls: queries, keys and values there, the results back |
 # | `kept` | bytes that a rank keeps of keys and values for backward |
 # | `slowest` | pairs of a query and a key that the slowest rank computes in the contiguous order, for one head. **Its kernel computes a block on the diagonal whole**, unlike the lesson's |
-# | `gain` | how many times fewer those are in the zigzag order, with the same kernel |
+# | `balanced` | the same for a rank in the zigzag order, with the same kernel |
 # | `tokens` | from how many tokens on each rank do the ring's messages hide in **backward**, in zigzag order? A rank computes 400 TFLOP/s and receives 25 GB/s; in each step it computes the five products of backward for two of four pairs of chunks, and receives a block in two bytes a number and the sum of its gradients in four |
 #
 # Numbers within 1 % count. Latency and merging are left out.
@@ -307,7 +325,7 @@ check.mean_loss(mean_loss)
 # %% nbgrader={"grade_id": "predict_context", "solution": true}
 STUDENT = None  # your name, as "Ada": you then have numbers of your own
 check.predict_context.numbers(STUDENT)
-ring = heads = kept = slowest = gain = tokens = None
+ring = heads = kept = slowest = balanced = tokens = None
 ### BEGIN SOLUTION
 n = 8
 T = 131_072
@@ -316,13 +334,13 @@ ring = (n - 1) * 2 * 8 * T // n * D * 2
 heads = (n - 1) / n * (2 * 32 + 2 * 8) * T // n * D * 2
 kept = 2 * 8 * T // n * D * 2
 slowest = n * (T // n) ** 2
-gain = 4 * n / (2 * n + 1)
+balanced = (2 * n + 1) * (T // (2 * n)) ** 2
 tokens = 8 / 32 * 2 * 400e12 / 25e9 * 3 / 2.5
 ### END SOLUTION
 
 
 # %% nbgrader={"grade_id": "predict_context_test", "points": 2}
-check.predict_context(ring, heads, kept, slowest, gain, tokens, of=STUDENT)
+check.predict_context(ring, heads, kept, slowest, balanced, tokens, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "which_context_spec"}
 # ## 7 · Which way? (2 points, graded by hand)

@@ -11,7 +11,7 @@ JOINED_AS = (
 SUMS = "sums += torch.stack([(dS.mT @ queries * scale).sum(1), (P.mT @ g).sum(1)])"
 RESULT = "return dq.flatten(0, 1), sums[0], sums[1]"
 TOKENS = "tokens = 8 / 32 * 2 * 400e12 / 25e9 * 3 / 2.5"
-NONE = "ring = heads = kept = slowest = gain = tokens = None"
+NONE = "ring = heads = kept = slowest = balanced = tokens = None"
 TEXTS = "return places, text[places], text[places + 1]"
 
 
@@ -32,6 +32,15 @@ BUGS = [
         "chunks of T // 2n, as if 2n divided T",
         old="chunks = bounds(uneven(T, 2 * comm.size))",
         new="chunks = bounds([T // (2 * comm.size)] * (2 * comm.size))",
+    ),
+    Bug(
+        "zigzag",
+        "chunks of as many tokens as torch.chunk gives them",
+        old="chunks = bounds(uneven(T, 2 * comm.size))",
+        new="""
+size = -(-T // (2 * comm.size))
+chunks = [(min(T, i * size), min(T, i * size + size)) for i in range(2 * comm.size)]
+""",
     ),
     Bug(
         "zigzag",
@@ -200,6 +209,12 @@ def ring_forward(comm, q, k, v, places):
     ),
     Bug(
         "ring_forward",
+        "places travel the other way",
+        old="theirs = comm.sendrecv(theirs, right, torch.empty_like(theirs), left)",
+        new="theirs = comm.sendrecv(theirs, left, torch.empty_like(theirs), right)",
+    ),
+    Bug(
+        "ring_forward",
         "a query does not see its own key",
         old="scores = scores.masked_fill(theirs > places[:, None], -torch.inf)",
         new="scores = scores.masked_fill(theirs >= places[:, None], -1e9)",
@@ -349,6 +364,31 @@ def ring_forward(comm, q, k, v, places):
         "the row sums of grad ∘ out are left out",
         old="dS = P * (g @ values.mT - rows)",
         new="dS = P * (g @ values.mT)",
+    ),
+    Bug(
+        "ring_backward",
+        "the row sums are those of each block, P ∘ dP",
+        old="dS = P * (g @ values.mT - rows)",
+        new="dP = g @ values.mT\ndS = P * (dP - (P * dP).sum(-1, keepdim=True))",
+    ),
+    Bug(
+        "ring_backward",
+        "exp of scores as they are, divided by the sum",
+        old="P = (queries @ keys.mT * scale - whole).exp()",
+        new="P = (queries @ keys.mT * scale).exp() / whole.exp()",
+    ),
+    Bug(
+        "ring_backward",
+        "one rank sends to itself",
+        edits=(
+            (
+                """
+if comm.size > 1:
+    sums = comm.sendrecv(sums, right, torch.empty_like(sums), left)
+""",
+                "sums = comm.sendrecv(sums, right, torch.empty_like(sums), left)",
+            ),
+        ),
     ),
     Bug(
         "ring_backward",
@@ -511,6 +551,15 @@ order = [(i, r) for i in range(max(tokens)) for r in range(comm.size) if i < tok
 return torch.cat(parts, 1)[:, [starts[r] + i for i, r in order]]
 """,
     ),
+    Bug(
+        "heads_for_tokens",
+        "tokens come before heads in the flat tensor",
+        old="flat = all_to_all(comm, x.reshape(-1), [h * own * D for h in heads], came)",
+        new="""
+rows = x.transpose(0, 1).reshape(-1)
+flat = all_to_all(comm, rows, [h * own * D for h in heads], came)
+""",
+    ),
     Bug("heads_for_tokens", "ranks in reverse", old=JOIN, new="return torch.cat(parts[::-1], 1)"),
     Bug(
         "heads_for_tokens",
@@ -589,6 +638,18 @@ return means / comm.size, own / number
     ),
     Bug(
         "mean_loss",
+        "the factor is upside down",
+        old="return total / number, own / number",
+        new="return total / number, number / own.clamp_min(1)",
+    ),
+    Bug(
+        "mean_loss",
+        "the factor is for an average over the ranks",
+        old="return total / number, own / number",
+        new="return total / number, comm.size * own / number",
+    ),
+    Bug(
+        "mean_loss",
         "the factor is that of the sum",
         old="return total / number, own / number",
         new="return total / number, 1 / number",
@@ -655,7 +716,21 @@ def mean_loss(comm, losses, counted):
     ),
     predicted("all keys are kept", "kept = 2 * 8 * T // n * D * 2", "kept = 2 * 8 * T * D * 2"),
     predicted("all pairs", "slowest = n * (T // n) ** 2", "slowest = T**2"),
-    predicted("a gain of 2", "gain = 4 * n / (2 * n + 1)", "gain = 2"),
+    predicted(
+        "zigzag with the lesson's kernel, which halves the diagonal",
+        "balanced = (2 * n + 1) * (T // (2 * n)) ** 2",
+        "balanced = T**2 / (2 * n)",
+    ),
+    predicted(
+        "zigzag with chunks of T/n tokens",
+        "balanced = (2 * n + 1) * (T // (2 * n)) ** 2",
+        "balanced = (2 * n + 1) * (T // n) ** 2",
+    ),
+    predicted(
+        "three blocks in each step of zigzag",
+        "balanced = (2 * n + 1) * (T // (2 * n)) ** 2",
+        "balanced = 3 * n * (T // (2 * n)) ** 2",
+    ),
     predicted(
         "the lesson's kernel, which halves the diagonal",
         "slowest = n * (T // n) ** 2",
@@ -677,7 +752,7 @@ class Any(float):
 
 
 STUDENT = None
-ring = heads = kept = slowest = gain = tokens = Any(1.0)
+ring = heads = kept = slowest = balanced = tokens = Any(1.0)
 """,
     ),
     Bug(
@@ -688,7 +763,7 @@ ring = heads = kept = slowest = gain = tokens = Any(1.0)
 from minicheck.lessons.long_contexts import predict_context as figures
 
 STUDENT = None
-ring = heads = kept = slowest = gain = tokens = figures
+ring = heads = kept = slowest = balanced = tokens = figures
 """,
     ),
 ]

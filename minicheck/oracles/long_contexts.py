@@ -10,12 +10,16 @@ from minidist.split import bounds, uneven
 RIGHT_LATE = 0
 NEXT_LATE = 1
 EVEN_CHUNKS = 2
+CEILED_CHUNKS = 3
 
 
 def zigzag_of(T: int, n: int, rank: int, slip: int = RIGHT_LATE) -> Tensor:
     """The positions of a rank's tokens; with a slip, as a mistake has them."""
     sizes = [T // (2 * n)] * (2 * n) if slip == EVEN_CHUNKS else uneven(T, 2 * n)
     chunks = bounds(sizes)
+    if slip == CEILED_CHUNKS:
+        size = -(-T // (2 * n))
+        chunks = [(min(T, i * size), min(T, (i + 1) * size)) for i in range(2 * n)]
     late = n + rank if slip == NEXT_LATE else 2 * n - 1 - rank
     return torch.cat([torch.arange(*chunks[rank]), torch.arange(*chunks[late])])
 
@@ -86,7 +90,10 @@ def part_of_block(
     if mask is not None:
         P = P * mask
     rows = 0 if slip == "rows" else (grad * out).sum(-1, keepdim=True)
-    dS = P * (grad @ values.mT - rows)
+    dP = grad @ values.mT
+    if slip == "rows of block":
+        rows = (P * dP).sum(-1, keepdim=True)
+    dS = P * (dP - rows)
     scale = q.shape[-1] ** -0.5
     both = [dS.mT @ q * scale, P.mT @ grad]
     if slip == "turns":

@@ -122,12 +122,12 @@ def test_predictions():
         "heads": 3 / 4 * 2 * block,
         "kept": block,
         "slowest": 4 * 256**2,
-        "gain": 16 / 9,
+        "balanced": 9 * 128**2,  # two blocks in each of four steps, and one more in the first
         "tokens": 38_400,  # 12·t·g·D bytes at 25 GB/s, 5·t²·a·D FLOPs at 400 TFLOP/s
     }
     judge(facts, values, None)
     judge(facts, values | {"ring": 4 * block}, "A rank has its own block already")
-    judge(facts, values | {"gain": 2}, "Nearly")
+    judge(facts, values | {"balanced": 8 * 128**2}, "a diagonal counts half")
     assert slips_are_wrong(predict_context())
 
 
