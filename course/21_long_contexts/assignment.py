@@ -363,8 +363,14 @@ check.predict_context(ring, heads, kept, slowest, balanced, tokens, of=STUDENT)
 
 # %% nbgrader={"grade_id": "which_context_plot", "solution": true}
 ### BEGIN SOLUTION
-RATE, NEAR, FAR = 500e12, 400e9, 40e9
-a, g, D, n, nodes = 32, 8, 128, 32, 4
+RATE = 500e12  # FLOP/s
+NEAR = 400e9  # bytes a second
+FAR = 40e9
+a = 32  # heads of queries
+g = 8  # heads of keys
+D = 128
+n = 32
+nodes = 4
 
 
 def by_ring(T, ranks, heads, groups):

@@ -199,7 +199,7 @@ for n in (1, 2, 3, 4):
         assert (on_ranks(n, attention)[0] - expected).abs().max() < 1e-12
 
 # %% [markdown]
-# The messages are the arrows of the schematic, three moves between its four steps. The result is exact, like nearly everything in this course: the same sums, in another order. Attention to a window, or to a few chosen tokens, saves work by computing another function. Ring attention computes the same function in another place.
+# It is exact, like nearly everything in this course: the same sums, in another order. Attention to a window, or to a few chosen tokens, saves work by computing another function. Ring attention computes the same function in another place. Its messages, in the picture above, are the three moves between the four steps of the schematic.
 #
 # ## Backward: the gradients come home
 #

@@ -437,8 +437,10 @@ class HeadsForTokens(Exam):
 def taking_turns(tokens):
     """Positions in the order: the first token of each rank, then the second of each."""
     starts = [first for first, _ in bounds(tokens)]
-    order = [(i, r) for i in range(max(tokens)) for r in range(len(tokens)) if i < tokens[r]]
-    return [starts[r] + i for i, r in order]
+    order = []
+    for i in range(max(tokens)):
+        order += [start + i for start, t in zip(starts, tokens) if i < t]
+    return order
 
 
 class MeanLoss(Exam):

@@ -98,7 +98,8 @@ def test_the_oracle():
     draw = lambda heads: [
         torch.randn(heads, 5, 2, generator=random, dtype=torch.float64) for _ in range(3)
     ]
-    q, k, v, g = draw(4), draw(2), draw(2), draw(4)
+    q, g = draw(4), draw(4)
+    k, v = draw(2), draw(2)
     found = gradients(q, k, v, g)
     keys, values = (of_every_head(torch.cat(x, 1), q[0]) for x in (k, v))
     outs = [attended(x, keys, values) for x in q]
