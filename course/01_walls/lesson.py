@@ -15,9 +15,9 @@ guess = 16_000_000_000  # parameters: change this number
 #
 # ## On paper: 3 layers, 6 numbers
 #
-# Let us begin with the smallest deep network there is: three weights in a row, 2, 3 and 4, each of which multiplies what comes in. Its batch has two samples, 1 and 5. In the forward pass the samples become 2 and 10, then 6 and 30, then 24 and 120.
+# Let us begin with the smallest deep network there is: three weights in a row, 2, 3 and 4, each of which multiplies what comes in. Its batch has two samples, 1 and 5. In the [forward](term:forward) pass the samples become 2 and 10, then 6 and 30, then 24 and 120.
 #
-# How does the second weight learn? If it grew by a little, each of its outputs would grow by that amount times *what came in*, and the loss would change by that growth times *what the rest of the network makes of it*. So a weight's gradient is a sum of products: what came in, times what comes back from the layers behind. The second factor is known only in the backward pass, which reaches the first layer last. Until then the layer has to **keep what came in**. Those kept numbers are called [activations](term:activation), and they are where most surprises with memory come from.
+# How does the second weight learn? If it grew by a little, each of its outputs would grow by that amount times *what came in*, and the loss would change by that growth times *what the rest of the network makes of it*. So a weight's gradient is a sum of products: what came in, times what comes back from the layers behind. The second factor is known only in the [backward](term:backward) pass, which reaches the first layer last. Until then the layer has to *keep what came in*. Those kept numbers are called [activations](term:activation), and they are where most surprises with memory come from.
 #
 # Let us do the backward pass by hand. The loss is the sum of the outputs, so what comes back to the third layer is 1 for each sample. What came in were 6 and 30, so the gradient of the third weight is 6 · 1 + 30 · 1 = 36. Back to the second layer go 1 and 1 times the weight 4, which is 4 and 4; its gradient is 2 · 4 + 10 · 4 = 48. Back to the first layer go 3 times as much, 12 and 12, and its gradient is 1 · 12 + 5 · 12 = 72.
 #
@@ -48,7 +48,7 @@ study.table(
 )
 
 # %% [markdown]
-# Read the last column from top to bottom: 5, 7, 9, then 8, 7, 6. Memory **climbs** through the forward pass, **peaks** where the forward pass ends, and **falls** through the backward pass, because each layer can let go of its input once its gradient has been computed. This hill is the most important picture in the lesson. The two strips below it are there all the time: the parameters, and what the optimizer remembers about them.
+# Read the last column from top to bottom: 5, 7, 9, then 8, 7, 6. Memory *climbs* through the forward pass, [peaks](term:peak-memory) where the forward pass ends, and *falls* through the backward pass, because each layer can let go of its input once its gradient has been computed. This hill is the most important picture in the lesson. The two strips below it are there all the time: the parameters, and what the optimizer remembers about them.
 #
 # ![Memory over one training step: activations climb through the forward pass, peak where it ends and fall through the backward pass, while gradients grow; parameters and optimizer states stay at the same height throughout.](../course/01_walls/figures/step_memory.svg)
 #
@@ -98,7 +98,7 @@ memory_timeline(small, title="A training step of an MLP")
 # %% [markdown]
 # It is the hill from the table. The height is measured in bytes on your machine; the time on the horizontal axis is what a modelled GPU would need, so that the picture is the same everywhere. The peak lies a little after the end of the forward pass, where nearly all activations are still there and the first numbers on their way back have been added. The memory of a step falls into four parts, and we shall use these words from now on:
 #
-# - [Model states](term:model-states) stay from one step to the next: the parameters, their gradients, and whatever the optimizer remembers. Adam remembers two numbers for each parameter, a running average of its gradients and a running average of their squares.
+# - [Model states](term:model-states) stay from one step to the next: the parameters, their gradients, and whatever [the optimizer remembers](term:optimizer-states). Adam remembers two numbers for each parameter, a running average of its gradients and a running average of their squares.
 # - **Activations** are what the forward pass keeps for the backward pass.
 # - **Temporary buffers** come and go within a step: the gradients of outputs on their way back, intermediate results, and on a GPU the workspace that a library such as cuDNN asks for to run its fastest algorithm. The meter calls them "other".
 # - **Fragmentation** is memory that is free and yet of no use. It gets a section of its own below.
@@ -235,9 +235,9 @@ convolutional = profile(
 memory_timeline(convolutional, title="A ResNet of 0.1 billion parameters")
 
 # %% [markdown]
-# Nearly everything is activations, and after the step hardly anything is left. (The `buffers` of the legend are tensors that belong to the model and are not trained, here the running means of its batch norms. They are too thin to be seen.) ResNeSt-269, a deeper network of about the same number of parameters, is known for it: with this batch and these images it needs 28 GB at the peak, and 1.2 GB remain after the step. The 1.2 GB are easy to explain: 0.1 billion parameters times 12 bytes (4 for the weight, 4 for the gradient, 4 for the momentum). The other 27 are activations, together with the workspace of the convolution library.
+# Nearly everything is activations, and after the step hardly anything is left. (The [`buffers`](term:buffer) of the legend are tensors that belong to the model and are not trained, here the running means of its batch norms. They are too thin to be seen.) ResNeSt-269, a deeper network of about the same number of parameters, is known for it: with this batch and these images it needs 28 GB at the peak, and 1.2 GB remain after the step. The 1.2 GB are easy to explain: 0.1 billion parameters times 12 bytes (4 for the weight, 4 for the gradient, 4 for the momentum). The other 27 are activations, together with the workspace of the convolution library.
 #
-# Now a transformer. We take *one* of the 96 layers of GPT-3, with two sequences of 2,048 words, each a vector of 12,288 numbers. What happens inside such a layer comes later in this lesson; for now it is enough that its matrices have 1.8 billion parameters. Such models are trained in **mixed precision**: the weights and gradients have 2 bytes each ([fp16](term:fp16)), which makes the matrix products fast. But Adam's numbers stay in 4 bytes, and so does a second copy of the weights, the **master copy**. The reason is that a step changes a weight by perhaps a ten-thousandth, and 2 bytes cannot tell 1.0000 from 1.0001; without the copy in 4 bytes, most steps would be lost to rounding. The lesson [Mixed precision](lesson:precision) shows this happening. The optimizer in the next cell is Adam with such a master copy, without the correction for the first few steps.
+# Now a transformer. We take *one* of the 96 layers of GPT-3, with two sequences of 2,048 words, each a vector of 12,288 numbers. What happens inside such a layer comes later in this lesson; for now it is enough that its matrices have 1.8 billion parameters. Such models are trained in **mixed precision**: the weights and gradients have 2 bytes each ([fp16](term:fp16)), which makes the matrix products fast. But Adam's numbers stay in 4 bytes, and so does a second copy of the weights, the [master copy](term:master-weights). The reason is that a step changes a weight by perhaps a ten-thousandth, and 2 bytes cannot tell 1.0000 from 1.0001; without the copy in 4 bytes, most steps would be lost to rounding. The lesson [Mixed precision](lesson:precision) shows this happening. The optimizer in the next cell is Adam with such a master copy, without the correction for the first few steps.
 
 
 # %%
@@ -391,7 +391,7 @@ study.reveal(
 #
 # Model states are easy to count. For activations we have to walk through a layer. Let a batch have *b* sequences of *s* words, each word a vector of *h* numbers.
 #
-# A transformer layer has two parts. In the first, **attention**, the words look at each other. Three matrices make three vectors of every word: a *query*, which says what the word looks for, a *key*, which says what it has to offer, and a *value*, which it hands over. The product of a query and a key is a **score**. Softmax turns the scores of a word into weights that add up to 1, and the word gets the sum of all values with these weights. All this is done *a* times side by side, in *a* **heads**, each with its own part of the vectors. The second part, the **MLP**, treats each word by itself: a matrix makes its vector four times as long, GELU (a smooth relative of ReLU) is applied, and another matrix makes it as short as before. Before each part stands a layer norm, which scales every vector to the same spread, and behind it **dropout**, which sets a tenth of all numbers to zero at random. What comes out is added to what went in, the two plus signs of the picture.
+# A transformer layer has two parts. In the first, [attention](term:attention), the words look at each other. Three matrices make three vectors of every word: a *query*, which says what the word looks for, a *key*, which says what it has to offer, and a *value*, which it hands over. The product of a query and a key is a [score](term:score). Softmax turns the scores of a word into weights that add up to 1, and the word gets the sum of all values with these weights. All this is done *a* times side by side, in *a* [heads](term:attention-head), each with its own part of the vectors. The second part, the [MLP](term:mlp), treats each word by itself: a matrix makes its vector four times as long, GELU (a smooth relative of ReLU) is applied, and another matrix makes it as short as before. Before each part stands a [layer norm](term:layer-norm), which scales every vector to the same spread, and behind it [dropout](term:dropout), which sets a tenth of all numbers to zero at random. What comes out is added to what went in, the two plus signs of the picture.
 #
 # ![One transformer layer from top to bottom: layer norm, the products for queries, keys and values, the scores of size a·s² per sequence, softmax, dropout, their use, the output product, dropout, then layer norm, the two products of the MLP with GELU between them, dropout. Beside every arrow stands what is kept for the backward, in multiples of sbh bytes.](../course/01_walls/figures/transformer_layer.svg)
 #
@@ -399,7 +399,7 @@ study.reveal(
 #
 # - **Attention: 11*sbh* + 5*as²b*.** The three matrices have a common input (2*sbh*). Queries and keys are kept for their product (4*sbh*). The matrix at the end (`linear` in the picture) keeps its input (2*sbh*), and the dropout behind it a mask (*sbh*). For each head the scores are a table of every word against every word, *as²b* numbers in all. The softmax keeps its output (2*as²b*), and the dropout behind it a mask (*as²b*). Then the table is multiplied with the values, so both are kept (2*as²b* and 2*sbh*).
 # - **MLP: 19*sbh*.** The first matrix keeps its input (2*sbh*). GELU keeps its input and the second matrix its own, both four times as wide (8*sbh* each), and dropout a mask (*sbh*).
-# - **Two layer norms** keep their inputs: 4*sbh*.
+# - **Two layer norms: 4*sbh*.** They keep their inputs.
 #
 # Together that makes
 #
@@ -475,7 +475,7 @@ predict.listing(
 #
 # ## Out of memory, with more than 3 GiB free
 #
-# The fourth part of memory is the strangest. Asking the driver for memory is slow, so PyTorch asks for large **segments** and cuts tensors out of them; what a tensor gives back is kept for the next. This has a price: a tensor needs its bytes **in one piece**. Think of eight places that are filled from left to right, with an activation, a gradient, an activation, a gradient and so on. When the four activations go, half of the places are free, but no two of them lie side by side. A tensor that needs two places does not fit.
+# The fourth part of memory is the strangest. Asking the driver for memory is slow, so PyTorch asks for large **segments** and cuts tensors out of them; what a tensor gives back is kept for the next. This has a price: a tensor needs its bytes *in one piece*. Think of eight places that are filled from left to right, with an activation, a gradient, an activation, a gradient and so on. When the four activations go, half of the places are free, but no two of them lie side by side. A tensor that needs two places does not fit.
 #
 # We can replay it without a GPU. The package records a training step of 1.2 billion parameters, with all its allocations in order, and plays it back to a simulated allocator that follows PyTorch's rules, on a small card of 8 GiB, of which the driver takes a quarter of a GiB for itself. Parameters and gradients have 2 bytes each, 2.25 GiB for either. At the end the step asks for one buffer for all gradients, another 2.25 GiB.
 
@@ -702,7 +702,7 @@ draw_runs(every_run, mfu)
 draw_utilization(every_run)
 
 # %% [markdown]
-# This wall can be attacked on three levels. At the level of **operators**, you run fewer and larger ones, nearer to the data ([Operators and graphs](lesson:operators)). At the level of the **graph**, the same work is put into a better order, fused, and overlapped with messages ([Buckets and overlap](lesson:buckets)). At the level of the **task**, you decide which work goes to which card, and how much memory to trade for how much time: that is most of this course.
+# This wall can be attacked on three levels. At the level of **operators**, you run fewer and larger ones, nearer to the data ([Operators and graphs](lesson:operators)). At the level of the *graph*, the same work is put into a better order, fused, and overlapped with messages ([Buckets and overlap](lesson:buckets)). At the level of the *task*, you decide which work goes to which card, and how much memory to trade for how much time: that is most of this course.
 #
 # # Many cards
 #

@@ -3,7 +3,7 @@
 #
 # Four GPUs train one model. Each has worked on its own share of the data, and each now holds 100 MB of gradients. Before any of them can take a step, all four need the *sum* of the four gradients, and the only way to get it is to send numbers over wires.
 #
-# This lesson builds that sum. It starts with two verbs, *send* and *receive*, and ends with the ring all-reduce, which training runs all over the world execute many times a second. On the way you will see programs that hang, and learn to read from the picture why they do.
+# This lesson builds that sum. It starts with two verbs, *send* and *receive*, and ends with the [ring all-reduce](term:ring-all-reduce), which training runs all over the world execute many times a second. On the way you will see programs that hang, and learn to read from the picture why they do.
 #
 # First a guess. It does not matter whether it is right: later in the lesson your number will stand beside the answer.
 #
@@ -202,7 +202,7 @@ assert all(torch.equal(x, y) for x, y in zip(World(3).run(shift), buffered, stri
 # %% [markdown]
 # ### Posting and waiting
 #
-# `sendrecv` does several things at once that you can also do one by one. `isend` and `irecv` *post* an operation and return immediately with a handle; calling the handle's `wait` blocks until that operation is complete. What has been posted is there for the other side to find, no matter in which order the two sides post and wait. Only one thing is fixed: between two given ranks, messages are matched in the order in which they were posted. This is the rule of MPI, the standard that most such programs used before deep learning.
+# `sendrecv` does several things at once that you can also do one by one. `isend` and `irecv` [post](term:post) an operation and return immediately with a handle; calling the handle's `wait` blocks until that operation is complete. What has been posted is there for the other side to find, no matter in which order the two sides post and wait. Only one thing is fixed: between two given ranks, messages are matched in the order in which they were posted. This is the rule of MPI, the standard that most such programs used before deep learning.
 
 
 # %%
@@ -220,7 +220,7 @@ def post_both(comm):
 World(3).run(post_both)
 
 # %% [markdown]
-# GPUs are stricter. NCCL, NVIDIA's library for messages between GPUs, executes operations on a *stream*, a queue of work on the GPU, and an operation at the head of the queue must finish before the next can start. If `isend` and `irecv` are posted separately, they stand one behind the other in that queue, and we are back at the program that hangs: the receive cannot start before the send has finished. `World(3, ordered=True)` behaves like such a stream, and reports the consequence:
+# GPUs are stricter. [NCCL](term:nccl), NVIDIA's library for messages between GPUs, executes operations on a *stream*, a queue of work on the GPU, and an operation at the head of the queue must finish before the next can start. If `isend` and `irecv` are posted separately, they stand one behind the other in that queue, and we are back at the program that hangs: the receive cannot start before the send has finished. `World(3, ordered=True)` behaves like such a stream, and reports the consequence:
 
 # %%
 try:
@@ -235,7 +235,7 @@ except Deadlock as error:
 #
 # Some patterns of messages are so common that they have names. A [collective](term:collective) is an operation in which every rank of a group takes part. Eight of them carry nearly all the traffic of large-scale training, and you will meet each of them again, so it is worth looking at every picture for a moment and asking: what did each rank have before, and what has it afterwards?
 #
-# In the pictures, a0, a1 and a2 are the three pieces, or **chunks**, of rank 0's data, b0 to b2 those of rank 1 and c0 to c2 those of rank 2. The colour tells where a chunk comes from. The small functions in the next cell turn letters into numbers and back, so that what you see has really been sent: the digits of 111 say that a0, b0 and c0 are in the sum.
+# In the pictures, a0, a1 and a2 are the three pieces, or [chunks](term:chunk), of rank 0's data, b0 to b2 those of rank 1 and c0 to c2 those of rank 2. The colour tells where a chunk comes from. The small functions in the next cell turn letters into numbers and back, so that what you see has really been sent: the digits of 111 say that a0, b0 and c0 are in the sum.
 
 
 # %%
@@ -271,7 +271,7 @@ show("gather at rank 0", collectives.gather, chunks=1)
 show("all-gather", collectives.all_gather, chunks=1)
 
 # %% [markdown]
-# The next three also add up. [Reduce](term:reduce) leaves the sum at the root, [all-reduce](term:all-reduce) leaves it on every rank: this is the operation from the beginning of the lesson. [Reduce-scatter](term:reduce-scatter) sits between the two: everything is added up, but each rank gets only its own part of the result, rank *i* the sum of everybody's chunk *i*. That rule, **chunk *i* is finished at rank *i***, holds throughout this course. Finally, [all-to-all](term:all-to-all) adds nothing up. Rank *i* gets chunk *i* of everyone, as if the table in the picture had been transposed.
+# The next three also add up. [Reduce](term:reduce) leaves the sum at the root, [all-reduce](term:all-reduce) leaves it on every rank: this is the operation from the beginning of the lesson. [Reduce-scatter](term:reduce-scatter) sits between the two: everything is added up, but each rank gets only its own part of the result, rank *i* the sum of everybody's chunk *i*. The rule that chunk *i* is finished at rank *i* holds throughout this course. Finally, [all-to-all](term:all-to-all) adds nothing up. Rank *i* gets chunk *i* of everyone, as if the table in the picture had been transposed.
 
 # %%
 show("reduce to rank 0", collectives.reduce_)

@@ -61,11 +61,11 @@ study.table(rows, ["ranks", "", "α, µs", "bandwidth, GB/s"], title="Two messag
 #
 # ![Two of the eight GPUs of a node. Each has its own memory, HBM, read at 3,350 GB/s. All GPUs meet at the NVSwitch, 900 GB/s over NVLink. Each shares a PCIe switch with a network card; the PCIe switches hang on the CPU with its memory. With GPUDirect RDMA a message goes from the GPU's memory through the PCIe switch to the card and does not pass the CPU.](../course/03_topology/figures/node.svg)
 #
-# Start inside the GPU. Its own memory, **HBM** (high-bandwidth memory), sits beside the chip. At 3,350 GB/s for an H100 it is faster than anything else outside the chip, and still it is what most operators wait for.
+# Start inside the GPU. Its own memory, [HBM](term:hbm) (high-bandwidth memory), sits beside the chip. At 3,350 GB/s for an H100 it is faster than anything else outside the chip, and still it is what most operators wait for.
 #
-# GPUs of one [node](term:node), that is of one machine, are joined by [NVLink](term:nvlink), cables that exist for nothing else. On an H100 there are 18 of them, 900 GB/s if you add up both directions. They meet in the **NVSwitch**, so that any two GPUs of the node can talk at full speed while the others do the same. (Not every machine has such a switch. In the nodes on which the language model BLOOM was trained, the four A100 cards are joined to each other directly, by four NVLinks.)
+# GPUs of one [node](term:node), that is of one machine, are joined by [NVLink](term:nvlink), cables that exist for nothing else. On an H100 there are 18 of them, 900 GB/s if you add up both directions. They meet in the [NVSwitch](term:nvswitch), so that any two GPUs of the node can talk at full speed while the others do the same. (Not every machine has such a switch. In the nodes on which the language model BLOOM was trained, the four A100 cards are joined to each other directly, by four NVLinks.)
 #
-# The GPU is connected to the [host](term:host), the CPU and its memory, by **PCIe**, the bus for plug-in cards that every PC has. In its fifth generation it has 16 lanes of 32 Gbit/s in each direction. That makes 128 GB/s both ways on the wire, and 126 at most for data, because PCIe packs every 128 bits into 130. In the picture a GPU and a network card hang on one PCIe switch, so what passes between them need not come near the CPU.
+# The GPU is connected to the [host](term:host), the CPU and its memory, by [PCIe](term:pcie), the bus for plug-in cards that every PC has. In its fifth generation it has 16 lanes of 32 Gbit/s in each direction. That makes 128 GB/s both ways on the wire, and 126 at most for data, because PCIe packs every 128 bits into 130. In the picture a GPU and a network card hang on one PCIe switch, so what passes between them need not come near the CPU.
 #
 # The way out of the node is the network card, or [NIC](term:nic). In a machine made for training each GPU has its own, here one for [InfiniBand](term:infiniband) with 400 Gbit/s, which is 50 GB/s in each direction. Note the units: networks are sold in bits, memories in bytes.
 #
@@ -98,7 +98,7 @@ assert round(128 * 128 / 130) == sold["PCIe 5 x16", "duplex"]
 #
 # The network cards of one [rack](term:rack), a cabinet full of nodes, plug into its [top-of-rack switch](term:top-of-rack-switch). The racks are joined by [spine switches](term:spine-switch) above them. A message to another rack goes up to the spine and down again, and its latency grows with the switches on its way.
 #
-# How many cables should lead up from a rack? If there are as many going up as there are going down to the nodes, every GPU can talk to any other at full speed at the same time. Such a network is a [fat tree](term:fat-tree), since its branches get thicker towards the root ([Leiserson 1985](paper:leiserson1985)). Switches and optical cables are expensive, though, so many clusters save on them and are **oversubscribed**: several ranks then share a cable to the spine. In the next picture eight of them do.
+# How many cables should lead up from a rack? If there are as many going up as there are going down to the nodes, every GPU can talk to any other at full speed at the same time. Such a network is a [fat tree](term:fat-tree), since its branches get thicker towards the root ([Leiserson 1985](paper:leiserson1985)). Switches and optical cables are expensive, though, so many clusters save on them and are [oversubscribed](term:oversubscription): several ranks then share a cable to the spine. In the next picture eight of them do.
 
 # %%
 pod = Cluster.dgx_h100(nodes=8, oversubscription=8)
@@ -107,7 +107,7 @@ study.cluster(pod, title="Eight nodes of eight H100, four nodes in a rack")
 # %% [markdown]
 # Read it from the bottom. The small boxes are the 64 GPUs, each with its NVLinks to the NVSwitch of its node. Above are the network cards, one for each GPU, so 32 lines arrive at the switch of a rack; but only four lead on to the spine, and eight ranks share each of them. On the left stand the constants of one line. A message pays the latencies of all levels on its way, and the slowest level sets its bandwidth: from rank 0 to rank 32 that is 14 + 0 + 1 = 15 µs and 48 GB/s, the last row of our first table. (The top-of-rack switch adds nothing because NCCL's 14 µs already contain one switch. The 1 µs of the spine is an assumption: two more switches of half a microsecond each.)
 #
-# Trees are not the only shape. Jean Zay, the machine on which BLOOM was trained, has four 100 Gbit/s cards of another make, **Omni-Path**, in each node, and its switches form an *enhanced hypercube of eight dimensions*. In a hypercube each switch has a number of eight bits and a cable to every switch whose number differs from its own in exactly one bit, so no two are more than eight cables apart. It is called enhanced because the spare ports of the switches double some of those cables. In a **DGX GH200**, 256 chips reach each other's memory over NVLink alone, as if it were one memory. Huawei's **Ascend** chips come with links of their own, called HCCS, and with their own communication library, HCCL, and so do Baidu's **Kunlun** chips. The constants differ from machine to machine. The questions stay the same: what is near, what is far, and what is shared?
+# Trees are not the only shape. Jean Zay, the machine on which BLOOM was trained, has four 100 Gbit/s cards of another make, [Omni-Path](term:omni-path), in each node, and its switches form an *enhanced hypercube of eight dimensions*. In a hypercube each switch has a number of eight bits and a cable to every switch whose number differs from its own in exactly one bit, so no two are more than eight cables apart. It is called enhanced because the spare ports of the switches double some of those cables. In a *DGX GH200*, 256 chips reach each other's memory over NVLink alone, as if it were one memory. Huawei's [Ascend](term:ascend) chips come with links of their own, called HCCS, and with their own communication library, HCCL, and so do Baidu's [Kunlun](term:kunlun) chips. The constants differ from machine to machine. The questions stay the same: what is near, what is far, and what is shared?
 #
 # ### Shortcuts
 #
@@ -115,11 +115,11 @@ study.cluster(pod, title="Eight nodes of eight H100, four nodes in a rack")
 #
 # What does it cost? Take 64 MB. PCIe carries 63 GB/s in one direction, so each copy takes 1.0 ms; the network, with 48 GB/s, takes 1.3 ms. In a node two copies make 2.0 ms, where NVLink needs 0.17. Between nodes, copy, send and copy make 3.4 ms instead of 1.3. (Cut into pieces, one part of the message can be copied while another is on the wire. That hides some of the time, but all eight GPUs still share the host's memory.)
 #
-# Two shortcuts avoid the host, both under the name [GPUDirect](term:gpudirect). With **P2P** (peer to peer) a GPU reaches straight into the memory of another GPU of the node, over NVLink. With **RDMA** (remote direct memory access) the network card reads and writes the GPU's memory itself: the dashed arrow in the picture of the node. If these are not set up, a cluster still works, but slowly. So the first command to type on a new machine is `nvidia-smi topo -m`. It prints by which path each GPU reaches each other GPU and each card: `NV18` stands for 18 NVLinks and `PIX` for a PCIe switch that they share, while `SYS` means that the way leads through the host's CPUs.
+# Two shortcuts avoid the host, both under the name [GPUDirect](term:gpudirect). With [P2P](term:p2p) (peer to peer) a GPU reaches straight into the memory of another GPU of the node, over NVLink. With [RDMA](term:rdma) (remote direct memory access) the network card reads and writes the GPU's memory itself: the dashed arrow in the picture of the node. If these are not set up, a cluster still works, but slowly. So the first command to type on a new machine is `nvidia-smi topo -m`. It prints by which path each GPU reaches each other GPU and each card: `NV18` stands for 18 NVLinks and `PIX` for a PCIe switch that they share, while `SYS` means that the way leads through the host's CPUs.
 #
 # ## When a wire is shared
 #
-# The model $\alpha + N\beta$ describes one message on an empty network. Now let everyone send at once. Each of 64 ranks sends 64 MB to the rank that sits `distance` further on; no rank sends or receives more than one message. On the fat tree all distances beyond the node should cost the same. What do you expect on the oversubscribed cluster? Decide before you run it. (`meter=False` tells the World that we want only its messages, not the memory of its ranks or the time that they compute.)
+# The [model](term:alpha-beta-model) $\alpha + N\beta$ describes one message on an empty network. Now let everyone send at once. Each of 64 ranks sends 64 MB to the rank that sits `distance` further on; no rank sends or receives more than one message. On the fat tree all distances beyond the node should cost the same. What do you expect on the oversubscribed cluster? Decide before you run it. (`meter=False` tells the World that we want only its messages, not the memory of its ranks or the time that they compute.)
 
 
 # %%
@@ -456,11 +456,11 @@ study.reveal(
 )
 
 # %% [markdown]
-# You will recognize the symptom: one job is several times slower than another, with the same code on the same machines, and no counter of messages or bytes shows why. Ask who sits where. On a shared cluster a **scheduler** decides which job gets which nodes, and its launcher numbers the ranks in a way that you did not choose. Every serious launcher has an option for it: in Slurm, `--distribution=block` numbers node by node, and `cyclic` deals out.
+# You will recognize the symptom: one job is several times slower than another, with the same code on the same machines, and no counter of messages or bytes shows why. Ask who sits where. On a shared cluster a [scheduler](term:scheduler) decides which job gets which nodes, and its launcher numbers the ranks in a way that you did not choose. Every serious launcher has an option for it: in Slurm, `--distribution=block` numbers node by node, and `cyclic` deals out.
 #
 # ## Who carries the messages in practice
 #
-# PyTorch does not send messages itself. It uses one of these libraries, and you choose it when you start the ranks, by the `backend` of `torch.distributed.init_process_group`; a **process group** is PyTorch's name for a communicator. Tensors on GPUs go with NCCL and those on CPUs with Gloo; MPI is for clusters that have their own tuned version of it.
+# PyTorch does not send messages itself. It uses one of these libraries, and you choose it when you start the ranks, by the `backend` of `torch.distributed.init_process_group`; a [process group](term:process-group) is PyTorch's name for a communicator. Tensors on GPUs go with NCCL and those on CPUs with Gloo; MPI is for clusters that have their own tuned version of it.
 
 # %%
 libraries = [

@@ -13,7 +13,7 @@ guess = 5  # times faster: change this number
 # %% [markdown]
 # ## On paper: count steps, not bytes
 #
-# In the last lessons we counted what each rank sends. This time count **steps**: messages each of which has to wait for the one before. In a ring everything passes everyone, which takes $2(n-1)$ steps.
+# In the last lessons we counted what each rank sends. This time count *steps*: messages each of which has to wait for the one before. In a ring everything passes everyone, which takes $2(n-1)$ steps.
 #
 # Now think of a knockout tournament. With eight players, four games are played at once, then two, then one: three rounds instead of seven games one after another. Add up numbers in the same way. Of eight ranks, four send all they have to the other four, which add it to their own; then two of those four send to the other two; then one to one. After three rounds one rank has the sum, and three rounds in the opposite direction bring it to everyone. A [tree](term:tree) takes $2\lceil\log_2 n\rceil$ steps.
 
@@ -36,7 +36,7 @@ study.table(rows, ["ranks", "steps of a ring, 2(n−1)", "steps of a tree, 2⌈l
 #
 # ![A binomial tree on eight ranks. Reduce, three rounds: 1 sends to 0, 3 to 2, 5 to 4, 7 to 6; then 2 to 0 and 6 to 4; then 4 to 0, which has the sum. Broadcast, three rounds: 0 to 4; then 0 to 2 and 4 to 6; then 0 to 1, 2 to 3, 4 to 5, 6 to 7.](../course/04_trees/figures/tree_rounds.svg)
 #
-# Start with the reduce, the upper half of the picture. In the first round every odd rank sends to its left neighbour and is done. The even ranks remain, and among them every second one sends to the one before, 2 ranks away. In the round after that the distance is 4. So in the round with distance *d* only multiples of *d* are still in the game: those that are multiples of 2*d* receive, the others send. (A tree that is made in this way is called **binomial**.)
+# Start with the reduce, the upper half of the picture. In the first round every odd rank sends to its left neighbour and is done. The even ranks remain, and among them every second one sends to the one before, 2 ranks away. In the round after that the distance is 4. So in the round with distance *d* only multiples of *d* are still in the game: those that are multiples of 2*d* receive, the others send. (A tree that is made in this way is called a [binomial tree](term:binomial-tree).)
 
 
 # %%
@@ -213,7 +213,7 @@ study.reveal(
 #
 # Look again at the picture of the tree's messages. In the last round everyone works, but in the first only two ranks do. All the others stand idle, and this is where the bytes could go.
 #
-# First, let everyone work in every round. Ranks form pairs, and both partners send all they have to each other and add. After a round with the partner that is 4 ranks away, one with the partner 2 away and one with the neighbour, everyone has the sum: no way back is needed. The sum that a rank holds covers twice as many ranks after each round, so this is an all-reduce by **recursive doubling**; its picture is called a **butterfly**.
+# First, let everyone work in every round. Ranks form pairs, and both partners send all they have to each other and add. After a round with the partner that is 4 ranks away, one with the partner 2 away and one with the neighbour, everyone has the sum: no way back is needed. The sum that a rank holds covers twice as many ranks after each round, so this is an all-reduce by [recursive doubling](term:recursive-doubling); its picture is called a [butterfly](term:butterfly).
 #
 # Who is whose partner? Write rank 5 in binary, 101, and turn over the bit that stands for the distance. With distance 4 the partner is 001 = 1, with 2 it is 111 = 7, with 1 it is 100 = 4. In Python `rank ^ distance` turns over this bit; turned over again, it leads back, so partners agree on each other.
 
@@ -245,7 +245,7 @@ assert [verdict(recursive_doubling, n, 7) for n in (1, 2, 4, 8)] == ["right"] * 
 #
 # ![Recursive halving and doubling on four ranks. Halving: ranks 0 and 2, and 1 and 3, exchange halves and add; then 0 and 1, and 2 and 3, exchange quarters. Now rank i has the finished chunk i. Doubling: the same partners in the opposite order, handing back quarters, then halves.](../course/04_trees/figures/halving_doubling.svg)
 #
-# With four ranks and chunks 0 to 3: ranks 0 and 2 are partners first. Rank 0 keeps chunks 0 and 1 and gives away 2 and 3; rank 2 does the opposite. Then rank 0 meets rank 1, keeps chunk 0 and gives away chunk 1. Chunk 0 has now collected everything: rank 0's own, rank 2's directly, and rank 1's, which already contained rank 3's. A rank keeps the upper half where its bit is 1, and else the lower: rank 2 = 10 keeps the upper half and then the lower half of that, chunk 2. So, as in the ring, chunk *i* is finished at rank *i*, and what we have done is a reduce-scatter. It is called **recursive halving**, and all of it [halving-doubling](term:halving-doubling): the way back is an all-gather with the same partners in the opposite order, in which each rank gives away all that it has, twice as much in every step. (This half is called recursive doubling as well, because the pieces double; but nothing is added here.)
+# With four ranks and chunks 0 to 3: ranks 0 and 2 are partners first. Rank 0 keeps chunks 0 and 1 and gives away 2 and 3; rank 2 does the opposite. Then rank 0 meets rank 1, keeps chunk 0 and gives away chunk 1. Chunk 0 has now collected everything: rank 0's own, rank 2's directly, and rank 1's, which already contained rank 3's. A rank keeps the upper half where its bit is 1, and else the lower: rank 2 = 10 keeps the upper half and then the lower half of that, chunk 2. So, as in the ring, chunk *i* is finished at rank *i*, and what we have done is a reduce-scatter. It is called [recursive halving](term:recursive-halving), and all of it [halving-doubling](term:halving-doubling): the way back is an all-gather with the same partners in the opposite order, in which each rank gives away all that it has, twice as much in every step. (This half is called recursive doubling as well, because the pieces double; but nothing is added here.)
 
 
 # %%
@@ -339,7 +339,7 @@ study.reveal(
 )
 
 # %% [markdown]
-# **If *n* is not a power of two**, some ranks have no partner. The usual remedy is to **fold** the surplus: with 6 ranks, ranks 1 and 3 first give everything to ranks 0 and 2, which act for both, and four ranks remain. At the end ranks 1 and 3 are told the result. This costs two more messages of the full length, as many bytes again as all the rest, which is why such numbers of ranks are unpopular.
+# **If *n* is not a power of two,** some ranks have no partner. The usual remedy is to *fold* the surplus: with 6 ranks, ranks 1 and 3 first give everything to ranks 0 and 2, which act for both, and four ranks remain. At the end ranks 1 and 3 are told the result. This costs two more messages of the full length, as many bytes again as all the rest, which is why such numbers of ranks are unpopular.
 #
 # In theory little can beat halving and doubling. Why, then, is it not what everyone uses? Look at the partners. In the first step, half of the vector goes from *every* rank to a rank that is *n*/2 away, as far as possible. On the formula's network all distances are alike. On yours they are not, and we shall come back to it.
 #
@@ -347,13 +347,13 @@ study.reveal(
 #
 # NCCL goes another way, the [double binary tree](term:double-binary-tree). It starts from a tree and asks why a tree is slow for large tensors. There are two reasons, and each has a cure.
 #
-# The first is that all of *N* passes every level before the next level begins. The cure is to **cut the tensor into pieces**. While the second piece climbs from the leaves to the first level, the first piece is already on its way from there to the second.
+# The first is that all of *N* passes every level before the next level begins. The cure is to *cut the tensor into pieces*. While the second piece climbs from the leaves to the first level, the first piece is already on its way from there to the second.
 #
 # ![A tensor is sent up three levels of a tree. As a whole it takes four units of time on each level, one level after another: twelve units. Cut into four pieces, piece 1 passes the second level while piece 2 passes the first, and all are at the top after six units.](../course/04_trees/figures/pieces.svg)
 #
 # In the picture the first piece is at the top after 3 units instead of 12, and then one more arrives in every unit. Once the pieces are flowing, all levels work at once, and with many pieces the time is hardly more than that of *N* bytes through one wire, however deep the tree is.
 #
-# The second reason remains. In a binary tree half of the ranks are leaves. A leaf sends its own numbers up and receives the result; it forwards nothing, so in a broadcast its wire *out* is never used. Meanwhile an inner rank has two children and sends everything twice. Half of the ranks do double work, and the other half do none. The cure is to lay **a second tree over the first, whose leaves are the inner ranks of the first**. Each tree carries half of the pieces. Then every rank is an inner rank in one tree and a leaf in the other. In a broadcast it sends one half of the tensor to two children, *N* bytes, and receives each half once, *N* bytes: all wires are equally busy.
+# The second reason remains. In a binary tree half of the ranks are leaves. A leaf sends its own numbers up and receives the result; it forwards nothing, so in a broadcast its wire *out* is never used. Meanwhile an inner rank has two children and sends everything twice. Half of the ranks do double work, and the other half do none. The cure is to lay *a second tree over the first, whose leaves are the inner ranks of the first*. Each tree carries half of the pieces. Then every rank is an inner rank in one tree and a leaf in the other. In a broadcast it sends one half of the tensor to two children, *N* bytes, and receives each half once, *N* bytes: all wires are equally busy.
 #
 # ![Two trees over eight ranks. In the first the ranks stand in order at positions 1 to 8; odd positions are leaves, so ranks 0, 2, 4 and 6. The second is the mirror image, in which ranks 7, 5, 3 and 1 are leaves. Every rank is a leaf in one tree and an inner rank in the other.](../course/04_trees/figures/double_tree.svg)
 #

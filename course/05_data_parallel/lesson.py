@@ -289,7 +289,7 @@ assert all(torch.equal(history[-1], last_of_four) for history in weights_of_four
 #
 # ## Predict the cost, then count
 #
-# How much does the exchange cost? Let the gradients have *N* bytes in all, in *P* tensors. A ring sends $2\frac{n-1}{n}N$ bytes from each rank, however the bytes are cut. But the number of messages does depend on it. Our four lines call one all-reduce for each parameter, $2(n-1)P$ messages one after another, and each costs a latency. If all gradients were copied into one buffer first, **coalesced**, there would be only $2(n-1)$:
+# How much does the exchange cost? Let the gradients have *N* bytes in all, in *P* tensors. A ring sends $2\frac{n-1}{n}N$ bytes from each rank, however the bytes are cut. But the number of messages does depend on it. Our four lines call one all-reduce for each parameter, $2(n-1)P$ messages one after another, and each costs a latency. If all gradients were copied into one buffer first, [coalesced](term:coalescing), there would be only $2(n-1)$:
 #
 # $$T_\text{one by one} = 2(n-1)\left(P\alpha + \frac Nn\beta\right),\qquad T_\text{coalesced} = 2(n-1)\left(\alpha + \frac Nn\beta\right).$$
 #
@@ -448,7 +448,7 @@ assert distance["Adam"][-1] > 1e-4
 # %% [markdown]
 # SGD is linear in the gradient, with momentum too, and for linear things the mean of the results is the result of the mean. Adam is not linear: it divides by the square root of a mean of squares, and each rank's squares are its own. So averaging weights trains a different network, not the one you wanted. (Averaging weights now and then, on purpose, is a technique of its own: [Send seldom](lesson:local_sgd).)
 #
-# There is a worse variant, and it has been published more than once. PyTorch's `register_post_accumulate_grad_hook` calls a function for a parameter as soon as its gradient is there, which is just what one needs here. But the function receives **the parameter**, not the gradient. Averaging what it receives looks right in the code and averages the weights, before the step. The gradients never meet.
+# There is a worse variant, and it has been published more than once. PyTorch's `register_post_accumulate_grad_hook`, a [hook](term:hook), calls a function for a parameter as soon as its gradient is there, which is just what one needs here. But the function receives *the parameter*, not the gradient. Averaging what it receives looks right in the code and averages the weights, before the step. The gradients never meet.
 #
 # ## Break it: equal start
 #
@@ -501,7 +501,7 @@ study.table(
 )
 
 # %% [markdown]
-# Hardly. The digits forgive everything, and a real run would save the weights of rank 0 and look at nothing else. This is why such bugs live for years. **Compare the replicas, bit for bit**, every now and then: it costs a hash of the weights and one small all-reduce, and no loss curve shows as much.
+# Hardly. The digits forgive everything, and a real run would save the weights of rank 0 and look at nothing else. This is why such bugs live for years. *Compare the [replicas](term:replica), bit for bit*, every now and then: it costs a hash of the weights and one small all-reduce, and no loss curve shows as much.
 #
 # ## Break it: one batch more
 #

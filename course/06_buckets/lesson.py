@@ -599,7 +599,7 @@ except ValueError as error:
             print(line)
 
 # %% [markdown]
-# Rank 0 is in the all-reduce of its second branch, with 6 · 4 weights and 6 biases, and sends a chunk of 10 numbers, a third of these 30. Rank 1 is in the all-reduce of its first branch, with 25 numbers, and expects 8 of them. NCCL has no such header: it hangs, or it adds the wrong numbers. So **the order of the buckets is part of the program** and must be the same on all ranks. It is not enough that a bucket is full; all buckets before it must have started. This is what the `while` sees to.
+# Rank 0 is in the all-reduce of its second branch, with 6 · 4 weights and 6 biases, and sends a chunk of 10 numbers, a third of these 30. Rank 1 is in the all-reduce of its first branch, with 25 numbers, and expects 8 of them. NCCL has no such header: it hangs, or it adds the wrong numbers. So *the order of the buckets is part of the program* and must be the same on all ranks. It is not enough that a bucket is full; all buckets before it must have started. This is what the `while` sees to.
 #
 # ## Break it: the step that does not wait
 #

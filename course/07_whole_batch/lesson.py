@@ -3,7 +3,7 @@
 #
 # [Data parallelism](lesson:data_parallel) rests on one sentence: the gradient of a batch is the mean of the gradients of its parts. We have used it as if it were always true. It is true only when every sample has a loss of its own, when all parts are equally large, and when the parts are complete. Each of these conditions fails in ordinary training runs, quietly, without an error message.
 #
-# In this lesson you will meet the three cases. A batch is too large for memory and is processed in several **micro-batches**. The parts are of **different sizes**, because sentences are. And a layer, **batch norm**, looks at all samples of the batch at once, so that no part can be computed without the others.
+# In this lesson you will meet the three cases. A batch is too large for memory and is processed in several **micro-batches**. The parts are of *different sizes*, because sentences are. And a layer, **batch norm**, looks at all samples of the batch at once, so that no part can be computed without the others.
 #
 # Start with a guess about the second. Two ranks train a language model. In this step rank 0 has 1,000 tokens that count, and rank 1, whose sentences are short, has 10. Both compute their mean loss and average the gradients, as we have always done. **How many times as much as a token of rank 0 does a token of rank 1 count?**
 
@@ -80,9 +80,9 @@ assert all(row[2] - row[1] == 8 for row in rows)
 #
 # Now each of several ranks has its share of the batch, and processes it in micro-batches. When should the ranks average? There are three popular ways, and only one of them is both right and cheap.
 #
-# - **once**: average `p.grad` after the last micro-batch.
-# - **every**: average `p.grad` after every backward.
-# - **hook**: average during the last backward, each gradient as it arrives. The tempting hook for this is `Tensor.register_hook`. Its function is called with the gradient that *this* backward is about to add to `p.grad`, and whatever it returns is added instead.
+# - *once*: average `p.grad` after the last micro-batch.
+# - *every*: average `p.grad` after every backward.
+# - *hook*: average during the last backward, each gradient as it arrives. The tempting hook for this is `Tensor.register_hook`. Its function is called with the gradient that *this* backward is about to add to `p.grad`, and whatever it returns is added instead.
 #
 # Decide for each of the three whether the replicas stay equal and whether the gradient is right. **Which ways are right?**
 
@@ -389,7 +389,7 @@ study.reveal(
 #
 # ## Step 1: merge the statistics
 #
-# The third bar is right: exchange the sum, the sum of squares and the count, and use $E[x^2]-E[x]^2$, the mean of the squares less the square of the mean. For our six numbers that is 91/6 − 3.5² = 2.92. This is what most people write, and on these numbers it works. Now add 10,000 to all six numbers. The variance stays what it is. But the squares are about 10⁸, and there the numbers that single precision can represent are 8 apart. The difference of two such squares cannot show a variance of 2.92. Subtracting rounded numbers that are nearly equal leaves little but their rounding errors; this is called **cancellation**.
+# The third bar is right: exchange the sum, the sum of squares and the count, and use $E[x^2]-E[x]^2$, the mean of the squares less the square of the mean. For our six numbers that is 91/6 − 3.5² = 2.92. This is what most people write, and on these numbers it works. Now add 10,000 to all six numbers. The variance stays what it is. But the squares are about 10⁸, and there the numbers that single precision can represent are 8 apart. The difference of two such squares cannot show a variance of 2.92. Subtracting rounded numbers that are nearly equal leaves little but their rounding errors; this is called [cancellation](term:cancellation).
 #
 # So subtract the mean *first*, and square small numbers. Each rank can do that only with its own mean. But what we need can be put together from such pieces. Let rank *r* have $m_r$ numbers with mean $\mu_r$, and let $Q_r$ be the sum of their squared distances from $\mu_r$. Around the common mean $\mu$ the squared distances of these numbers add up to
 #
@@ -600,7 +600,7 @@ for a, b in zip(found["1 rank, batch of 8"], found["4 ranks, synchronized"]):
 #
 # First, each micro-batch is normalized by its own statistics, so outputs and gradients are those of a different function. Nothing can mend that.
 #
-# Second, there are the **running averages**, the mean and the variance that batch norm gathers during training for use in evaluation. Each forward moves them a little towards the statistics of its batch, by a fraction *q* that PyTorch calls the momentum: of the old average 1 − *q* is kept. With *k* micro-batches there are *k* such updates in a step instead of one, and $(1-q)^k$ is kept. With *q* = 0.1 and *k* = 16 that is 19 % instead of 90 %, so an evaluation rests on the last ten or so micro-batches, less than a step, and not on the last ten or so batches. If you want the averages to forget as slowly as before, take a momentum *q*′ with
+# Second, there are the [running averages](term:running-average), the mean and the variance that batch norm gathers during training for use in evaluation. Each forward moves them a little towards the statistics of its batch, by a fraction *q* that PyTorch calls the momentum: of the old average 1 − *q* is kept. With *k* micro-batches there are *k* such updates in a step instead of one, and $(1-q)^k$ is kept. With *q* = 0.1 and *k* = 16 that is 19 % instead of 90 %, so an evaluation rests on the last ten or so micro-batches, less than a step, and not on the last ten or so batches. If you want the averages to forget as slowly as before, take a momentum *q*′ with
 #
 # $$(1-q')^k = 1-q \quad\Longrightarrow\quad q' = 1-(1-q)^{1/k}.$$
 #

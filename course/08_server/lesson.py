@@ -395,7 +395,7 @@ assert len(oracle) == 64 * 32 + 32 + 32 * 10 + 10 == 2410
 #
 # ## One slow worker
 #
-# Now suppose that one worker takes longer than the others: an older GPU, a busy neighbour on the same machine. Synchronous training waits for it in every step, and a ring would wait as well. But a server need not wait! It can take whichever push comes first, step at once with this one gradient, and send the new weights to this one worker alone. That is **asynchronous** training.
+# Now suppose that one worker takes longer than the others: an older GPU, a busy neighbour on the same machine. Synchronous training waits for it in every step, and a ring would wait as well. But a server need not wait! It can take whichever push comes first, step at once with this one gradient, and send the new weights to this one worker alone. That is [asynchronous](term:asynchronous-sgd) training.
 #
 # ![Two workers over 15 units of time; a step takes worker 0 two units and worker 1 five. Synchronous: worker 0 waits in every step. Asynchronous: nobody waits, and worker 1's gradients arrive old. Bounded staleness with bound 1: worker 0 may be at most one step ahead.](../course/08_server/figures/three_modes.svg)
 #
@@ -655,7 +655,7 @@ assert all(rate < limit(n - 1) for n, rate in zip(*outcomes["shrinks"]))
 #
 # ## Bounded staleness
 #
-# Is there something between waiting for everyone and waiting for nobody? In [stale synchronous parallel](term:stale-synchronous-parallel) training, SSP, every worker has a **clock**, which counts its pushes. A worker may begin another step while its clock is at most `bound` ahead of the slowest clock; otherwise the server holds its answer back.
+# Is there something between waiting for everyone and waiting for nobody? In [stale synchronous parallel](term:stale-synchronous-parallel) training, SSP, every worker has a *clock*, which counts its pushes. A worker may begin another step while its clock is at most `bound` ahead of the slowest clock; otherwise the server holds its answer back.
 #
 # The third panel of the picture above has a bound of 1. Worker 0 takes its first two steps at once, and then its clock is 2 while worker 1's is 0. Two is more than 1, so it waits until worker 1 has pushed, at time 5. It is now one ahead, may take one more step, and waits again. With bound 0 the workers go in lock-step, though each gradient is still an update of its own; with bound ∞ the mode is asynchronous.
 #
@@ -877,7 +877,7 @@ for rate, most in [(0.0345, 0.9999), (0.035, 1.01)]:
 #
 # The product of its two roots is $\mu+\eta$. Unless $\eta$ is tiny they are a complex number and its mirror image, which have the same size $\sqrt{\mu+\eta}$. So they are inside the circle exactly as long as $\eta < 1-\mu = 0.1$. For a larger *d* the equation is $z^{d-1}(z-1)(z-\mu) = -\eta$; its roots have to be found numerically, and for *d* = 3 the limit is 0.035 where it was 0.445 without momentum.
 #
-# The reason in words: a velocity that is made of old gradients keeps pushing long after the goal has been passed. [Mitliagkas et al.](paper:mitliagkas2016) showed that random staleness itself acts like momentum, and then momentum comes on top of momentum. So with asynchronous workers **lower the momentum first**, then the rate.
+# The reason in words: a velocity that is made of old gradients keeps pushing long after the goal has been passed. [Mitliagkas et al.](paper:mitliagkas2016) showed that random staleness itself acts like momentum, and then momentum comes on top of momentum. So with asynchronous workers *lower the momentum first*, then the rate.
 #
 # The digits confirm it. Each run of the next table uses 56 gradients, 14 of each of four workers or all of a single one, with the library's server and a rate of 0.1, from five seeds. (The synchronous run averages four at a time, so it takes only 14 steps.)
 
@@ -956,7 +956,7 @@ for mode in ("async", "sync"):
 assert isinstance(outcome, PeerLost) and outcome.rank == 2
 
 # %% [markdown]
-# The asynchronous run goes on without rank 2, whose three finished steps count, and names the dead worker and the reason. Such a server could take in a new worker just as easily, since that needs nothing but the weights; training in which ranks come and go is called **elastic**. A synchronous run cannot go on, because the mean of two gradients is a different step from the mean of three. A dead *server* ends both, for its part of the weights is gone. [Li et al.](paper:li2014) therefore keep copies of each part on other servers.
+# The asynchronous run goes on without rank 2, whose three finished steps count, and names the dead worker and the reason. Such a server could take in a new worker just as easily, since that needs nothing but the weights; training in which ranks come and go is called [elastic](term:elastic-training). A synchronous run cannot go on, because the mean of two gradients is a different step from the mean of three. A dead *server* ends both, for its part of the weights is gone. [Li et al.](paper:li2014) therefore keep copies of each part on other servers.
 #
 # ## In real processes
 #
@@ -991,9 +991,9 @@ assert loss_of(race_run[0][0]) < loss_of(flat_weights())
 #
 # ## When to use it, and when not
 #
-# **Not** for dense gradients on equal machines. With 16 workers one server takes 302 ms for a step where the ring takes 60, and the ring needs no extra machine.
+# *Not* for dense gradients on equal machines. With 16 workers one server takes 302 ms for a step where the ring takes 60, and the ring needs no extra machine.
 #
-# **Yes** where a step touches only a little of a large model. An embedding is a table with a row of numbers for each word, and a batch needs only the rows of the words that are in it. Take a table with 100 million rows of 64 numbers in single precision, 25.6 GB. A batch of 1,000 samples with 26 words each needs at most 26,000 of these rows, 6.7 MB. A worker sends their numbers to the server, pulls the rows, and pushes the gradients of these rows; a ring would average the gradient of the whole table. **By which factor is the communication with the server faster, for 16 workers?**
+# *Yes* where a step touches only a little of a large model. An embedding is a table with a row of numbers for each word, and a batch needs only the rows of the words that are in it. Take a table with 100 million rows of 64 numbers in single precision, 25.6 GB. A batch of 1,000 samples with 26 words each needs at most 26,000 of these rows, 6.7 MB. A worker sends their numbers to the server, pulls the rows, and pushes the gradients of these rows; a ring would average the gradient of the whole table. **By which factor is the communication with the server faster, for 16 workers?**
 
 # %%
 guess_factor = 10  # change this number
@@ -1039,7 +1039,7 @@ assert 150 < whole_table / few < 300
 # %% [markdown]
 # By hand: 26,000 rows of 256 bytes are 6.7 MB, or 0.27 ms on the wire, and pass it twice for each of 16 workers. That makes 8.5 ms; the numbers of the rows and the latencies are the rest of the 9. The ring carries $2\cdot\frac{15}{16}$ · 25.6 GB, which takes 1.9 s. (A collective could exchange only the rows in use as well. But every rank would still have to hold the whole table.)
 #
-# **Yes**, too, where workers come, go or stumble, such as spare machines at night, or phones. Take bounded staleness if what makes them stumble is chance.
+# *Yes*, too, where workers come, go or stumble, such as spare machines at night, or phones. Take bounded staleness if what makes them stumble is chance.
 #
 # ## Takeaways
 #

@@ -19,7 +19,7 @@ guess = 1  # of 100: change this number
 #
 # Take 6.5. It lies between 4 and 8, so its exponent is 2, and 6.5 = 1.625 · 2². The 1 before the point is always there and need not be stored. What remains, 0.625 = ½ + ⅛, is 0.101 in binary, so the bits of the fraction are 101000….
 #
-# The bits for the exponent decide how large and how small numbers may be, the **range**. The bits for the fraction decide how closely they lie, the **precision**. With 16 bits one can buy more of one or more of the other: [fp16](term:fp16) has 5 bits of exponent and 10 of fraction, [bf16](term:bf16) has 8 and 7. (TF32 has to wait until the end of the lesson.)
+# The bits for the exponent decide how large and how small numbers may be, the [range](term:range). The bits for the fraction decide how closely they lie, the [precision](term:precision). With 16 bits one can buy more of one or more of the other: [fp16](term:fp16) has 5 bits of exponent and 10 of fraction, [bf16](term:bf16) has 8 and 7. (TF32 has to wait until the end of the lesson.)
 #
 # ![The bits of four formats. fp32: 1 sign, 8 exponent, 23 fraction. TF32: 1, 8, 10. bf16: 1, 8, 7. fp16: 1, 5, 10.](../course/09_precision/figures/formats.svg)
 #
@@ -31,17 +31,17 @@ guess = 1  # of 100: change this number
 #
 # ![A number line from 0 to 4 with all numbers of a toy format. The distance between neighbours halves at 2, 1 and ½. An arrow from 2.75 to 3: a tie goes to an even number of steps. Below, the part from 0 to ½ enlarged: under ¼ numbers are subnormal, and half a step above zero goes to 0.](../course/09_precision/figures/toy_format.svg)
 #
-# Two bits of fraction make four numbers between 1 and 2, four between 2 and 4, and four between ½ and 1. I shall call the distance between neighbours a **step**. It doubles wherever a power of two is passed.
+# Two bits of fraction make four numbers between 1 and 2, four between 2 and 4, and four between ½ and 1. I shall call the distance between neighbours a *step*. It doubles wherever a power of two is passed.
 #
-# A result that falls between two numbers is **rounded** to the nearer one, and from the middle to the one that is an even number of steps ("ties to even"). So 2.75, between 2.5, which is 5 steps of ½, and 3, which is 6, goes to 3.
+# A result that falls between two numbers is [rounded](term:rounding) to the nearer one, and from the middle to the one that is an even number of steps ("ties to even"). So 2.75, between 2.5, which is 5 steps of ½, and 3, which is 6, goes to 3.
 #
 # Near zero the pattern must end. The smallest exponent of the toy is −2, so the smallest number with a leading 1 is ¼. Below it the 1 is given up, and numbers are $0.\text{fraction}\cdot2^{-2}$, in the same steps of 1/16 down to 0. They are called [subnormal](term:subnormal-number), and the smaller they are, the fewer digits they have left. Half a step above zero is a tie, and goes to 0.
 #
 # fp16 is built in the same way. Of the 32 patterns of its exponent one is reserved for zero and subnormal numbers, and one for `inf`, infinity, and `nan`, "not a number", the result of $\infty-\infty$, $0\cdot\infty$ or $\frac{0}{0}$. The others are the exponents from −14 to 15. So:
 #
 # - The step between $2^p$ and $2^{p+1}$ is $2^{p-10}$: 1/1024 between 1 and 2, and 2 between 2,048 and 4,096.
-# - The largest number is $(2-2^{-10})\cdot2^{15}$ = 65,504. What is larger after rounding **overflows**: it becomes infinite.
-# - Below $2^{-14}$ numbers are subnormal, in steps of $2^{-24}$. Half such a step, $2^{-25}$, and whatever is smaller **underflows**: it becomes 0.
+# - The largest number is $(2-2^{-10})\cdot2^{15}$ = 65,504. What is larger after rounding [overflows](term:overflow): it becomes infinite.
+# - Below $2^{-14}$ numbers are subnormal, in steps of $2^{-24}$. Half such a step, $2^{-25}$, and whatever is smaller [underflows](term:underflow): it becomes 0.
 #
 # The next cell rounds six numbers to three formats. Before you run it, predict which of the 18 results will be off, and in which direction.
 
@@ -122,7 +122,7 @@ study.exponents(
 #
 # But see how narrow the hill is. It covers 21 powers of two, and fp16 holds 40, from $2^{-24}$ to $2^{15}$. The hill merely stands in the wrong place.
 #
-# That suggests a remedy, and it is wonderfully cheap. The backward pass is the chain rule. It starts with the derivative of the loss by itself, which is 1, and every gradient is that number times the derivatives on the way, summed over all ways. Start with a number *S* in place of 1, and every gradient is *S* times as large. That is what happens if the loss is multiplied by *S*. So **multiply the loss by S, and divide the gradients by S afterwards**. This is [loss scaling](term:loss-scaling). If *S* is a power of two, both operations change only exponents and lose no digit.
+# That suggests a remedy, and it is wonderfully cheap. The backward pass is the chain rule. It starts with the derivative of the loss by itself, which is 1, and every gradient is that number times the derivatives on the way, summed over all ways. Start with a number *S* in place of 1, and every gradient is *S* times as large. That is what happens if the loss is multiplied by *S*. So *multiply the loss by S, and divide the gradients by S afterwards*. This is [loss scaling](term:loss-scaling). If *S* is a power of two, both operations change only exponents and lose no digit.
 #
 # For example, the gradient $3\cdot2^{-26}$ is three quarters of the smallest step of fp16. It is rounded to a whole step, and is off by a third. Times $2^{16}$ it is $3\cdot2^{-10}$, which fp16 holds exactly, and fp32 can divide that by $2^{16}$ again. The lower picture shows all gradients times $2^{16}$, the schematic the idea.
 #
@@ -436,7 +436,7 @@ assert len(set(runs["fp16, S = 2⁴⁰"])) == 1
 #
 # ### Step 4: let the scale find itself
 #
-# Which *S* is right depends on the network, on the batch, and on how far the training has come, since gradients shrink as the loss does. A **static** scale is fixed, and has to be guessed. A **dynamic** scale searches by itself: on an overflow, skip the step and halve *S*; after a number of good steps in a row, double it. So it stays close to the largest scale that does not overflow.
+# Which *S* is right depends on the network, on the batch, and on how far the training has come, since gradients shrink as the loss does. A [static](term:static-loss-scaling) scale is fixed, and has to be guessed. A [dynamic](term:dynamic-loss-scaling) scale searches by itself: on an overflow, skip the step and halve *S*; after a number of good steps in a row, double it. So it stays close to the largest scale that does not overflow.
 #
 # ![The height of the scale over the steps. It doubles after two good steps, until a gradient overflows; that step is skipped and S is halved. A dashed line, above which gradients overflow, sinks in the course of training, and S follows it.](../course/09_precision/figures/dynamic_scale.svg)
 #
@@ -555,20 +555,20 @@ assert looked_first[0].isinf().any() and looked_first[1].tolist() == [1, 2]
 assert all(weights.tolist() == [1, 2] for weights in averaged_first)
 
 # %% [markdown]
-# The mean of finite numbers and infinity is infinity, so all ranks see it if they look *after* the average, and all do the same. But not every rank sees every gradient. When each owns only a part of the parameters, as in [ZeRO](lesson:zero), an overflow shows on one rank alone. Then they have to **agree**: each makes a flag, 1 for an overflow and 0 for none, and one all-reduce of 4 bytes gives everyone the maximum of the flags. Building this is one of the exercises.
+# The mean of finite numbers and infinity is infinity, so all ranks see it if they look *after* the average, and all do the same. But not every rank sees every gradient. When each owns only a part of the parameters, as in [ZeRO](lesson:zero), an overflow shows on one rank alone. Then they have to *agree*: each makes a flag, 1 for an overflow and 0 for none, and one all-reduce of 4 bytes gives everyone the maximum of the flags. Building this is one of the exercises.
 #
 # ## Which operator in which precision?
 #
 # Converting the whole model by `.half()` is crude, since it also converts the sums of the third loss. A finer way decides for each operator, by [lists](term:operator-list):
 #
-# - **White** are products of matrices and convolutions. They have nearly all the FLOPs, and tensor cores add up in fp32. Their inputs are cast to fp16.
-# - **Black** are exponentials, sums, softmax, norms and losses. Their inputs are cast to fp32.
-# - **Gray** are operators with several inputs and no danger of their own, such as concatenation. All inputs are cast to the widest type among them.
+# - *White* are products of matrices and convolutions. They have nearly all the FLOPs, and tensor cores add up in fp32. Their inputs are cast to fp16.
+# - *Black* are exponentials, sums, softmax, norms and losses. Their inputs are cast to fp32.
+# - *Gray* are operators with several inputs and no danger of their own, such as concatenation. All inputs are cast to the widest type among them.
 # - All others, such as ReLU, take what comes.
 #
 # ![A part of a transformer under autocast. Linear layers and matrix products are white: inputs cast to fp16. Softmax, layer norm and the loss are black: cast to fp32. Concatenation is gray: all inputs become the widest. ReLU is on no list and runs in whatever comes.](../course/09_precision/figures/operator_lists.svg)
 #
-# Applying such lists without a change of the model is called [autocast](term:autocast). PyTorch has a hook for that, a **function mode**. Within its `with` block each call of one of PyTorch's functions, such as `torch.softmax`, goes to our method `__torch_function__` instead, which is handed the function and its arguments. There we may cast the arguments, and then call the function ourselves. (Inside the method the mode is off, or it would call itself for ever. `types` we do not need.)
+# Applying such lists without a change of the model is called [autocast](term:autocast). PyTorch has a hook for that, a [function mode](term:function-mode). Within its `with` block each call of one of PyTorch's functions, such as `torch.softmax`, goes to our method `__torch_function__` instead, which is handed the function and its arguments. There we may cast the arguments, and then call the function ourselves. (Inside the method the mode is off, or it would call itself for ever. `types` we do not need.)
 #
 # Ours has the white and the black list, and casts tensors that are given by position. The rest is left to the exercises.
 
@@ -616,7 +616,7 @@ assert error_of([p.grad / 2**16 * 128 / WHOLE for p in network.parameters()]) < 
 #
 # ### Above autograd, not below
 #
-# That works because a function mode stands *above* autograd: the casts come first, and autograd sees them. A second hook of PyTorch, the **dispatch mode**, stands *below*. There autograd has already recorded the call and kept the inputs that the backward will need. What comes by are the elementary operators that PyTorch's functions are made of, under the names of its C++ library, *ATen*; a linear layer arrives as `aten.addmm`, a product with something added.
+# That works because a function mode stands *above* autograd: the casts come first, and autograd sees them. A second hook of PyTorch, the [dispatch mode](term:dispatch-mode), stands *below*. There autograd has already recorded the call and kept the inputs that the backward will need. What comes by are the elementary operators that PyTorch's functions are made of, under the names of its C++ library, *ATen*; a linear layer arrives as `aten.addmm`, a product with something added.
 #
 # ![The way of a call of linear through PyTorch, twice. Left, a function mode casts x and w to fp16 before autograd keeps them, 2 bytes a number. Right, autograd keeps them in fp32, 4 bytes a number, and a dispatch mode casts them afterwards. Both products run in fp16.](../course/09_precision/figures/above_autograd.svg)
 #

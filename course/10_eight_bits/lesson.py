@@ -75,7 +75,7 @@ for x in (0.3, 21.0, 42.0, 500.0, 1e-5):
 study.table(rows, ["number", "in E4M3", "in E5M2"], title="Rounding to eight bits")
 
 # %% [markdown]
-# The error is half a step at most: one part in 16 of the number in E4M3, and one in 8 in E5M2. Note the `clamp`. A number beyond the range would become infinite in E5M2, and what it becomes in E4M3 depends on who converts it. We cut it off instead, which is called **saturation**. It is the lesser evil, but keep it in mind: nothing will tell you that it has happened.
+# The error is half a step at most: one part in 16 of the number in E4M3, and one in 8 in E5M2. Note the `clamp`. A number beyond the range would become infinite in E5M2, and what it becomes in E4M3 depends on who converts it. We cut it off instead, which is called [saturation](term:saturation). It is the lesser evil, but keep it in mind: nothing will tell you that it has happened.
 #
 # ## Which products, and what is emulated
 #
@@ -391,9 +391,9 @@ assert relative_error(forgotten, right) > 0.5 and relative_error(again, right) <
 # %% [markdown]
 # ## Where does the scale come from?
 #
-# To divide by the scale one must know amax, and to know amax one must have read the whole tensor. So the tensor is read from memory twice, once to find its amax and once to be rounded. This is called scaling by the **present** amax (elsewhere *current* or *dynamic* scaling).
+# To divide by the scale one must know amax, and to know amax one must have read the whole tensor. So the tensor is read from memory twice, once to find its amax and once to be rounded. This is called scaling by the *present* amax (elsewhere [current](term:current-scaling) or *dynamic* scaling).
 #
-# The first recipe avoided this with a bet: that a tensor's amax changes little from one step to the next. [Delayed scaling](term:delayed-scaling) takes the scale from the amax of earlier steps, and while it rounds this step's numbers it writes down their amax, for later steps. The tensor is read once. To be on the safe side it takes the largest amax of a **history** of several steps, 16 in our library and 1,024 in NVIDIA's [Transformer Engine](paper:transformerengine2022).
+# The first recipe avoided this with a bet: that a tensor's amax changes little from one step to the next. [Delayed scaling](term:delayed-scaling) takes the scale from the amax of earlier steps, and while it rounds this step's numbers it writes down their amax, for later steps. The tensor is read once. To be on the safe side it takes the largest amax of a [history](term:amax-history) of several steps, 16 in our library and 1,024 in NVIDIA's [Transformer Engine](paper:transformerengine2022).
 #
 # ![Bars for the amax of nine steps, and a line for what the scale has room for: the largest amax of the last three steps. In step 6 amax jumps fourfold; what lies above the line is cut off. From step 7 on the scale has room for it.](../course/10_eight_bits/figures/delayed.svg)
 #
@@ -810,7 +810,7 @@ study.explore(
 # %% [markdown]
 # **When not to use it.** *Narrow layers*: below a width of about 1,000 to 2,000 the rounding eats up what the products gain. *Older GPUs*: an A100 has no units for FP8; the emulation would only cost. *Without fused kernels*, as we have seen. And *before bf16 works*: get the run right in bf16, switch to 8 bits, and compare the curves; otherwise you have one more suspect whenever the loss looks odd.
 #
-# Newer hardware takes over part of this lesson. Blackwell's tensor cores accept **MXFP8**, in which every 32 numbers share a scale that is a power of two, stored in one byte, and multiply by these scales themselves ([Rouhani et al. 2023](paper:rouhani2023)). It is scaling by block, with smaller blocks and without the extra work.
+# Newer hardware takes over part of this lesson. Blackwell's tensor cores accept [MXFP8](term:mxfp8), in which every 32 numbers share a scale that is a power of two, stored in one byte, and multiply by these scales themselves ([Rouhani et al. 2023](paper:rouhani2023)). It is scaling by block, with smaller blocks and without the extra work.
 #
 # ## The library's file
 #

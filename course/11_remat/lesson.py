@@ -159,7 +159,7 @@ study.reveal(
 )
 
 # %% [markdown]
-# This is the worst kind of bug: the loss usually still falls, a little less well, and nobody looks for the reason. The "same function on the same input" has a hidden third operand, the state of the random generator. So forward must keep that state, and backward must **replay** it. And afterwards backward has to put back the state that it found. Otherwise the generator is wound back in every step, and the next forward draws numbers that were already used.
+# This is the worst kind of bug: the loss usually still falls, a little less well, and nobody looks for the reason. The "same function on the same input" has a hidden third operand, the state of the random generator. So forward must keep that state, and backward must [replay](term:replay) it. And afterwards backward has to put back the state that it found. Otherwise the generator is wound back in every step, and the next forward draws numbers that were already used.
 
 
 # %%
@@ -228,7 +228,7 @@ print("equal bit for bit:", same_bits(reentrant_checkpoint, dropout=0.5, data=Tr
 assert have_gradients == 0 and same_bits(reentrant_checkpoint, dropout=0.5, data=True)
 
 # %% [markdown]
-# This form is called **reentrant**, because a backward pass enters the autograd engine while another one is running in it.
+# This form is called [reentrant](term:reentrant-checkpointing), because a backward pass enters the autograd engine while another one is running in it.
 #
 # ## √L segments
 #
@@ -379,7 +379,7 @@ guess_work = 2.0  # times: change this number
 # %% [markdown]
 # ### By halves
 #
-# In the same cell we try a more radical cut. Checkpoint the first **half** of the chain; when that half is computed again, checkpoint *its* first half, and so on. Then $\log_2 L$ inputs are alive and one layer's activation. But the deeper the recursion, the more often the same layer runs: each of the $\log_2 L$ halvings repeats half of all layers, $\frac L2\log_2 L$ forwards in all. The library has both cuts. `checkpoint_sequential` is our loop, which also takes a number that does not divide *L*, and the recursion is short enough to be read here:
+# In the same cell we try a more radical cut. Checkpoint the first *half* of the chain; when that half is computed again, checkpoint *its* first half, and so on. Then $\log_2 L$ inputs are alive and one layer's activation. But the deeper the recursion, the more often the same layer runs: each of the $\log_2 L$ halvings repeats half of all layers, $\frac L2\log_2 L$ forwards in all. The library has both cuts. `checkpoint_sequential` is our loop, which also takes a number that does not divide *L*, and the recursion is short enough to be read here:
 
 # %%
 from minidist.train import remat
@@ -443,7 +443,7 @@ study.curves(
 #
 # Are equal segments best? Early segments come last in backward, when few other inputs are still held, so they may be *longer*. Segment 0 shares the memory with nobody, segment 1 with one input, and so on. Lengths of 10, 10, 9, 8, 7, 6, 5, 4, 3 and 2 add up to 64, and no moment has more than 11 alive. And real layers are not equal: a checkpoint belongs where the tensor between two layers is small, and a cheap layer should be repeated rather than an expensive one.
 #
-# The library finds the best **plan** by dynamic programming. It goes through the layers from the first to the last. For what comes later only two things about the beginning matter: the bytes that it still holds and the work that it will repeat. So of all plans for the first *i* layers it keeps those that no other plan beats in both. `plan` takes for each layer the cost of its forward and what it saves, the bytes between layers (`edges`), the bytes that its backward needs besides (`work`), and a budget. Here are 16 layers of very different widths. **Where will equal segments lie, compared with the line of best plans?**
+# The library finds the best *plan* by dynamic programming. It goes through the layers from the first to the last. For what comes later only two things about the beginning matter: the bytes that it still holds and the work that it will repeat. So of all plans for the first *i* layers it keeps those that no other plan beats in both. `plan` takes for each layer the cost of its forward and what it saves, the bytes between layers (`edges`), the bytes that its backward needs besides (`work`), and a budget. Here are 16 layers of very different widths. **Where will equal segments lie, compared with the line of best plans?**
 
 # %%
 from minidist.train.remat import plan
@@ -794,7 +794,7 @@ study.bars(saved, unit="%", title="Saved, of all memory")
 #
 # ## The library's file
 #
-# [remat.py](file:minidist/train/remat.py) has our reentrant form under the name `checkpoint_reentrant`, for any number of inputs. That form has a weakness: the parameters are out of `autograd.grad`'s sight, and hooks on parameters run in a backward pass within a backward pass. The better form leaves autograd's graph as it is and removes only the tensors in it. PyTorch has **saved-tensor hooks** for this: one function is called with each tensor that an operator saves, and what it returns is stored in its place; a second one is called when backward wants the tensor back.
+# [remat.py](file:minidist/train/remat.py) has our reentrant form under the name `checkpoint_reentrant`, for any number of inputs. That form has a weakness: the parameters are out of `autograd.grad`'s sight, and hooks on parameters run in a backward pass within a backward pass. The better form leaves autograd's graph as it is and removes only the tensors in it. PyTorch has [saved-tensor hooks](term:saved-tensor-hook) for this: one function is called with each tensor that an operator saves, and what it returns is stored in its place; a second one is called when backward wants the tensor back.
 #
 # ![Saved-tensor hooks. Forward saves the tensors a, b and c, and three empty slots are kept instead. Backward asks for c: the function runs again and fills all three slots in order. Then c, b and a are read, and each slot is emptied as it is read.](../course/11_remat/figures/slots.svg)
 #

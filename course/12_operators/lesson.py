@@ -53,7 +53,7 @@ for name, work in cases.items():
 study.table(rows, ["n = 4,096, fp32", "launches", "bytes", "FLOPs", "µs"], title="Modelled H100")
 
 # %% [markdown]
-# Here are three operators and three walls. The first is bound by its **launch**, the second by **memory**, the third by **compute**. Nearly everything in this lesson is the question of which of the three you are looking at, since each needs another cure.
+# Here are three operators and three walls. The first is bound by its *launch*, the second by *memory*, the third by *compute*. Nearly everything in this lesson is the question of which of the three you are looking at, since each needs another cure.
 #
 # ## Which operators are bound by what?
 #
@@ -567,7 +567,7 @@ study.explore(
 # %% [markdown]
 # ## Graphs: who fuses?
 #
-# So far people did it, operator by operator. A compiler can do it for you, if it sees more than one operator at a time. What it needs is the **graph**: all operators, and which of them reads whose result. PyTorch can record it by running a function on tensors that only pretend to have numbers.
+# So far people did it, operator by operator. A compiler can do it for you, if it sees more than one operator at a time. What it needs is the [graph](term:graph): all operators, and which of them reads whose result. PyTorch can record it by running a function on tensors that only pretend to have numbers.
 #
 # Which nodes of the graph should become one kernel? Matrix products are bound by compute and have excellent kernels already. Their neighbours are bound by memory. So the simplest rule is this: **whatever stands between two products becomes one kernel.** Here are the groups of a transformer's MLP.
 
@@ -626,7 +626,7 @@ assert len(nodes) == 10 and len(groups) == 4
 # %% [markdown]
 # ## torch.compile, on real kernels
 #
-# This is in short what [torch.compile](paper:ansel2024) does. It traces a function into graphs, groups the operators of each, forward and backward, and has a **backend** write a kernel for each group: C++ on a CPU, Triton on a GPU. For you it is one line:
+# This is in short what [torch.compile](paper:ansel2024) does. It traces a function into graphs, groups the operators of each, forward and backward, and has a [backend](term:backend) write a kernel for each group: C++ on a CPU, Triton on a GPU. For you it is one line:
 #
 # ```python
 # compiled = torch.compile(layer, fullgraph=True)
@@ -709,7 +709,7 @@ assert len(whole) == 1 and len(parts) == 2
 # %% [markdown]
 # This is a [graph break](term:graph-break). The symptom is a compiled model that is correct and no faster; `fullgraph=True` turns each break into an error that names its line. The usual causes are `.item()`, `print`, and an `if` on a tensor's value.
 #
-# There is another cure for launches that is often confused with this one. A **CUDA graph** records the launches of a step and replays all of them with one call. It changes no kernel and moves the same bytes, so for our optimizer's loop it wins what `foreach` wins, and no more.
+# There is another cure for launches that is often confused with this one. A [CUDA graph](term:cuda-graph) records the launches of a step and replays all of them with one call. It changes no kernel and moves the same bytes, so for our optimizer's loop it wins what `foreach` wins, and no more.
 #
 # **When not to compile.** When shapes change at every call, each new shape may compile again. When the step is bound by products, there is little to gain. And while you look for a bug, because the kernels are no longer those that your lines name.
 #
@@ -743,7 +743,7 @@ assert round(1 / share, 1) == 1.6 and round(share, 1) == 0.6
 #
 # ## A profiler beside our trace
 #
-# Everything up to here was modelled. On a real machine a **profiler** says what ran, and when. PyTorch's records every operator, on the CPU and on a GPU, and there are so many that one gets lost among them. So name the phases of a step; `record_function` puts a name around whatever runs within. Our own traces have spans with names too. If *both* use the same names, you can lay one beside the other: ours shows who waited for whose message, the profiler's shows which kernels ran in the meantime.
+# Everything up to here was modelled. On a real machine a [profiler](term:profiler) says what ran, and when. PyTorch's records every operator, on the CPU and on a GPU, and there are so many that one gets lost among them. So name the phases of a step; `record_function` puts a name around whatever runs within. Our own traces have spans with names too. If *both* use the same names, you can lay one beside the other: ours shows who waited for whose message, the profiler's shows which kernels ran in the meantime.
 
 # %%
 from contextlib import contextmanager
@@ -842,7 +842,7 @@ study.viewer(world.trace, title="One layer, forward and backward, on a modelled 
 # %% [markdown]
 # ## Above the single device
 #
-# A graph poses two more questions. What runs *beside* what? Messages run beside computation, as in [Buckets and overlap](lesson:buckets). And which device holds which part of each tensor? [Mesh-TensorFlow](paper:shazeer2018) lets you name the split of every dimension; [FlexFlow](paper:jia2019) *searches* for the best split, with a cost model much like our roofline. That is the level of the **task**: which parallelism, on how many devices, for memory or for speed. [Hybrid](lesson:hybrid) chooses by hand, and [Plan a run](lesson:plan) searches.
+# A graph poses two more questions. What runs *beside* what? Messages run beside computation, as in [Buckets and overlap](lesson:buckets). And which device holds which part of each tensor? [Mesh-TensorFlow](paper:shazeer2018) lets you name the split of every dimension; [FlexFlow](paper:jia2019) *searches* for the best split, with a cost model much like our roofline. That is the level of the *task*: which parallelism, on how many devices, for memory or for speed. [Hybrid](lesson:hybrid) chooses by hand, and [Plan a run](lesson:plan) searches.
 #
 # ## Break it
 #

@@ -369,7 +369,7 @@ study.reveal(
 #
 # ## Stage 3: gather, use, free
 #
-# What is still whole is the weights. A layer's weight is used twice in a step, in its forward and in its backward, each time for a moment. So let every rank keep only its part, its *shard*, and **gather the layer just before it is used and free it right after**. Follow the block in the drawing from top to bottom; its weights are there for two short spells.
+# What is still whole is the weights. A layer's weight is used twice in a step, in its forward and in its backward, each time for a moment. So let every rank keep only its part, its *shard*, and *gather the layer just before it is used and free it right after*. Follow the block in the drawing from top to bottom; its weights are there for two short spells.
 #
 # ![One block's weights under stage 3 on three ranks. At rest each rank keeps one third. An all-gather makes the block whole, forward uses it, it is freed. Later it is gathered a second time, backward makes whole gradients, a reduce-scatter leaves on each rank the averaged third that it owns, and each rank updates its third.](../course/13_zero/figures/stage3_flow.svg)
 #
@@ -654,7 +654,7 @@ study.viewer(ahead[1][0].trace, title="Stage 3 with prefetch = 1, on four ranks"
 #
 # $$\frac{2P}{b}\cdot\frac{n-1}{n} \le \frac{2PT}{F}, \qquad\text{that is}\qquad T \ge \frac{F}{b}\cdot\frac{n-1}{n}.$$
 #
-# In the backward there are twice the operations, for $dX$ and $dW$. And there is twice the traffic: the second gather, and the reduce-scatter. So the condition is the same. Note what has dropped out: the size of the block, and with it that of the model. **What decides is the tokens that a GPU computes with weights that it has gathered once**, in a single micro-batch; with gradient accumulation every micro-batch gathers again.
+# In the backward there are twice the operations, for $dX$ and $dW$. And there is twice the traffic: the second gather, and the reduce-scatter. So the condition is the same. Note what has dropped out: the size of the block, and with it that of the model. *What decides is the tokens that a GPU computes with weights that it has gathered once*, in a single micro-batch; with gradient accumulation every micro-batch gathers again.
 #
 # A large product on a modelled H100 runs at 633 TFLOP/s. **How many tokens does each of four GPUs need, if a rank takes in 48 GB/s?**
 
@@ -1075,11 +1075,11 @@ assert [(row[2], row[4]) for row in rows] == [("4.00", "12.00"), ("2.50", "3.00"
 #
 # ## When not to use which
 #
-# - **Stage 1** has hardly a drawback: it sends nothing more. Use it whenever you train with data parallelism, and the model is not tiny.
-# - **Stage 2** with gradient accumulation sends gradients after every micro-batch, where stage 1 waits for the last. If the gradients fit, stay with stage 1. With pipelines the same holds even more.
-# - **Stage 3** needs tokens, as derived above. With few tokens on each GPU or a slow network, take hybrid sharding, or leave the weights whole.
+# - *Stage 1* has hardly a drawback: it sends nothing more. Use it whenever you train with data parallelism, and the model is not tiny.
+# - *Stage 2* with gradient accumulation sends gradients after every micro-batch, where stage 1 waits for the last. If the gradients fit, stay with stage 1. With pipelines the same holds even more.
+# - *Stage 3* needs tokens, as derived above. With few tokens on each GPU or a slow network, take hybrid sharding, or leave the weights whole.
 # - **Offload** is for few GPUs. With n ranks the states are $12\Psi/n$ bytes, and from some n on they simply fit.
-# - **None of them** shrinks activations or the work of a GPU. A layer that is too large for one GPU needs [Tensor parallel](lesson:tensor).
+# - *None of them* shrinks activations or the work of a GPU. A layer that is too large for one GPU needs [Tensor parallel](lesson:tensor).
 #
 # ## On real processes
 #

@@ -173,9 +173,9 @@ assert sent[1] == 5 * sent[0] and rows[0][1] == rows[1][1] == "below 1e-12" and 
 #
 # Forward is done. For the backward pass we have to look closely, because autograd runs on each rank separately and knows nothing of other ranks. Two places need care, and both can be seen with single numbers.
 #
-# **Where a whole tensor enters the cut layer.** Let *x* be one number, the same on two ranks. Rank 0 multiplies it by 2, rank 1 by 5, and the results are added: $y = 2x + 5x = 7x$. The derivative is 7. But rank 0's autograd has seen only its own use of *x* and says 2, and rank 1's says 5. Nobody has 7 unless the ranks add up what they have. So at this place there must be an [operator](term:operator) that does nothing in forward and **all-reduces in backward**. Megatron calls it *f*.
+# **Where a whole tensor enters the cut layer.** Let *x* be one number, the same on two ranks. Rank 0 multiplies it by 2, rank 1 by 5, and the results are added: $y = 2x + 5x = 7x$. The derivative is 7. But rank 0's autograd has seen only its own use of *x* and says 2, and rank 1's says 5. Nobody has 7 unless the ranks add up what they have. So at this place there must be an [operator](term:operator) that does nothing in forward and *all-reduces in backward*. Megatron calls it *f*.
 #
-# **Where partial results are added up.** Let $y = s_0 + s_1$. If $s_0$ grows by 1, so does *y*: the derivative with respect to either summand is 1 times the gradient of *y*. That gradient is already on both ranks, because everything after the sum is computed alike on both. So this operator all-reduces in forward and does **nothing in backward**. It is called *g*.
+# **Where partial results are added up.** Let $y = s_0 + s_1$. If $s_0$ grows by 1, so does *y*: the derivative with respect to either summand is 1 times the gradient of *y*. That gradient is already on both ranks, because everything after the sum is computed alike on both. So this operator all-reduces in forward and does *nothing in backward*. It is called *g*.
 #
 # ![An MLP on two ranks: the first matrix cut by columns, the second by rows. In forward, f hands x to both ranks without a message, each computes half of the features and a partial result, and g adds these by an all-reduce. In backward g hands the gradient on without a message, and f adds the two gradients of x by an all-reduce.](../course/14_tensor/figures/column_row.svg)
 #
@@ -479,7 +479,7 @@ assert all(row[2] == "below 1e-12" for row in rows) and len(oracle) == 14
 # %% [markdown]
 # ## Random numbers
 #
-# A layer also contains dropout, which sets random elements to zero, and this is where tensor parallelism meets random numbers. There are two rules, and they are opposites. On data that is **whole** on all ranks, all ranks must drop *the same* elements, or the copies are not copies any more. On data that is **split**, each rank must drop *others*, or the same pattern repeats *n* times and there is less chance in it than you think.
+# A layer also contains dropout, which sets random elements to zero, and this is where tensor parallelism meets random numbers. There are two rules, and they are opposites. On data that is *whole* on all ranks, all ranks must drop *the same* elements, or the copies are not copies any more. On data that is *split*, each rank must drop *others*, or the same pattern repeats *n* times and there is less chance in it than you think.
 #
 # `seed_group_` gives all ranks of a group the same random numbers. Inside `split_random` each rank draws numbers of its own, and afterwards everyone goes on as though one number had been drawn.
 
@@ -841,7 +841,7 @@ assert narrow[1] > narrow[0] and round(REACHED / 989e12, 2) == 0.64
 #
 # Could one hide the messages behind computation, as [buckets](lesson:buckets) do? In forward, no: the next product needs the sum. In backward there is one chance. The gradient of a *weight* is needed by nobody until the optimizer's step, so it can be computed while *f*'s all-reduce is on its way; Megatron does this. (It then asks you to set `CUDA_DEVICE_MAX_CONNECTIONS=1`, so that the GPU starts the messages and the product in the order in which they were issued, messages first.)
 #
-# The rules that follow from all this: use tensor parallelism **inside a node, at most**; use it **for wide layers**; and only as much as you need to make the layer fit, since data parallelism talks less. Between nodes, put what talks seldom: a [pipeline](lesson:pipelines) sends *N* bytes once for several layers, and [Hybrid](lesson:hybrid) combines them all.
+# The rules that follow from all this: use tensor parallelism *inside a node, at most*; use it *for wide layers*; and only as much as you need to make the layer fit, since data parallelism talks less. Between nodes, put what talks seldom: a [pipeline](lesson:pipelines) sends *N* bytes once for several layers, and [Hybrid](lesson:hybrid) combines them all.
 #
 # ## What breaks, in one table
 #

@@ -15,7 +15,7 @@ guess = 224_000  # bytes: 7/8 of 64,000 logits of 4 bytes. Change this number
 #
 # $$-\log \tfrac{4}{20} = \log 20 - \log 4 = \log 5.$$
 #
-# How much of its part did a rank have to tell the others? Not its logits. The first rank said "my sum is 3", the second "mine is 7, and the 4 is here", the third "mine is 10". **Two numbers from each rank**, and it would still be two if each held 8,000 logits. The whole lesson is in this observation; what is left is to make it exact, safe against overflow, and fast.
+# How much of its part did a rank have to tell the others? Not its logits. The first rank said "my sum is 3", the second "mine is 7, and the 4 is here", the third "mine is 10". *Two numbers from each rank*, and it would still be two if each held 8,000 logits. The whole lesson is in this observation; what is left is to make it exact, safe against overflow, and fast.
 
 # %%
 import math
@@ -62,7 +62,7 @@ assert math.isclose(math.log(total / found), math.log(5))
 #
 # ## What there is to split
 #
-# The matrix in question has V rows of H numbers, one row for each token; H is the width of the model. It is used twice. At the beginning a token *looks up* its row, which is called an [embedding](term:embedding). At the end the hidden state of a position, which is H numbers as well, is multiplied by every row, and the V results are the logits: the **projection**. Many models use the same matrix at both ends, and the two are then [tied](term:tied-weights).
+# The matrix in question has V rows of H numbers, one row for each token; H is the width of the model. It is used twice. At the beginning a token *looks up* its row, which is called an [embedding](term:embedding). At the end the hidden state of a position, which is H numbers as well, is multiplied by every row, and the V results are the logits: the [projection](term:projection). Many models use the same matrix at both ends, and the two are then [tied](term:tied-weights).
 #
 # How large is it? Take 64,000 tokens and a width of 5,120, in single precision:
 
@@ -162,7 +162,7 @@ study.bars(
 assert max(errors["added up"]) < 1e-12 and min(errors["own"]) > 0.3
 
 # %% [markdown]
-# Each rank would train everything before the projection with a gradient of its own, most of which is missing, and the copies of the model would drift apart. The contributions have to be added up: **identity forward, all-reduce backward**. That is the operator **f** of [Tensor parallel](lesson:tensor), and the look-up, **all-reduce forward and identity backward**, ends in its conjugate **g**. So there is one all-reduce of positions × H numbers forward, after the look-up, and another one backward, before the gradient of x is used. A block of a tensor-parallel transformer has two of them in forward alone.
+# Each rank would train everything before the projection with a gradient of its own, most of which is missing, and the copies of the model would drift apart. The contributions have to be added up: *identity forward, all-reduce backward*. That is the operator *f* of [Tensor parallel](lesson:tensor), and the look-up, *all-reduce forward and identity backward*, ends in its conjugate *g*. So there is one all-reduce of positions × H numbers forward, after the look-up, and another one backward, before the gradient of x is used. A block of a tensor-parallel transformer has two of them in forward alone.
 #
 # ## The loss, naively
 #

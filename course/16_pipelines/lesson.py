@@ -242,7 +242,7 @@ assert abs(waiting(filled, gpipe_spans) - predicted) < 0.02
 #
 # ## 1F1B: one forward, one backward
 #
-# What is kept for a micro-batch can be freed as soon as its backward is done. So a stage should run a backward as early as it can, and start a new forward only when it has to. That is the idea of [1F1B](term:1f1b): after a few forwards to warm up, a stage takes **one forward and one backward in turn**. The backwards that are left come last.
+# What is kept for a micro-batch can be freed as soon as its backward is done. So a stage should run a backward as early as it can, and start a new forward only when it has to. That is the idea of [1F1B](term:1f1b): after a few forwards to warm up, a stage takes *one forward and one backward in turn*. The backwards that are left come last.
 #
 # ![Three schedules of three stages and six micro-batches over time. Naive: one micro-batch at a time, bubble two thirds. GPipe: all six forwards, then all six backwards; the bubble is two eighths, and every stage keeps six micro-batches. 1F1B: a few forwards, then one forward and one backward in turn; the same bubble, and the stages keep three, two and one.](../course/16_pipelines/figures/stages_over_time.svg)
 #
@@ -417,7 +417,7 @@ assert abs(waiting(one_f, one_f_spans) - 3 / 11) < 0.01
 # %% [markdown]
 # ## The same gradient
 #
-# A pipeline changes *when* things are computed, not *what*. The [oracle](term:oracle) is a loop over the micro-batches on one rank, in float64. Data parallelism agreed with the serial run up to rounding, because its sums are added in another order. Here every stage runs its backwards in the order of the micro-batches, so even the sums are added in the same order. We can ask for more: the gradients must agree **bit for bit**.
+# A pipeline changes *when* things are computed, not *what*. The [oracle](term:oracle) is a loop over the micro-batches on one rank, in float64. Data parallelism agreed with the serial run up to rounding, because its sums are added in another order. Here every stage runs its backwards in the order of the micro-batches, so even the sums are added in the same order. We can ask for more: the gradients must agree *bit for bit*.
 
 # %%
 from minidist.models import mlp
@@ -571,7 +571,7 @@ assert times["naive"] < 1 and 2.8 < times["1F1B"] < 3
 #
 # ## Who gets which layers?
 #
-# So far all stages took equally long. In a real model they do not, and **the slowest stage sets the pace**: after warming up, the others wait for it in every slot. So the layers should be cut where the *largest* part is as small as possible. Contiguous parts are a matter of S − 1 cuts, and `partition` finds the best ones; the only question is what a layer costs.
+# So far all stages took equally long. In a real model they do not, and *the slowest stage sets the pace*: after warming up, the others wait for it in every slot. So the layers should be cut where the *largest* part is as small as possible. Contiguous parts are a matter of S − 1 cuts, and `partition` finds the best ones; the only question is what a layer costs.
 #
 # Take a model that looks like a GPT: an embedding (a table with a row for each token) of 16,384 × 8,192 in front, ten of our layers, and behind them the projection to the vocabulary, 8,192 × 16,384. The embedding has as many parameters as two layers and computes nothing: it looks up rows. The projection has as many and really multiplies. We measure on the World's clock what each takes:
 
@@ -673,7 +673,7 @@ assert abs(cut_runs["by time"][0].time / cut_runs["by count"][0].time - 1) > 0.1
 # So both stages hold a copy, and it is data parallelism on a small scale: equal start, equal gradients, equal steps. What is the gradient of a parameter that is used twice? The chain rule adds the contributions of both uses. Autograd does this by itself as long as both uses are in one graph. Here each stage's autograd sees one use only, and finds one *part* of the gradient. So we need
 #
 # 1. a broadcast at the beginning, so that the copies are equal;
-# 2. a group of the two stages, and in it one all-reduce of the gradient (a **sum**, not a mean) after the last backward and before the optimizer's step.
+# 2. a group of the two stages, and in it one all-reduce of the gradient (a *sum*, not a mean) after the last backward and before the optimizer's step.
 #
 # Here it is, with a table of 12 tokens. The all-reduce is the line that is easily forgotten. The library does both steps if `Pipeline` is told what is tied, and under which name; so we run it in three ways.
 

@@ -3,7 +3,7 @@
 #
 # [Pipelines](lesson:pipelines) ended with 1F1B: four stages, eight micro-batches, and still 27 % of the time lost in the [bubble](term:bubble). More micro-batches make it smaller, but the batch is what the optimizer wants and not what the pipeline wants, and a micro-batch that is too small wastes the GPU in another way.
 #
-# Nothing in a pipeline says that a stage has to work in the order of 1F1B. The order is a list, and a list can be changed. In this lesson we derive two better ones, **interleaved** and **zero bubble**, from a single argument about the last gradient of a step, and we find out when they are worse.
+# Nothing in a pipeline says that a stage has to work in the order of 1F1B. The order is a list, and a list can be changed. In this lesson we derive two better ones, [interleaved](term:interleaved-schedule) and **zero bubble**, from a single argument about the last gradient of a step, and we find out when they are worse.
 #
 # **Take four stages and eight micro-batches, and let no stage have more than four of them under way, as in 1F1B. To what share of the time can the best schedule of this lesson bring the loss down?**
 
@@ -19,7 +19,7 @@ guess = 27.0  # per cent, which is what 1F1B loses: change this number
 #
 # ![A product y = x·W. Its backward has two halves. I computes the input's gradient, dx = dy·Wᵀ, and the stage before waits for it. W computes the weight's gradient, dW = xᵀ·dy, and nobody waits for it until the update.](../course/17_schedules/figures/split_backward.svg)
 #
-# PyTorch computes both at once, and in the last lesson `B` was both. Here we tell them apart: `I` is the backward for the **i**nput, `W` the backward for the **w**eights. For a layer that multiplies matrices, each costs about as much as the forward `F`, so that `B`, which is `I` and `W`, costs two forwards. Written out for a matrix:
+# PyTorch computes both at once, and in the last lesson `B` was both. Here we tell them apart: `I` is the backward for the *i*nput, `W` the backward for the *w*eights. For a layer that multiplies matrices, each costs about as much as the forward `F`, so that `B`, which is `I` and `W`, costs two forwards. Written out for a matrix:
 
 # %%
 from functools import partial
@@ -177,13 +177,13 @@ print(grid(schedules.lists(schedules.one_f_one_b, 3, 6)))
 #
 # This little story is worth remembering, because each better schedule attacks one part of it. There are three ways to make the sum smaller:
 #
-# - **make the trips shorter**, so that the first micro-batch comes sooner and the last gradient is home sooner: *interleaving*;
-# - **let the last gradient start earlier**, with something else for the last stage to do after it: *zero bubble*;
-# - **make the trip home cheaper**, by doing only half of the backward on the way: zero bubble again.
+# - *make the trips shorter*, so that the first micro-batch comes sooner and the last gradient is home sooner: *interleaving*;
+# - *let the last gradient start earlier*, with something else for the last stage to do after it: *zero bubble*;
+# - *make the trip home cheaper*, by doing only half of the backward on the way: zero bubble again.
 #
 # ## Interleaved: shorter trips
 #
-# Why does the first micro-batch take S − 1 slots to reach the last stage? Because each stage on the way does *all* of its layers. Suppose there are eight layers on four stages. Instead of layers 0 and 1, give stage 0 the layers 0 and 4; stage 1 gets 1 and 5, and so on. A stage now holds $v = 2$ **chunks** of one layer each. The model is cut into $v \cdot S$ parts, and a micro-batch comes by every stage v times.
+# Why does the first micro-batch take S − 1 slots to reach the last stage? Because each stage on the way does *all* of its layers. Suppose there are eight layers on four stages. Instead of layers 0 and 1, give stage 0 the layers 0 and 4; stage 1 gets 1 and 5, and so on. A stage now holds $v = 2$ [chunks](term:chunk-of-a-model) of one layer each. The model is cut into $v \cdot S$ parts, and a micro-batch comes by every stage v times.
 #
 # ![A model of six parts on three stages. In a loop, parts 0, 1, 2 are the first chunks of stages 0, 1, 2, and parts 3, 4, 5 their second chunks; from stage 2 a micro-batch goes back to stage 0. In a V, parts 3, 4, 5 lie on stages 2, 1, 0, so that parts 2 and 3 share a stage and the last part is where the first is.](../course/17_schedules/figures/chunks.svg)
 #
@@ -197,7 +197,7 @@ print(grid(schedules.lists(schedules.one_f_one_b, 3, 6)))
 #
 # That is the whole rule for the forwards: **groups of S micro-batches; each group through chunk 0, then the same group through chunk 1, …; then the next group.** The k-th forward of a stage, counted from 0, belongs to group k // (S·v); within the group, each run of S passes is one chunk. The backwards have the same order with the chunks from the last to the first, since that is the way the gradients come.
 #
-# It also says why **S must divide M**: an incomplete group would be too short to fill the time until its first micro-batch comes round.
+# It also says why *S must divide M*: an incomplete group would be too short to fill the time until its first micro-batch comes round.
 #
 # ### How many forwards to warm up?
 #
@@ -380,20 +380,20 @@ for stage_ in range(4):
 # Interleaving divides the bubble. The second idea attacks it at the root, and all it needs is the backward in two halves. Replace every `B` by `I W` and nothing has changed. But now the W's can move. Read the story of the last stage once more with this freedom:
 #
 # 1. It waits for the first micro-batch, $(S-1)\,T_F$, as before.
-# 2. It works without a gap, $M\,(T_F+T_I+T_W)$. But it may **put off its W's**: let it hold back S − 1 of them, and do them at the very end, after its last `I`. Together with the W that belongs to the last `I`, that makes S. Its last gradient then leaves $S\,T_W$ before the stage itself is done.
+# 2. It works without a gap, $M\,(T_F+T_I+T_W)$. But it may *put off its W's*: let it hold back S − 1 of them, and do them at the very end, after its last `I`. Together with the W that belongs to the last `I`, that makes S. Its last gradient then leaves $S\,T_W$ before the stage itself is done.
 # 3. On the trip home each stage needs only its `I`: $(S-1)\,T_I$. Stage 0 does its last `W` when the gradient has come: $T_W$.
 #
 # As long as $T_W$ is at most $T_I$, the trip ends last, or at the same moment as the last stage's work, and with it the step:
 #
 # $$T = (S-1)\,T_F + M\,(T_F+T_I+T_W) - S\,T_W + (S-1)\,T_I + T_W .$$
 #
-# What goes beyond the work is $(S-1)(T_F + T_I - T_W)$. If the three times are equal, that is S − 1 slots where 1F1B has 3(S − 1): **a third of the bubble.** The schedule is called **ZB-H1**.
+# What goes beyond the work is $(S-1)(T_F + T_I - T_W)$. If the three times are equal, that is S − 1 slots where 1F1B has 3(S − 1): **a third of the bubble.** The schedule is called [ZB-H1](term:zb-h1).
 #
 # ![1F1B and ZB-H1 on three stages with four micro-batches. 1F1B takes 18 units, of which 6 are bubble. In ZB-H1 the backward is I and W; the last stage puts off its W's to the end, stage 1 fills the gaps of its drain with W's, and all end together after 14 units, 2 of them bubble.](../course/17_schedules/figures/zero_bubble.svg)
 #
 # ### How many W's may a stage hold back?
 #
-# Why S − 1, and not all of them? Memory. An activation is kept from its `F` until its `W`. In 1F1B, stage s keeps S − s micro-batches at most: the first stage S, the last only one. So the last stage can put off S − 1 W's before it keeps more micro-batches than the first stage does, and stage s can put off s. If each stage uses just this room, **all stages keep S micro-batches**, as many as the fullest stage did before.
+# Why S − 1, and not all of them? Memory. An activation is kept from its `F` until its `W`. In 1F1B, stage s keeps S − s micro-batches at most: the first stage S, the last only one. So the last stage can put off S − 1 W's before it keeps more micro-batches than the first stage does, and stage s can put off s. If each stage uses just this room, *all stages keep S micro-batches*, as many as the fullest stage did before.
 #
 # That is the rule, and with it the list can be written down: 1F1B's warm-up; then in each turn `F`, `I`, and the `W` of the micro-batch s places back; what is left comes at the end.
 
@@ -451,7 +451,7 @@ study.schedule_editor(
 #
 # ### With more memory: no bubble at all
 #
-# What if the last stage may hold back $2(S-1)$ W's? Then its last gradient leaves earlier still, and the same sum gives a bubble of $(S-1)(T_F+T_I-2T_W)$, which is zero if the three times are equal. The other stages must have enough to do in the meantime: they warm up with twice as many forwards. This is **ZB-H2**, and it keeps $2S-1$ micro-batches on every stage.
+# What if the last stage may hold back $2(S-1)$ W's? Then its last gradient leaves earlier still, and the same sum gives a bubble of $(S-1)(T_F+T_I-2T_W)$, which is zero if the three times are equal. The other stages must have enough to do in the meantime: they warm up with twice as many forwards. This is [ZB-H2](term:zb-h2), and it keeps $2S-1$ micro-batches on every stage.
 #
 # The first and the last stage then no longer end together. The last starts S − 1 slots late and ends S − 1 slots late, without a gap in between. So a single step, from the first action of any stage to the last, takes as long as with ZB-H1; what is gone is the bubble within each stage's own time, from its own first action to its own last. If the optimizer's step may begin on each stage as soon as that stage is done, the next batch follows without a gap as well. (Whoever clips gradients by their global norm has to wait for all stages, and loses this; the authors of the paper let the step begin, check the norm afterwards, and take the step back in the rare case that it was wrong.)
 #
@@ -524,7 +524,7 @@ study.viewer(h1[0].trace, title="ZB-H1 on four modelled H100s")
 #
 # ZB-H2 needs twice the memory, because the first stage has to have so many micro-batches under way before the first gradient comes back. Whose gradient comes back first? That of the last part of the model, on the last stage. What if the last part were on the *first* stage?
 #
-# That is the V in the figure of the chunks. Each stage holds two chunks; the parts go down the stages and up again, so stage 0 has the first part and the last. It computes the first loss itself and can begin the first backward at once. And all stages are alike: one that holds an early part, whose activations are kept long, also holds a late one, whose are kept only for a moment. **ZB-V** has no bubble in a stage's own time if the three times are equal, and keeps as much as 1F1B's first stage: 2S chunks of half a size on every stage. Its order is found by the same reasoning, but is too long to write down by hand here; it is `schedules.zb_v`, and the validator knows the V as `place="V"`.
+# That is the V in the figure of the chunks. Each stage holds two chunks; the parts go down the stages and up again, so stage 0 has the first part and the last. It computes the first loss itself and can begin the first backward at once. And all stages are alike: one that holds an early part, whose activations are kept long, also holds a late one, whose are kept only for a moment. [ZB-V](term:zb-v) has no bubble in a stage's own time if the three times are equal, and keeps as much as 1F1B's first stage: 2S chunks of half a size on every stage. Its order is found by the same reasoning, but is too long to write down by hand here; it is `schedules.zb_v`, and the validator knows the V as `place="V"`.
 
 # %%
 v_shape = run(schedules.zb_v, v=2, place="V")
@@ -558,7 +558,7 @@ assert v_shape[2] == [8, 8, 8, 8]
 # %% [markdown]
 # ## The same gradient
 #
-# A schedule changes when something is computed and not what. The oracle is a loop over the micro-batches on one rank, in double precision. All our lists run the backwards of a part in the order of the micro-batches, so even the sums are added up in the same order, and the gradients must agree **bit for bit**. That holds for the W's as well, which come later but in the same order.
+# A schedule changes when something is computed and not what. The oracle is a loop over the micro-batches on one rank, in double precision. All our lists run the backwards of a part in the order of the micro-batches, so even the sums are added up in the same order, and the gradients must agree *bit for bit*. That holds for the W's as well, which come later but in the same order.
 
 # %%
 from minidist.models import mlp
@@ -660,7 +660,7 @@ assert [row[2] for row in growth] == [6, 16, 14, 30, 12, 3, 13]
 assert [row[3] for row in growth] == [6, 28, 14, 30, 12, 3, 13]
 
 # %% [markdown]
-# GPipe waits for its two trips and for nothing else, since all forwards are sent ahead. **1F1B pays in every turn**, and the more micro-batches there are the more it pays: it keeps just as many micro-batches under way as it needs when messages are free, and not one to spare. That is what the second d of the interleaved warm-up mends: with v = 2 only the way out and home again over all seven edges is paid for, 2 · 7 = 14, whatever M is; with v = 4 it is 2 · 15. **ZB-H1** warms up with no more forwards than 1F1B, and yet it does not pay in every turn: a gradient leaves after `I`, one slot earlier than after a whole `B`, and in this slot two messages have time to travel. ZB-H2, which sends twice as many ahead, pays only for the trip out.
+# GPipe waits for its two trips and for nothing else, since all forwards are sent ahead. *1F1B pays in every turn*, and the more micro-batches there are the more it pays: it keeps just as many micro-batches under way as it needs when messages are free, and not one to spare. That is what the second d of the interleaved warm-up mends: with v = 2 only the way out and home again over all seven edges is paid for, 2 · 7 = 14, whatever M is; with v = 4 it is 2 · 15. ZB-H1 warms up with no more forwards than 1F1B, and yet it does not pay in every turn: a gradient leaves after `I`, one slot earlier than after a whole `B`, and in this slot two messages have time to travel. ZB-H2, which sends twice as many ahead, pays only for the trip out.
 #
 # So for each schedule the step takes the slots at c = 0 and k · c more. Interleaving with v = 4 begins with the smallest bubble after ZB-V, 26.25 slots where 1F1B takes 33, but it has fifteen edges. **At which c, in forwards of a whole stage, does it become slower than 1F1B with M = 8?**
 

@@ -139,7 +139,7 @@ assert max(staleness(fewer)[0].values()) == 1
 #
 # 1. Forward: h = a·x = 2, and the output b·h = 6. The stage keeps x and h for the backward.
 # 2. While the micro-batch is away, an update makes a = 4 and b = 5.
-# 3. A gradient of 1 comes back from the right. The stage computes the gradient of b, which is 1 · h = 2, and that of a, which is 1 · b · x = **5**.
+# 3. A gradient of 1 comes back from the right. The stage computes the gradient of b, which is 1 · h = 2, and that of a, which is 1 · b · x = 5.
 #
 # At the old weights the gradients of (a, b) are (3, 2). At the new ones they are (5, 4). What came out is (5, 2): half of it was computed from an activation that the old weights made, the other half from a new weight. It is the gradient at no weights that this stage ever had. And the gradient of the *input*, which goes to the stage before, is a·b = 20, while the old weights say 6.
 #
@@ -397,7 +397,7 @@ assert most == {"stashing": [4, 3, 2, 1], "vertical sync": [4, 4, 4, 4]}
 #
 # ## PipeDream-2BW: two versions
 #
-# A version is made by every micro-batch, and that is why there are so many. The way out is to update *less often*: add up the gradients of a group of m ≥ S micro-batches, and update once for each group. The micro-batches of group *g* all use version *g* − 1, on all stages. That is [PipeDream-2BW](term:2bw); the name stands for **double-buffered weights**.
+# A version is made by every micro-batch, and that is why there are so many. The way out is to update *less often*: add up the gradients of a group of m ≥ S micro-batches, and update once for each group. The micro-batches of group *g* all use version *g* − 1, on all stages. That is [PipeDream-2BW](term:2bw); the name stands for *double-buffered weights*.
 #
 # ![PipeDream-2BW on two stages, with an update for every two micro-batches. Groups 0 and 1 use version 0, group 2 version 1, group 3 version 2, on both stages. Version 0 lies in the first buffer until version 2 takes its place, version 1 in the second until version 3 takes its place.](../course/18_pipedream/figures/two_versions.svg)
 #
@@ -405,7 +405,7 @@ assert most == {"stashing": [4, 3, 2, 1], "vertical sync": [4, 4, 4, 4]}
 #
 # 1. *Why not version* g? Because it is made from the gradients of group *g* − 1, and some of these are still on their way when group *g* begins. To wait for them would be a flush.
 # 2. *Why is version* g − 1 *there?* It is made from group *g* − 2. A stage has at most S micro-batches under way. When group *g* enters, the whole of group *g* − 1, with its m ≥ S micro-batches, lies between it and group *g* − 2, so that group must have gone back.
-# 3. *Why no more than two?* Once version *g* is made, the whole of group *g* − 1 has gone back, and it was the last to use version *g* − 2. The new version can take its place: **two buffers** are enough, whatever S is.
+# 3. *Why no more than two?* Once version *g* is made, the whole of group *g* − 1 has gone back, and it was the last to use version *g* − 2. The new version can take its place: *two buffers* are enough, whatever S is.
 #
 # The rule is $w(t+1) = w(t) - \eta \nabla f(w(t-1))$: one update late, the same on all stages, however many there are. And there is still no flush.
 
@@ -773,9 +773,9 @@ assert (end["flush", 0.1] < end["2bw", 0.1]).all()
 
 # %% [markdown]
 # - **No stashing.** At 0.36 the loss bursts, and what is left knows nothing, with every seed. At 0.1 nobody could tell it from stashing: the seeds differ by more than the two rules do, because the weights hardly move in three updates. That is what makes this such a bad bug. It is there all the time, and waits for a larger rate or a deeper model.
-# - **Stashing** learns with both rates, and better with the smaller one, as the formula led us to expect. There it is ahead of the flush with every seed; but it has made 160 updates, and the flush 40. Count updates before you compare.
-# - **Vertical sync** is consistent, and it does not learn at 0.36. At 0.1 it is behind stashing with every seed. Its gradients are three updates late on *all* stages, and the last ones no longer get fresh ones. Consistent is not fresh, and freshness is what counts here.
-# - **2BW** makes 40 updates, as the flush does, and each is one update late. In so short a run it is behind the flush with every seed. Its authors report that long runs end with the same quality.
+# - **Stashing.** It learns with both rates, and better with the smaller one, as the formula led us to expect. There it is ahead of the flush with every seed; but it has made 160 updates, and the flush 40. Count updates before you compare.
+# - **Vertical sync.** It is consistent, and it does not learn at 0.36. At 0.1 it is behind stashing with every seed. Its gradients are three updates late on *all* stages, and the last ones no longer get fresh ones. Consistent is not fresh, and freshness is what counts here.
+# - **2BW.** It makes 40 updates, as the flush does, and each is one update late. In so short a run it is behind the flush with every seed. Its authors report that long runs end with the same quality.
 #
 # The loss did not show the missing stash at the small rate. What does? The oracle. It knows the weights that every *right* rule must end with:
 
@@ -855,7 +855,7 @@ assert small["Adam, stash"] > small["Adam, flush"] > small["Adam, 2bw"]
 # %% [markdown]
 # With Adam PipeDream is slower than the flush that it was to avoid. 2BW has neither the bubble nor the many updates. If the gradient may be late at all, it is the one to choose.
 #
-# **When the result has to be the serial one**, for instance to compare with a run on fewer GPUs, or when the learning rate is at its limit already.
+# **When the result has to be the serial one,** for instance to compare with a run on fewer GPUs, or when the learning rate is at its limit already.
 #
 # ## The library's file
 #

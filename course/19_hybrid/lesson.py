@@ -22,10 +22,10 @@ print(f"that alone fills {state_bytes / 80e9:.0f} GPUs")
 # %% [markdown]
 # Now try each technique by itself on 384 such GPUs.
 #
-# - **Data parallelism** wants everything on every GPU. It does not fit, by a factor of 35.
-# - **ZeRO 3** would fit. But it moves the whole model three times for every micro-batch, over whatever links there are. And it is still data parallelism: each rank needs at least one sequence of its own, so with 10,000 ranks the batch has at least 10,000 sequences, and [a batch cannot grow without limit](lesson:large_batches).
-# - **Tensor parallelism** over 384 ranks would all-reduce two activations forward and two backward for each layer, over the network, and each rank would multiply slivers of matrices. Nor can the 112 heads of BLOOM's attention be dealt out to 384 ranks.
-# - **A pipeline** has 70 layers to deal out, so it has at most 70 stages. Their states would fit, but the other 314 GPUs would have nothing to do, and the [bubble](lesson:pipelines) $(S-1)/(M+S-1)$ grows with each stage.
+# - *Data parallelism* wants everything on every GPU. It does not fit, by a factor of 35.
+# - *ZeRO 3* would fit. But it moves the whole model three times for every micro-batch, over whatever links there are. And it is still data parallelism: each rank needs at least one sequence of its own, so with 10,000 ranks the batch has at least 10,000 sequences, and [a batch cannot grow without limit](lesson:large_batches).
+# - *Tensor parallelism* over 384 ranks would all-reduce two activations forward and two backward for each layer, over the network, and each rank would multiply slivers of matrices. Nor can the 112 heads of BLOOM's attention be dealt out to 384 ranks.
+# - *A pipeline* has 70 layers to deal out, so it has at most 70 stages. Their states would fit, but the other 314 GPUs would have nothing to do, and the [bubble](lesson:pipelines) $(S-1)/(M+S-1)$ grows with each stage.
 #
 # All of these limits concern the *size* of one axis. None of them forbids using a little of each: 8 replicas, each a pipeline of 12 stages, each stage shared by 4 GPUs. That makes 8 · 12 · 4 = 384, and it is how BLOOM was trained. One says [3D parallelism](term:3d-parallelism) for such a product of data, pipeline and tensor.
 #
@@ -35,11 +35,11 @@ print(f"that alone fills {state_bytes / 80e9:.0f} GPUs")
 #
 # $$\text{rank} = 4\cdot\text{pp} + 2\cdot\text{dp} + \text{tp},$$
 #
-# where pp is the stage of the pipeline, dp the replica, and tp the part of the matrices, each 0 or 1. (Why tp stands last will be the question of the second half.) To a tensor library this is a **reshape**: `torch.arange(8).view(2, 2, 2)` has the rank number at each place. We call such an arrangement a [grid of ranks](term:grid-of-ranks), or a mesh. The last axis is the **innermost**: its neighbours have neighbouring numbers. The first is the outermost, and its neighbours are far apart.
+# where pp is the stage of the pipeline, dp the replica, and tp the part of the matrices, each 0 or 1. (Why tp stands last will be the question of the second half.) To a tensor library this is a *reshape*: `torch.arange(8).view(2, 2, 2)` has the rank number at each place. We call such an arrangement a [grid of ranks](term:grid-of-ranks), or a mesh. The last axis is the *innermost*: its neighbours have neighbouring numbers. The first is the outermost, and its neighbours are far apart.
 #
 # ![Eight ranks as a box of 2 by 2 by 2. Edges to the right join tensor partners 0 1, 2 3, 4 5, 6 7; edges downwards data partners 0 2, 1 3, 4 6, 5 7; edges into the depth pipelines 0 4, 1 5, 2 6, 3 7.](../course/19_hybrid/figures/box_of_ranks.svg)
 #
-# Who works with whom? A **group** of an axis is a line of the box: it contains the ranks that differ along this axis *and along no other*. Every rank lies on three lines, so it is in three groups. Before you run the next cells, find the partners of rank 5 in your head: write 5 as (pp, dp, tp), then change one digit at a time.
+# Who works with whom? A *group* of an axis is a line of the box: it contains the ranks that differ along this axis *and along no other*. Every rank lies on three lines, so it is in three groups. Before you run the next cells, find the partners of rank 5 in your head: write 5 as (pp, dp, tp), then change one digit at a time.
 
 # %%
 guess_partners = {"pipeline": 0, "data": 0, "tensor": 0}  # of rank 5: change these numbers
@@ -222,10 +222,10 @@ study.viewer(three, title="One step: the four ranks of replica 0", ranks=[0, 1, 
 #
 # ![Four kinds of parameters on two stages of two tensor ranks. Split: each rank its own half. Whole: equal gradients on both tensor ranks. Partial: two summands, added over tensor. Tied: two summands on the first and the last stage, added over the pipeline.](../course/19_hybrid/figures/kinds.svg)
 #
-# 1. A matrix is **split**. Each tensor rank has the full gradient of its own part. Nothing is missing.
-# 2. The bias of the second matrix is added after g, when all tensor ranks hold the same activation. They hold it **whole**, and each computes the same gradient, a *copy*. Nothing is missing here either, and adding the copies up would be a mistake.
-# 3. With [sequence parallelism](lesson:tensor) each tensor rank normalizes other tokens. So its gradient of the norm's weight is **partial**: a *summand*, and the sum over the tensor ranks is what one rank would have computed.
-# 4. A GPT often uses one matrix twice, as the embedding at the beginning and as the output layer at the end. Such a **tied** matrix lies on the first and on the last stage. Each has a summand, from its own use; the two must exchange them and add. (Addition of *two* numbers gives the same bits in either order, so both ends have the same sum.)
+# 1. A matrix is *split*. Each tensor rank has the full gradient of its own part. Nothing is missing.
+# 2. The bias of the second matrix is added after g, when all tensor ranks hold the same activation. They hold it *whole*, and each computes the same gradient, a *copy*. Nothing is missing here either, and adding the copies up would be a mistake.
+# 3. With [sequence parallelism](lesson:tensor) each tensor rank normalizes other tokens. So its gradient of the norm's weight is *partial*: a *summand*, and the sum over the tensor ranks is what one rank would have computed.
+# 4. A GPT often uses one matrix twice, as the embedding at the beginning and as the output layer at the end. Such a *tied* matrix lies on the first and on the last stage. Each has a summand, from its own use; the two must exchange them and add. (Addition of *two* numbers gives the same bits in either order, so both ends have the same sum.)
 #
 # On top of that, all four are averaged over the replicas, once a step, when all micro-batches are done. In exact arithmetic it does not matter whether the average comes before the sums or after them. In floating point it does, for the tied matrix. A ring adds up each chunk of its buffer in another order, and the first and the last stage, which hold different layers, have the tied gradient at different places of their buffers. Whoever adds the two ends first and averages then may get two results that differ in the last bit, and from then on the two copies drift apart. If each end averages first, then both ends add the *same* two numbers.
 #
@@ -273,10 +273,10 @@ assert round(naive_norm, 3) == 7.071 and right_norm == 5
 #
 # With a whole GPT there are more techniques, but they remain a list. The model knows of no parallelism. `parallelize(model, mesh, optimizer, …)` takes it and applies them one after the other. The order is not arbitrary:
 #
-# 1. **Tensor and vocabulary parallelism** replace layers by split ones. They must come first, as all that follows wraps what is there.
-# 2. **The pipeline** decides which of those layers this rank holds. Only now do parameters get their values, so that no rank ever holds the whole model.
-# 3. **Checkpointing** changes what the forward of a layer keeps, and **mixed precision** changes the format in which it computes.
-# 4. **ZeRO or data parallelism** come last: they divide, or average, what is left on this rank. Had ZeRO been first, its shards would cut across the stages.
+# 1. *Tensor and vocabulary parallelism* replace layers by split ones. They must come first, as all that follows wraps what is there.
+# 2. *The pipeline* decides which of those layers this rank holds. Only now do parameters get their values, so that no rank ever holds the whole model.
+# 3. *Checkpointing* changes what the forward of a layer keeps, and *mixed precision* changes the format in which it computes.
+# 4. *ZeRO or data parallelism* come last: they divide, or average, what is left on this rank. Had ZeRO been first, its shards would cut across the stages.
 #
 # Here is the whole of it on a GPT of two layers, in double precision: data × pipeline × tensor, with sequence parallelism, checkpointing, clipping and ZeRO 3. The serial run is a plain loop in PyTorch.
 
@@ -791,7 +791,7 @@ assert took["ZeRO 3 over all", 3e9] > 3.5 * took["hybrid: ZeRO 3 in a node", 3e9
 assert took["hybrid: ZeRO 3 in a node", 48e9] < took["ZeRO 3 over all", 48e9]
 
 # %% [markdown]
-# On the fast network, with nearly four times the tokens that the rule asks for, ZeRO 3 over all ranks takes no longer than ZeRO 1 and holds far less. Hybrid sharding is faster still, but a rank holds twice as much as with ZeRO 3 over both nodes, and with more nodes the difference grows. On the slow network ZeRO 3 over all ranks is the slowest of the three, and hybrid sharding is four times as fast as that. It beats even ZeRO 1, whose rings carry all gradients from node to node, where hybrid sharding carries a quarter. So: **if a node can hold the model, ZeRO 3 inside the node and replicas between nodes, above all on a slow network; if it cannot, and each GPU has enough tokens for the network, ZeRO 3 over all nodes; and with too few tokens, a grid with a pipeline**, which sends least of all.
+# On the fast network, with nearly four times the tokens that the rule asks for, ZeRO 3 over all ranks takes no longer than ZeRO 1 and holds far less. Hybrid sharding is faster still, but a rank holds twice as much as with ZeRO 3 over both nodes, and with more nodes the difference grows. On the slow network ZeRO 3 over all ranks is the slowest of the three, and hybrid sharding is four times as fast as that. It beats even ZeRO 1, whose rings carry all gradients from node to node, where hybrid sharding carries a quarter. So: *if a node can hold the model, ZeRO 3 inside the node and replicas between nodes, above all on a slow network; if it cannot, and each GPU has enough tokens for the network, ZeRO 3 over all nodes; and with too few tokens, a grid with a pipeline*, which sends least of all.
 #
 # ## Break it: ranks that disagree
 #
