@@ -29,6 +29,7 @@ RELEASED = (
     "docs/frameworks.md",
     "docs/glossary.md",
     "docs/prose.png",
+    "docs/symbols.md",
     "docs/way.md",
     "docs/way.svg",
     "environment.yml",

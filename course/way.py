@@ -162,7 +162,8 @@ def page(links: Links) -> str:
         *(_path(path, links) for path in paths),
         "## While you are on it",
         "`make work` copies the assignments to a folder that is yours, and `python -m minicheck` shows which exercises are"
-        " right and which is next. Words are explained in the [glossary](glossary.md).",
+        " right and which is next. Words are explained in the [glossary](glossary.md), in English and Chinese, letters in the"
+        " table of [symbols](symbols.md).",
     ]
     return "\n\n".join(parts) + "\n"
 
