@@ -617,7 +617,7 @@ study.reveal(
 assert 3.5 < longer < 4.5, longer
 
 # %% [markdown]
-# So balance is about more than good use of the weights. **The layer takes as long as its fullest rank**, and the fullest rank is E·f times as full as the mean, with f the share of its expert, if it holds only one. That is the second reason for a capacity: with a factor of 1.25 no expert has more than 1.25 times an even share.
+# So balance is about more than good use of the weights. *The layer takes as long as its fullest rank*, and the fullest rank is E·f times as full as the mean, with f the share of its expert, if it holds only one. That is the second reason for a capacity: with a factor of 1.25 no expert has more than 1.25 times an even share.
 #
 # ## When experts pay
 #
@@ -719,7 +719,7 @@ study.explore(
 #
 # ![Four ranks as a square. Ranks 0 and 2 hold experts 0 and 1, ranks 1 and 3 experts 2 and 3. Rows travel within the pairs 0 1 and 2 3. Gradients of experts are averaged within the pairs 0 2 and 1 3, those of all else over all four.](../course/20_experts/figures/averages.svg)
 #
-# We want the gradient of the mean of the four losses, $\frac14(\ell_0 + \ell_1 + \ell_2 + \ell_3)$. The router and everything outside the layer saw only its own rank's tokens. So its gradient is that of its own loss, and it is summed over all four ranks and divided by four, as ever. But expert 0 on rank 0 has computed rows of rank 0 *and* of rank 1, and combine's backward has brought gradients from both. Its gradient is already that of $\ell_0 + \ell_1$, a **sum**. On rank 2 it is that of $\ell_2 + \ell_3$. What is missing is only the sum over 0 and 2, and the division, which is by **four** and not by two. Whoever averages experts over the data ranks, as one averages everything else, gets gradients that are too large by the number of expert ranks.
+# We want the gradient of the mean of the four losses, $\frac14(\ell_0 + \ell_1 + \ell_2 + \ell_3)$. The router and everything outside the layer saw only its own rank's tokens. So its gradient is that of its own loss, and it is summed over all four ranks and divided by four, as ever. But expert 0 on rank 0 has computed rows of rank 0 *and* of rank 1, and combine's backward has brought gradients from both. Its gradient is already that of $\ell_0 + \ell_1$, a *sum*. On rank 2 it is that of $\ell_2 + \ell_3$. What is missing is only the sum over 0 and 2, and the division, which is by *four* and not by two. Whoever averages experts over the data ranks, as one averages everything else, gets gradients that are too large by the number of expert ranks.
 #
 # So an expert's gradient is summed over the data ranks that hold the same expert and divided by n, and that is all there is to it. In bytes, each rank sends $2\frac{d-1}{d}$ of its own experts' gradients and $2\frac{n-1}{n}$ of the rest, if d of the n ranks hold the same experts.
 
@@ -779,7 +779,7 @@ assert verdict(World(4).run(gradients, 2)[0][0], right_expert) == "equal"
 #
 # ## Break it
 #
-# Here are three mistakes. **A single gate divided by itself** is 1, and the router's gradient is zero: it stays as random as it began, and nothing complains, since the experts learn all the same. **Results read from their places** (`back[order]`) instead of written to them give tokens the results of other tokens. All shapes fit, so that only the oracle sees it. And **a rank that has nothing to send and therefore stays away** leaves the others waiting.
+# Here are three mistakes. *A single gate divided by itself* is 1, and the router's gradient is zero: it stays as random as it began, and nothing complains, since the experts learn all the same. *Results read from their places* (`back[order]`) instead of written to them give tokens the results of other tokens. All shapes fit, so that only the oracle sees it. And *a rank that has nothing to send and therefore stays away* leaves the others waiting.
 
 # %%
 from minidist.comm import Deadlock

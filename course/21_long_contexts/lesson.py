@@ -367,7 +367,7 @@ assert 4.0 < alone.time / split.time < 64 / 15
 # - If $s>r$, the late queries see both chunks of keys, and the early ones see neither.
 # - If $s=r$, there are two diagonals and one whole pair.
 #
-# In every step but the first each rank computes exactly **two of four** pairs of chunks. The first step is two for everyone as well, if a diagonal counts half. So nobody waits, and the rank's time is $2n$ blocks of $(T/2n)^2$, an *n*-th of $T^2/2$ exactly.
+# In every step but the first each rank computes exactly *two of four* pairs of chunks. The first step is two for everyone as well, if a diagonal counts half. So nobody waits, and the rank's time is $2n$ blocks of $(T/2n)^2$, an *n*-th of $T^2/2$ exactly.
 #
 # It costs not a byte more: the messages are the same. The price is that the work comes in smaller pieces, and that a rank has two runs of positions instead of one, and all that depends on positions has to know them.
 
@@ -553,7 +553,7 @@ for name in predicted:
 #
 # ## The other way: heads for tokens
 #
-# There is another dimension along which attention falls apart: **heads** do not see each other. In [Tensor parallel](lesson:tensor) each rank had some heads from the start. Here each rank has some tokens, with all their heads. So exchange them: before attention give the other ranks *their* heads of your tokens, and get the other tokens of *your* heads. Then a rank has whole sequences, of fewer heads, and can run any serial attention. Afterwards the results go back. Each exchange is an [all-to-all](term:all-to-all). The method is [DeepSpeed-Ulysses](term:ulysses) ([Jacobs et al.](paper:jacobs2023)).
+# There is another dimension along which attention falls apart: *heads* do not see each other. In [Tensor parallel](lesson:tensor) each rank had some heads from the start. Here each rank has some tokens, with all their heads. So exchange them: before attention give the other ranks *their* heads of your tokens, and get the other tokens of *your* heads. Then a rank has whole sequences, of fewer heads, and can run any serial attention. Afterwards the results go back. Each exchange is an [all-to-all](term:all-to-all). The method is [DeepSpeed-Ulysses](term:ulysses) ([Jacobs et al.](paper:jacobs2023)).
 #
 # ![A table of four parts of the tokens by four heads. Left: rank r has one part of the tokens with all heads, a row. An all-to-all turns this into the right side: rank r has all tokens of one head, a column. Attention is computed there. A second all-to-all turns the results back into rows.](../course/21_long_contexts/figures/heads.svg)
 #
@@ -603,8 +603,8 @@ assert (torch.cat(parts, 1) - expected_of_four).abs().max() < 1e-12
 #
 # A rank has $\mathcal Q = t\,a\,D$ numbers of queries and $\mathcal K=2\,t\,g\,D$ of keys and values. In forward
 #
-# - a **ring** sends the keys and values of $n-1$ blocks: $(n-1)\,\mathcal K$;
-# - **heads** sends $\frac{n-1}n$ of queries, keys, values and results: $\frac{n-1}n(2\mathcal Q+\mathcal K)$.
+# - a *ring* sends the keys and values of $n-1$ blocks: $(n-1)\,\mathcal K$;
+# - *heads* sends $\frac{n-1}n$ of queries, keys, values and results: $\frac{n-1}n(2\mathcal Q+\mathcal K)$.
 #
 # With a sample of a given length, t falls with *n*. The ring's bytes grow towards a limit: a rank sends all keys and values but one block, which is half of them on two ranks and nearly all on many. Those of heads fall, in the end like 1/*n*. The two are equal where $n\,\mathcal K=2\mathcal Q+\mathcal K$, which is $n=1+a/g$. **At which number of ranks is that, with our 32 and 8 heads?**
 
@@ -685,7 +685,7 @@ assert all(ring > heads for ring, heads in times.values())
 assert times["network cards", 524_288][0] / times["network cards", 524_288][1] < 1.1
 
 # %% [markdown]
-# With eight heads of keys on eight ranks, heads is ahead everywhere, in this model, and the longer the sample, the less it matters. (With 8,192 tokens the ring gains nothing at all over a single GPU: blocks of 512 tokens are too small.) So why use rings at all? Because the ninth rank finds no head. **Heads stops at *g* ranks**, the ring stops nowhere. LLaMA-3 405B was trained with 16 ranks to a context and has 8 heads of keys and values. (One may copy heads of keys until there are as many as heads of queries, for more bytes; then it stops at *a*.) [Tensor parallelism](lesson:tensor) splits the same heads, so with $n_t$ tensor ranks only $g/n_t$ of them are left to exchange.
+# With eight heads of keys on eight ranks, heads is ahead everywhere, in this model, and the longer the sample, the less it matters. (With 8,192 tokens the ring gains nothing at all over a single GPU: blocks of 512 tokens are too small.) So why use rings at all? Because the ninth rank finds no head. Heads stops at *g* ranks, the ring stops nowhere. LLaMA-3 405B was trained with 16 ranks to a context and has 8 heads of keys and values. (One may copy heads of keys until there are as many as heads of queries, for more bytes; then it stops at *a*.) [Tensor parallelism](lesson:tensor) splits the same heads, so with $n_t$ tensor ranks only $g/n_t$ of them are left to exchange.
 #
 # | | gathered | ring, zigzag | heads |
 # |---|---|---|---|

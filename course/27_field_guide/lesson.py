@@ -618,7 +618,7 @@ patient = World(2, cluster=cluster, device="meta").run(backward)
 study.viewer(patient, title="Overlap: the lane works beside the program (modelled)")
 
 # %% [markdown]
-# What you pay for is the time that is **exposed**: that of the step, less that of the same step without its exchange. It can be predicted. The patient program has only the last of its eight all-reduces left when the backward ends, the impatient one pays for all eight. On two ranks an all-reduce of *N* bytes takes $2(\alpha + \frac N2\beta)$; adding the halves up comes on top.
+# What you pay for is the time that is *exposed*: that of the step, less that of the same step without its exchange. It can be predicted. The patient program has only the last of its eight all-reduces left when the backward ends, the impatient one pays for all eight. On two ranks an all-reduce of *N* bytes takes $2(\alpha + \frac N2\beta)$; adding the halves up comes on top.
 
 # %%
 alone = World(2, cluster=cluster, device="meta").run(backward, exchange=False)

@@ -171,7 +171,7 @@ def test_progress_is_shown_and_kept(course):
     assert examined == [NAME]
 
     lines = list(work.overview(student, 60))
-    assert max(map(len, lines[:4])) <= 60
+    assert all(len(line) <= 60 for line in lines[:4])
     shown = "\n".join(lines)
     assert "✓ shift" in shown and "✗ all_gather" in shown and "○ pieces" in shown
     assert f"Next: broadcast in work/{NAME}/{NAME}.ipynb" in shown
