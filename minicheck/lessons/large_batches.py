@@ -619,7 +619,9 @@ class ClipCopies(Exam):
             return math.sqrt(sum(float((g * g).sum()) * share(ranks) for g, ranks in some))
 
         n, everything = len(own), [each for some in own for each in some]
-        first = [*own[0], *(each for some in own[1:] for each in some if each[1] == 1)]
+        first = list(own[0])
+        for some in own[1:]:
+            first += [each for each in some if each[1] == 1]
         return {
             "Copies count once on every rank: each gradient is to count once.": root(
                 everything, lambda ranks: 1.0
