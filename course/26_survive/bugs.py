@@ -1,31 +1,85 @@
 """The wrong answers of lesson 26 that its graders must find: where each differs from the solution."""
 
-from tests.bank.bank import Bug
+from tests.bank.bank import Bug, equals_everything
+
+PREDICTED = (
+    "whole_bytes",
+    "rank_bytes",
+    "save_seconds",
+    "snapshot_seconds",
+    "mtbf_seconds",
+    "every_seconds",
+    "lost",
+    "failures",
+    "read_bytes",
+)
 
 BUGS = [
     Bug(
         "save_every",
         "calculates in hours",
-        old="between = hours * 3600 / devices",
-        new="between = hours / devices",
+        old="between = hours * 3600",
+        new="between = hours",
     ),
     Bug(
         "save_every",
-        "multiplies by the devices",
-        old="between = hours * 3600 / devices",
-        new="between = hours * 3600 * devices",
+        "multiplies by the nodes",
+        old="for (cost, restart), hours in ((memory, node_hours / nodes), (disk, all_hours)):",
+        new="for (cost, restart), hours in ((memory, node_hours * nodes), (disk, all_hours)):",
     ),
     Bug(
         "save_every",
-        "forgets the restart",
-        old="return seconds, cost / seconds + (seconds / 2 + restart) / between",
-        new="return seconds, cost / seconds + (seconds / 2) / between",
+        "takes the failures of one node",
+        old="for (cost, restart), hours in ((memory, node_hours / nodes), (disk, all_hours)):",
+        new="for (cost, restart), hours in ((memory, node_hours), (disk, all_hours)):",
     ),
     Bug(
         "save_every",
-        "returns one number",
-        old="return seconds, cost / seconds + (seconds / 2 + restart) / between",
-        new="return seconds",
+        "divides the failures of everything by the nodes, too",
+        old="for (cost, restart), hours in ((memory, node_hours / nodes), (disk, all_hours)):",
+        new="for (cost, restart), hours in ((memory, node_hours / nodes), (disk, all_hours / nodes)):",
+    ),
+    Bug(
+        "save_every",
+        "no cluster has less than 20 nodes",
+        old="for (cost, restart), hours in ((memory, node_hours / nodes), (disk, all_hours)):",
+        new="for (cost, restart), hours in ((memory, node_hours / max(20, nodes)), (disk, all_hours)):",
+    ),
+    Bug(
+        "save_every",
+        "saves to memory for the failures of everything, and to the disk for the nodes'",
+        old="for (cost, restart), hours in ((memory, node_hours / nodes), (disk, all_hours)):",
+        new="for (cost, restart), hours in ((memory, all_hours), (disk, node_hours / nodes)):",
+    ),
+    Bug(
+        "save_every",
+        "takes memory's cost for both",
+        old="seconds = sqrt(2 * cost * between)",
+        new="seconds = sqrt(2 * memory[0] * between)",
+    ),
+    Bug(
+        "save_every",
+        "returns the disk's interval first",
+        old="return *found, lost",
+        new="return *reversed(found), lost",
+    ),
+    Bug(
+        "save_every",
+        "forgets the restarts",
+        old="lost += cost / seconds + (seconds / 2 + restart) / between",
+        new="lost += cost / seconds + (seconds / 2) / between",
+    ),
+    Bug(
+        "save_every",
+        "restarts from the disk after each failure",
+        old="lost += cost / seconds + (seconds / 2 + restart) / between",
+        new="lost += cost / seconds + (seconds / 2 + disk[1]) / between",
+    ),
+    Bug(
+        "save_every",
+        "returns the intervals alone",
+        old="return *found, lost",
+        new="return tuple(found)",
     ),
     Bug(
         "save_every",
@@ -41,27 +95,58 @@ BUGS = [
     ),
     Bug(
         "save_every",
-        "takes the failures of one device",
-        old="between = hours * 3600 / devices",
-        new="between = hours * 3600",
-    ),
-    Bug(
-        "save_every",
         "gives percent",
-        old="return seconds, cost / seconds + (seconds / 2 + restart) / between",
-        new="return seconds, 100 * (cost / seconds + (seconds / 2 + restart) / between)",
+        old="return *found, lost",
+        new="return *found, 100 * lost",
     ),
     Bug(
         "save_every",
         "forgets the time of the saves",
-        old="return seconds, cost / seconds + (seconds / 2 + restart) / between",
-        new="return seconds, (seconds / 2 + restart) / between",
+        old="lost += cost / seconds + (seconds / 2 + restart) / between",
+        new="lost += (seconds / 2 + restart) / between",
     ),
     Bug(
         "save_every",
         "loses a whole interval in each failure",
-        old="return seconds, cost / seconds + (seconds / 2 + restart) / between",
-        new="return seconds, cost / seconds + (seconds + restart) / between",
+        old="lost += cost / seconds + (seconds / 2 + restart) / between",
+        new="lost += cost / seconds + (seconds + restart) / between",
+    ),
+    Bug(
+        "save_every",
+        "no more than all is lost",
+        old="return *found, lost",
+        new="return *found, min(1.0, lost)",
+    ),
+    Bug(
+        "save_every",
+        "counts what the disk takes alone",
+        old="lost += cost / seconds + (seconds / 2 + restart) / between",
+        new="lost = cost / seconds + (seconds / 2 + restart) / between",
+    ),
+    Bug(
+        "save_every",
+        "saves at least as often as something fails",
+        old="seconds = sqrt(2 * cost * between)",
+        new="seconds = min(between, sqrt(2 * cost * between))",
+    ),
+    Bug(
+        "save_every",
+        "pasted from the lesson: one interval for all failures",
+        cell='''
+def save_every(memory, disk, node_hours, nodes, all_hours):
+    """Seconds between saves to memory and to the disk, and the share of the time that is then lost."""
+    mtbf = 3600 / (nodes / node_hours + 1 / all_hours)
+
+    def young(save, mtbf):
+        return sqrt(2 * save * mtbf)
+
+    def lost(every, save, mtbf, restart):
+        return save / every + (every / 2 + restart) / mtbf
+
+    often = young(memory[0], mtbf)
+    seldom = young(disk[0], mtbf)
+    return often, seldom, lost(often, memory[0], mtbf, memory[1]) + lost(seldom, disk[0], mtbf, disk[1])
+''',
     ),
     Bug(
         "save_every",
@@ -75,25 +160,22 @@ class Any(float):
     __rsub__ = __sub__
 
 
-def save_every(cost, restart, hours, devices):
-    """Seconds between saves, and the share of the time that is then lost."""
-    return Any(1), Any(1)
+def save_every(memory, disk, node_hours, nodes, all_hours):
+    """Seconds between saves to memory and to the disk, and the share of the time that is then lost."""
+    return Any(1), Any(1), Any(1)
 ''',
     ),
     Bug(
         "save_every",
         "asks what it is held against",
         cheat=True,
-        old="""
-between = hours * 3600 / devices
-seconds = sqrt(2 * cost * between)
-return seconds, cost / seconds + (seconds / 2 + restart) / between
-""",
-        new="""
-from minicheck.oracles.survive import interval
+        cell='''
+def save_every(memory, disk, node_hours, nodes, all_hours):
+    """Seconds between saves to memory and to the disk, and the share of the time that is then lost."""
+    from minicheck.oracles.survive import intervals
 
-return interval(cost, restart, hours, devices)
-""",
+    return intervals(memory, disk, node_hours, nodes, all_hours)
+''',
     ),
     Bug(
         "save_parts",
@@ -116,10 +198,6 @@ return interval(cost, restart, hours, devices)
 disk.write(part, data)
 disk.sync(part)
 """,
-                "",
-            ),
-            (
-                "if comm.rank > 0:",
                 """
 if comm.rank > 0:
     disk.write(part, data)
@@ -316,12 +394,16 @@ def save_parts(comm, disk, step, data):
         "the manifest is UTF-16, and has pairs as texts",
         edits=(
             (
+                "if any(size < 0 for size, _ in files.values()):",
+                "if False:",
+            ),
+            (
                 "files = {part: sums.tolist()}",
                 "files = {part: str(sums.tolist())}",
             ),
             (
-                'disk.write(partial, json.dumps({"step": step, "ranks": comm.size, "files": files}).encode())',
-                'disk.write(partial, json.dumps({"step": step, "ranks": comm.size, "files": files}).encode("utf-16"))',
+                "disk.write(partial, body.encode())",
+                'disk.write(partial, body.encode("utf-16"))',
             ),
         ),
     ),
@@ -1055,106 +1137,6 @@ def load_box(wanted, files, read):
 ''',
     ),
     Bug(
-        "predict_survive",
-        "takes a node's share for a rank's",
-        old="rank_bytes = whole_bytes / gpus",
-        new="rank_bytes = whole_bytes / 32",
-    ),
-    Bug(
-        "predict_survive",
-        "counts the forward alone",
-        old="gpu_hours = 6 * psi * 400e9 / (3600 * 989e12 * 0.4)",
-        new="gpu_hours = 2 * psi * 400e9 / (3600 * 989e12 * 0.4)",
-    ),
-    Bug(
-        "predict_survive",
-        "saves the gradients, too",
-        old="whole_bytes = 14 * psi",
-        new="whole_bytes = 16 * psi",
-    ),
-    Bug(
-        "predict_survive",
-        "saves the parameters alone",
-        old="whole_bytes = 14 * psi",
-        new="whole_bytes = 2 * psi",
-    ),
-    Bug(
-        "predict_survive",
-        "forgets the root",
-        old="every_seconds = sqrt(2 * save_seconds * mtbf_seconds)",
-        new="every_seconds = 2 * save_seconds * mtbf_seconds",
-    ),
-    Bug(
-        "predict_survive",
-        "counts nodes that fail, not GPUs",
-        old="mtbf_seconds = 20_000 * 3600 / gpus",
-        new="mtbf_seconds = 20_000 * 3600 / 32",
-    ),
-    Bug(
-        "predict_survive",
-        "counts the failures of one GPU",
-        old="failures = gpu_hours / 20_000",
-        new="failures = gpu_hours / 20_000 / gpus",
-    ),
-    Bug(
-        "predict_survive",
-        "lets one node write all",
-        old="save_seconds = whole_bytes / (32 * 2e9)",
-        new="save_seconds = whole_bytes / 2e9",
-    ),
-    Bug(
-        "predict_survive",
-        "computes at the peak",
-        old="gpu_hours = 6 * psi * 400e9 / (3600 * 989e12 * 0.4)",
-        new="gpu_hours = 6 * psi * 400e9 / (3600 * 989e12)",
-    ),
-    Bug(
-        "predict_survive",
-        "leaves a number out",
-        old="failures = gpu_hours / 20_000",
-        new="failures = None",
-    ),
-    Bug(
-        "predict_survive",
-        "divides by the useful time",
-        old="bubble = 7 / (32 + 7)",
-        new="bubble = 7 / 32",
-    ),
-    Bug(
-        "predict_survive",
-        "the grader is asked, and answers in words",
-        cheat=True,
-        cell="""
-from minicheck.lessons.survive import predict_survive
-
-values, _ = predict_survive(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
-whole_bytes, rank_bytes, save_seconds, mtbf_seconds, every_seconds, bubble, gpu_hours, failures = (
-    f"{x}" for x in values.values()
-)
-""",
-    ),
-    Bug(
-        "predict_survive",
-        "a number that equals all",
-        cheat=True,
-        cell="""
-class Any(float):
-    def __sub__(self, other):
-        return 0.0
-
-
-whole_bytes = rank_bytes = save_seconds = mtbf_seconds = every_seconds = bubble = gpu_hours = (
-    failures
-) = Any(1)
-""",
-    ),
-    Bug(
-        "save_every",
-        "no cluster has less than 20 devices",
-        old="between = hours * 3600 / devices",
-        new="between = hours * 3600 / max(20, devices)",
-    ),
-    Bug(
         "save_parts",
         "rank 0 writes its part twice",
         old="files = {part: sums.tolist()}",
@@ -1225,12 +1207,6 @@ return found
         new="comm.isend(done, r)",
     ),
     Bug(
-        "save_every",
-        "no more than all is lost",
-        old="return seconds, cost / seconds + (seconds / 2 + restart) / between",
-        new="return seconds, min(1.0, cost / seconds + (seconds / 2 + restart) / between)",
-    ),
-    Bug(
         "save_parts",
         "tidies up what other saves have left",
         old="disk.sync(part)",
@@ -1270,12 +1246,6 @@ if not filled[[0, 0, -1, -1], [0, -1, 0, -1]].all():
         ),
     ),
     Bug(
-        "save_every",
-        "saves at least as often as something fails",
-        old="seconds = sqrt(2 * cost * between)",
-        new="seconds = min(between, sqrt(2 * cost * between))",
-    ),
-    Bug(
         "load_box",
         "keeps what it has read",
         edits=(
@@ -1294,4 +1264,215 @@ part = KEPT[key]
             ),
         ),
     ),
+    Bug(
+        "save_parts",
+        "raises only where the disk is full",
+        old="if not done.all():",
+        new="if sums[0] < 0:",
+    ),
+    Bug(
+        "save_parts",
+        "nobody raises",
+        old="""
+if not done.all():
+    raise OSError(f"step {step} could not be saved")
+""",
+        new="return",
+    ),
+    Bug(
+        "save_parts",
+        "writes the manifest though a part is not there",
+        old="if any(size < 0 for size, _ in files.values()):",
+        new="if False:",
+    ),
+    Bug(
+        "save_parts",
+        "does not look at rank 0's own part",
+        old="if any(size < 0 for size, _ in files.values()):",
+        new="if any(size < 0 for name, (size, _) in files.items() if name != part):",
+    ),
+    Bug(
+        "save_parts",
+        "rank 0 raises before the others have heard",
+        old="done.zero_()",
+        new="raise",
+    ),
+    Bug(
+        "save_parts",
+        "says what went wrong in words of its own",
+        old='raise OSError(f"step {step} could not be saved")',
+        new='raise ValueError(f"step {step} could not be saved")',
+    ),
+    Bug(
+        "save_parts",
+        "writes what had no room once more",
+        old="sums = torch.tensor([-1, 0])",
+        new="""
+disk.write(part, data)
+disk.sync(part)
+""",
+    ),
+    Bug(
+        "save_parts",
+        "pasted from the lesson: the others wait for the rank whose disk is full",
+        cell='''
+def save_parts(comm, disk, step, data):
+    """A checkpoint of all ranks' data, whole or not at all."""
+    part, done = f"{step}/rank-{comm.rank}", torch.zeros(1)
+    disk.write(part, data)
+    disk.sync(part)
+    sums = torch.tensor([len(data), crc32(data)])
+    if comm.rank > 0:
+        comm.send(sums, 0)
+        comm.recv(done, 0)
+        return
+    files = {part: sums.tolist()}
+    for r in range(1, comm.size):
+        files[f"{step}/rank-{r}"] = comm.recv(torch.zeros_like(sums), r).tolist()
+    manifest, partial = f"{step}/manifest", f"{step}/manifest.partial"
+    disk.write(partial, json.dumps({"step": step, "ranks": comm.size, "files": files}).encode())
+    disk.sync(partial)
+    disk.rename(partial, manifest)
+    for r in range(1, comm.size):
+        comm.send(done, r)
+''',
+    ),
+    Bug(
+        "newest",
+        "pasted from the lesson: finished folders, and no reason",
+        cell='''
+def newest(disk):
+    """The newest whole checkpoint's step, and what is wrong with those after it."""
+    steps = sorted(int(name.split("/")[0]) for name in disk.names() if name.endswith("/manifest"))
+    for step in reversed(steps):
+        sums = json.loads(disk.read(f"{step}/manifest"))["files"]
+        if all([len(disk.read(name)), crc32(disk.read(name))] == pair for name, pair in sums.items()):
+            return step, {}
+    return None, {}
+''',
+    ),
+    Bug(
+        "load_box",
+        "pasted from the lesson: rows overlap, and columns are all taken",
+        cell='''
+def shared(a, b):
+    first = max(a[0], b[0])
+    end = min(a[1], b[1])
+    return (first, end) if first < end else None
+
+
+def load_box(wanted, files, read):
+    """The wanted box of a matrix, out of the files' boxes."""
+    (top, bottom), (left, right) = wanted
+    found = torch.zeros(bottom - top, right - left, dtype=torch.float64)
+    for name, (rows, columns) in files.items():
+        part = shared(wanted[0], rows)
+        if part:
+            width = min(columns[1] - columns[0], right - left)
+            place = part[0] - top, part[1] - top
+            inside = part[0] - rows[0], part[1] - rows[0]
+            found[place[0] : place[1], :width] = read(name, inside, (0, width))
+    return found
+''',
+    ),
+    Bug(
+        "predict_survive",
+        "takes a node's share for a rank's",
+        old="rank_bytes = whole_bytes / gpus",
+        new="rank_bytes = whole_bytes / 32",
+    ),
+    Bug(
+        "predict_survive",
+        "saves the gradients, too",
+        old="whole_bytes = 14 * psi",
+        new="whole_bytes = 16 * psi",
+    ),
+    Bug(
+        "predict_survive",
+        "saves the parameters alone",
+        old="whole_bytes = 14 * psi",
+        new="whole_bytes = 2 * psi",
+    ),
+    Bug(
+        "predict_survive",
+        "forgets the root",
+        old="every_seconds = sqrt(2 * save_seconds * mtbf_seconds)",
+        new="every_seconds = 2 * save_seconds * mtbf_seconds",
+    ),
+    Bug(
+        "predict_survive",
+        "counts nodes that fail, not GPUs",
+        old="mtbf_seconds = 20_000 * 3600 / gpus",
+        new="mtbf_seconds = 20_000 * 3600 / 32",
+    ),
+    Bug(
+        "predict_survive",
+        "counts the failures of one GPU",
+        old="failures = 40 * 24 * 3600 / mtbf_seconds",
+        new="failures = 40 * 24 * 3600 / mtbf_seconds / gpus",
+    ),
+    Bug(
+        "predict_survive",
+        "lets one node write all",
+        old="save_seconds = whole_bytes / (32 * 2e9)",
+        new="save_seconds = whole_bytes / 2e9",
+    ),
+    Bug(
+        "predict_survive",
+        "copies the whole checkpoint over one link",
+        old="snapshot_seconds = rank_bytes / 20e9",
+        new="snapshot_seconds = whole_bytes / 20e9",
+    ),
+    Bug(
+        "predict_survive",
+        "loses a whole interval",
+        old="lost = save_seconds / every_seconds + (every_seconds / 2 + 600) / mtbf_seconds",
+        new="lost = save_seconds / every_seconds + (every_seconds + 600) / mtbf_seconds",
+    ),
+    Bug(
+        "predict_survive",
+        "forgets the restarts",
+        old="lost = save_seconds / every_seconds + (every_seconds / 2 + 600) / mtbf_seconds",
+        new="lost = save_seconds / every_seconds + every_seconds / 2 / mtbf_seconds",
+    ),
+    Bug(
+        "predict_survive",
+        "each reads what it has written",
+        old="read_bytes = whole_bytes / (24 * 8)",
+        new="read_bytes = rank_bytes",
+    ),
+    Bug(
+        "predict_survive",
+        "each reads all",
+        old="read_bytes = whole_bytes / (24 * 8)",
+        new="read_bytes = whole_bytes",
+    ),
+    Bug(
+        "predict_survive",
+        "leaves a number out",
+        old="failures = 40 * 24 * 3600 / mtbf_seconds",
+        new="failures = None",
+    ),
+    Bug(
+        "predict_survive",
+        "the grader is asked, and answers in words",
+        cheat=True,
+        cell="""
+from minicheck.lessons.survive import predict_survive as asked
+
+values, _ = asked()
+(
+    whole_bytes,
+    rank_bytes,
+    save_seconds,
+    snapshot_seconds,
+    mtbf_seconds,
+    every_seconds,
+    lost,
+    failures,
+    read_bytes,
+) = (f"{x}" for x in values.values())
+""",
+    ),
+    equals_everything("predict_survive", *PREDICTED),
 ]

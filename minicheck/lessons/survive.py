@@ -1,8 +1,9 @@
-"""The exercises of lesson 26, Survive and plan: how often to save, a save that a power cut cannot spoil, what is found
-again, a part of a tensor out of other parts, and the numbers of a real run."""
+"""The exercises of lesson 26, Survive: how often to save to two places, a save that neither a power cut nor a full disk
+can spoil, what is found again, a part of a tensor out of other parts, and the numbers of a large run."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import pickle
@@ -12,6 +13,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from minidist.comm.base import CommError
 from minidist.comm.world import World
 
 from ..exam import (
@@ -165,30 +167,41 @@ DAMAGE |= {
 
 
 CHANGES = ("write", "sync", "rename", "remove")
+FULL = "no room"
 KEPT = (0.0, 0.5, 1.0)  # of what was not synced
 
 
 class Disk:
     """Files by name, as rank `rank` sees them; all handles of one disk share `files` and `log`.
 
-    log: [rank, call, name, what] of each call; what: the bytes as latin-1, or the new name.
+    log: [rank, call, name, what] of each call; what: the bytes as latin-1, or the new name.  full: (rank, first, end):
+    of that rank's writes those from the first to before the end find no room.
     """
 
     def __init__(
-        self, files: dict[str, bytes] | None = None, rank: int = 0, log: list | None = None
+        self,
+        files: dict[str, bytes] | None = None,
+        rank: int = 0,
+        log: list | None = None,
+        full: tuple[int, int, int] | None = None,
     ):
         self.files, self.rank = {} if files is None else files, rank
         self.log = [] if log is None else log
+        self.full = full
         self.begun = dict(self.files)
 
     def of(self, rank: int) -> Disk:
         """The same disk, as another rank sees it."""
-        other = type(self)(self.files, rank, self.log)
+        other = type(self)(self.files, rank, self.log, self.full)
         other.begun = self.begun
         return other
 
     def write(self, name: str, data: bytes) -> None:
-        """A file of these bytes; a former one of that name is gone."""
+        """A file of these bytes; a former one of that name is gone. OSError where there is no room, and nothing changes."""
+        tried = sum(rank == self.rank and call in ("write", FULL) for rank, call, *_ in self.log)
+        if self.full and self.full[0] == self.rank and tried in range(*self.full[1:]):
+            self._note(FULL, name)
+            raise OSError(errno.ENOSPC, f"no room for {name}")
         self._note("write", name, bytes(data).decode("latin-1"))
         self.files[name] = bytes(data)
 
@@ -241,7 +254,7 @@ class Disk:
         self.log.append([self.rank, call, name, what])
 
 
-def watched(files: dict[str, bytes], rank: int = 0) -> tuple[Disk, list]:
+def watched(files: dict[str, bytes], full: tuple[int, int, int] | None = None) -> tuple[Disk, list]:
     """A disk for an answer, and a log that the disk does not hold, as an answer could rewrite its own."""
     noted: list = []
 
@@ -250,7 +263,7 @@ def watched(files: dict[str, bytes], rank: int = 0) -> tuple[Disk, list]:
             super()._note(call, name, what)
             noted.append([self.rank, call, str(name), what])
 
-    return Watched(files, rank), noted
+    return Watched(files, full=full), noted
 
 
 def honest(log) -> list:
@@ -300,55 +313,80 @@ FORBIDDEN = (
 
 
 FORMULAS = (
-    "With M, the mean time between failures of all: √(2·cost·M), and cost/seconds + (seconds/2 + restart)/M, all in "
-    "seconds."
+    "Of each place: √(2·cost·M), and cost/seconds + (seconds/2 + restart)/M, with M the mean seconds between the failures "
+    "that restart from there. `lost` is the sum of both."
 )
 
 
 class SaveEvery(Solo):
-    """`save_every(cost, restart, hours, devices)`: (seconds between saves, share of the time lost)."""
+    """`save_every(memory, disk, node_hours, nodes, all_hours)`: seconds between saves to each, and the share lost."""
 
     name = "save_every"
-    right = "20 clusters drawn at random: seconds between saves, and the share of the time that is lost."
+    right = "22 clusters, of one node to 40,000: the intervals of both places, and the share of the time that is lost."
     forbidden = FORBIDDEN
     cases = (
         *(Case(1, f"cluster {i + 1} of 20") for i in range(20)),
-        Case(1, "a cluster that does nothing but restart", (300.0, 1200.0, 5e3, 40_000)),
+        Case(1, "three nodes", ((2.0, 100.0), (50.0, 500.0), 4e3, 3, 900.0)),
+        Case(
+            1,
+            "a cluster that does nothing but restart",
+            ((300.0, 1200.0), (400.0, 1800.0), 5e3, 40_000, 200.0),
+        ),
     )
 
     def draw(self, case, rng):
         draw = lambda low, high: (
             float(torch.rand((), generator=rng, dtype=torch.float64)) * (high - low) + low
         )
-        most = 4000 if integer(rng, 0, 4) else 20
-        drawn = draw(1, 300), draw(10, 1200), draw(5e3, 1e5), int(draw(1, most))
+        places = (draw(0.5, 5), draw(10, 300)), (draw(20, 300), draw(400, 1800))
+        drawn = *places, draw(5e3, 1e5), int(draw(1, 4000)), draw(100, 2000)
         return [case.given or drawn]
 
-    returns = ("seconds", "lost")
+    returns = ("memory_seconds", "disk_seconds", "lost")
 
     def wants(self, case, args):
-        return [dict(zip(self.returns, oracle.interval(*args[0])))]
+        return [dict(zip(self.returns, oracle.intervals(*args[0])))]
 
     def value(self, case, args, rank, name, got, want):
-        slips = _slips(name, *args[0])
-        close(got, want, name, slips, FORMULAS)
+        close(got, want, name, _slips(name, *args[0]), FORMULAS)
 
 
-def _slips(name, cost, restart, hours, devices):
-    between = hours * 3600 / devices
-    every, lost = oracle.interval(cost, restart, hours, devices)
-    if name == "seconds":
+def _slips(name, memory, disk, node_hours, nodes, all_hours):
+    nodes_fail, all_fail = node_hours * 3600 / nodes, all_hours * 3600
+    both = 1 / (1 / nodes_fail + 1 / all_fail)
+    *every, lost = oracle.intervals(memory, disk, node_hours, nodes, all_hours)
+    places = list(zip((memory, disk), every, (nodes_fail, all_fail)))
+    if name != "lost":
+        (cost, _), seconds, _ = places[name == "disk_seconds"]
         return {
-            "That is for one device: with n of them something fails n times as often.": every
-            * devices**0.5,
-            "Hours are 3600 seconds.": every / 60,
-            "The 2 under the root is missing.": every / 2**0.5,
-            "The root is missing.": every**2,
+            "That is for one node: with n of them something fails n times as often.": seconds
+            * nodes**0.5,
+            "All nodes together fail so seldom, whatever their number: it is not divided by it.": seconds
+            / nodes**0.5,
+            "Hours are 3600 seconds.": seconds / 60,
+            "The 2 under the root is missing.": seconds / 2**0.5,
+            "The root is missing.": seconds**2,
+            "That is Young's interval for all failures together, as with one place to save to. A save to memory is of no use "
+            "when all is lost, and one to the disk of none when memory is there.": math.sqrt(
+                2 * cost * both
+            ),
+            "That is the other place's.": every[name == "memory_seconds"],
+            "That is this place's save, and the failures that restart from the other.": math.sqrt(
+                2 * cost * (all_fail if name == "memory_seconds" else nodes_fail)
+            ),
         }
+    saves = sum(cost / seconds for (cost, _), seconds, _ in places)
+    again = sum(seconds / 2 / between for _, seconds, between in places)
+    restarts = sum(restart / between for (_, restart), _, between in places)
+    alone = [c / t + (t / 2 + restart) / between for (c, restart), t, between in places]
     return {
-        "A failure loses half an interval on average, not all of it.": lost + every / 2 / between,
-        "The restart is missing.": lost - restart / between,
-        "The saves themselves take time, too: cost in every interval.": lost - cost / every,
+        "A failure loses half an interval on average, not all of it.": lost + again,
+        "The restarts are missing.": lost - restarts,
+        "The saves themselves take time, too: cost in every interval.": lost - saves,
+        "That is what memory's saves and failures take: those of the disk come on top.": alone[0],
+        "That is what the disk's saves and failures take: those of memory come on top.": alone[1],
+        "Each failure restarts from its own place: a node's from memory.": lost
+        + (disk[1] - memory[1]) / nodes_fail,
         "A share of the time is asked for, not percent.": 100 * lost,
         "It may be more than 1: then more is lost than there is, and the run never ends.": 1.0,
     }
@@ -362,7 +400,11 @@ def _slips(name, cost, restart, hours, devices):
 # there, or the new one, whole.
 
 
-EMPTY, EAGER = "empty", "eager"  # a part that is, sends that are
+EMPTY, EAGER = (
+    "empty",
+    "eager",
+)  # a part that is, sends that are; else: whose writes find no room, from which on, up to which
+RETURNED = "returned"
 SMALL = 64  # bytes of a message that tells a size and a checksum, and more
 
 
@@ -374,7 +416,10 @@ class SaveParts(Exam):
     """`save_parts(comm, disk, step, data)`: a checkpoint of all ranks' data, whole or not at all."""
 
     name = "save_parts"
-    right = "n = 1…4, a power cut behind every call with all, half and none of what was not synced; 3 real processes."
+    right = (
+        "n = 1…4, a power cut behind every call with all, half and none of what was not synced; a full disk on each rank, "
+        "for its part and for the manifest; 3 real processes."
+    )
     forbidden = FORBIDDEN
     shared: tuple[Disk, list] | None = None  # of a World, whose ranks have one disk
     cases = (
@@ -383,6 +428,11 @@ class SaveParts(Exam):
         Case(2, "n = 2"),
         Case(3, "n = 3, an empty part", EMPTY),
         Case(4, "n = 4, and no send waits until it is received", EAGER),
+        Case(3, "n = 3, no room for rank 1's part", (1, 0, 9)),
+        Case(3, "n = 3, no room for rank 2's part", (2, 0, 9)),
+        Case(3, "n = 3, no room for rank 0's part", (0, 0, 1)),
+        Case(3, "n = 3, no room for the manifest", (0, 1, 9)),
+        Case(1, "n = 1, no room for the manifest", (0, 1, 9)),
     )
     processes = (Case(3, "3 real processes"),)
 
@@ -393,24 +443,32 @@ class SaveParts(Exam):
         before = oracle.checkpoint(old, [random_bytes(30, rng) for _ in range(case.n)])
         before[f"{new + 1}/rank-0"] = before[f"{new + 1}/manifest.partial"] = b"not finished"
         there = {name: data.decode("latin-1") for name, data in before.items()}
-        eager = case.given == EAGER
-        return [(random_bytes(size, rng).decode("latin-1"), there, new, eager) for size in sizes]
+        eager, full = case.given == EAGER, case.given if isinstance(case.given, tuple) else None
+        return [
+            (random_bytes(size, rng).decode("latin-1"), there, new, eager, full) for size in sizes
+        ]
 
     def world(self, n, args):
-        _, there, _, eager = args[0]
-        self.shared = watched(_bytes(there))
+        _, there, _, eager, full = args[0]
+        self.shared = watched(_bytes(there), full)
         return World(n, rendezvous=not eager)
 
-    def run(self, comm, yours, part, there, step, eager):
+    def run(self, comm, yours, part, there, step, eager, full):
         disk, log = self.shared or watched(_bytes(there))
-        yours(comm, disk.of(comm.rank), step, part.encode("latin-1"))
+        end = RETURNED
+        try:
+            yours(comm, disk.of(comm.rank), step, part.encode("latin-1"))
+        except OSError as error:
+            if not full or isinstance(error, CommError):
+                raise
+            end = "raised"
         if not eager:
             finished(comm)
-        log.append([comm.rank, "returned", "", ""])
+        log.append([comm.rank, end, "", ""])
         return log
 
     def judge(self, case, args, outcome):
-        parts, (_, there, step, _) = [part.encode("latin-1") for part, *_ in args], args[0]
+        parts, (_, there, step, _, full) = [part.encode("latin-1") for part, *_ in args], args[0]
         before, shared = _bytes(there), case not in self.processes
         # which of several was first is not known
         logs = outcome.results[:1] if shared else outcome.results[::-1]
@@ -425,7 +483,14 @@ class SaveParts(Exam):
                     f"after a power cut {said(changes, calls)}",
                 )
                 _old(left, before, name, when)
+                if full and name in left:
+                    raise Wrong(
+                        f"{case.what}: {when}, {name} is there. Where a write failed, nothing was saved: no rank may find it."
+                    )
                 _new(left, one, name, when)
+        if full:
+            _raised(case, log)
+            return
         if name not in crashed(before, changes, 0.0):
             raise Wrong(
                 f"when all have returned, there is no {name}: nobody will look at the parts."
@@ -433,6 +498,16 @@ class SaveParts(Exam):
         _who(case.n, parts, changes)
         _when(log, name, shared)
         _check_messages(case, outcome)
+
+
+def _raised(case, log):
+    """Raise Wrong unless each rank has raised OSError."""
+    for rank, call, *_ in log:
+        if call == RETURNED:
+            raise Wrong(
+                f"{case.what}: rank {rank} returned, so to it the step was saved. If a write fails anywhere, OSError is "
+                "raised on every rank: let rank 0 hear of it, and tell all whether all went well."
+            )
 
 
 def _bytes(there):
@@ -541,7 +616,7 @@ def _when(log, name, shared):
     early = [
         rank
         for i, (rank, call, *_) in enumerate(log)
-        if call == "returned" and place and i < place[0]
+        if call == RETURNED and place and i < place[0]
     ]
     if shared and early:
         raise Wrong(
@@ -874,37 +949,30 @@ def _reads(where, box, files, log):
 
 
 # ------------------------------------------------------------
-# Numbers foretold: the checkpoint, the failures and the cost of a real run.
+# Numbers foretold: the checkpoint, the failures and what they cost, of a large run.
 
 
 def predict_survive(
-    psi=20e9,
-    tokens=400e9,
-    nodes=32,
-    stages=8,
-    micro=32,
-    rate=2e9,
-    hours=20_000,
-    peak=989e12,
-    mfu=0.4,
+    psi=20e9, nodes=32, hours=20_000, days=40, rate=2e9, link=20e9, restart=600, stay=0.75
 ):
-    """20 B parameters, 400 B tokens, 32 nodes, 8 stages, 32 micro-batches, 2 GB/s, 20,000 h, 989 TFLOP/s at 40 %."""
+    """20 B parameters, 32 nodes, 20,000 h, 40 days, 2 GB/s a node, 20 GB/s a GPU, 10 minutes, three quarters stay."""
     n = 8 * nodes
     whole = 14 * psi
     save = whole / (nodes * rate)
     between = hours * 3600 / n
     every = math.sqrt(2 * save * between)
-    gpu_hours = 6 * psi * tokens / (3600 * peak * mfu)
-    failures = gpu_hours / hours
+    lost = save / every + (every / 2 + restart) / between
+    failures = days * 24 * 3600 / between
     values = {
         "whole_bytes": whole,
         "rank_bytes": whole / n,
         "save_seconds": save,
+        "snapshot_seconds": whole / n / link,
         "mtbf_seconds": between,
         "every_seconds": every,
-        "bubble": (stages - 1) / (micro + stages - 1),
-        "gpu_hours": gpu_hours,
+        "lost": lost,
         "failures": failures,
+        "read_bytes": whole / (stay * n),
     }
     slips = {
         "whole_bytes": {
@@ -921,6 +989,11 @@ def predict_survive(
             whole / rate: "That is one node: all nodes write at once.",
             whole / n / rate: "8 ranks of a node share its `rate`.",
         },
+        "snapshot_seconds": {
+            whole / link: "That is one link for all: each GPU copies its own part.",
+            whole / nodes / link: "Each GPU of a node has a link of its own.",
+            save: "A snapshot does not wait for the disk.",
+        },
         "mtbf_seconds": {
             hours / n: "Those are hours.",
             hours * 3600: "That is one device.",
@@ -931,22 +1004,21 @@ def predict_survive(
             2 * save * between: "The root is missing.",
             every / 60: "Those are minutes.",
         },
-        "bubble": {
-            (stages - 1)
-            / micro: "That is the bubble over the useful time; of the whole step it is less.",
-            stages / (micro + stages - 1): "S−1 slots are empty, not S.",
-            micro / (micro + stages - 1): "That is the useful part.",
-        },
-        "gpu_hours": {
-            gpu_hours / n: "That is how long it takes: all GPUs together are asked for.",
-            gpu_hours * 3600: "Those are seconds.",
-            gpu_hours * mfu: "At its peak? A GPU reaches MFU · peak.",
-            gpu_hours
-            / 3: "That is the forward alone: 6 FLOPs a parameter and token with the backward.",
+        "lost": {
+            lost
+            + every / 2 / between: "A failure loses half an interval on average, not all of it.",
+            lost - restart / between: "The restarts are missing.",
+            lost - save / every: "The saves themselves take time, too.",
+            100 * lost: "That is percent: a share is asked for.",
         },
         "failures": {
             failures / n: "That is one device's.",
-            failures * n: "GPU-hours are all devices' already.",
+            failures / 24: "A day has 24 hours.",
+        },
+        "read_bytes": {
+            whole / n: "Fewer ranks share the same bytes now.",
+            whole: "A rank reads its own part alone.",
+            stay * whole / n: "Fewer ranks: each has more, not less.",
         },
     }
     return values, slips
@@ -954,11 +1026,11 @@ def predict_survive(
 
 PREDICTED = Prediction(
     predict_survive,
-    "Bytes, seconds, hours, the bubble and failures, within 1 %.",
+    "Bytes, seconds, the share that is lost, and failures, within 1 %.",
     {
         "psi": ("{:,.0f} parameters", (7e9, 13e9, 40e9)),
         "nodes": ("{} nodes", (16, 24, 64)),
-        "stages": ("{} stages", (4, 12, 16)),
         "hours": ("a failure of a GPU every {:,} hours", (10_000, 30_000, 50_000)),
+        "days": ("{} days", (20, 60, 90)),
     },
 )

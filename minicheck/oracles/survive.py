@@ -17,6 +17,19 @@ def interval(cost: float, restart: float, hours: float, devices: int) -> tuple[f
     return every, cost / every + (every / 2 + restart) / between
 
 
+def intervals(
+    memory: tuple[float, float],
+    disk: tuple[float, float],
+    node_hours: float,
+    nodes: int,
+    all_hours: float,
+) -> tuple[float, float, float]:
+    """The intervals of saves to other nodes' memory and to the disk, and the share that both kinds of failures take."""
+    often, first = interval(*memory, node_hours, nodes)
+    seldom, second = interval(*disk, all_hours, 1)
+    return often, seldom, first + second
+
+
 def checkpoint(step: int, parts: list[bytes]) -> dict[str, bytes]:
     """The files of a whole checkpoint."""
     files = {f"{step}/rank-{r}": part for r, part in enumerate(parts)}

@@ -30,56 +30,83 @@ from tests.bank.bank import solved
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = predict_survive(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
+FACTS = predict_survive()
 
 
-def by_algebra(cost, restart, hours, devices):
-    rate = devices / (3600 * hours)
-    return (2 * cost / rate) ** 0.5, (2 * cost * rate) ** 0.5 + restart * rate
+def by_algebra(memory, disk, node_hours, nodes, all_hours):
+    """2·√(cost·rate/2) is lost where both bills are equal, and the restarts."""
+    rates = nodes / (3600 * node_hours), 1 / (3600 * all_hours)
+    lost = sum(
+        (2 * c * rate) ** 0.5 + again * rate for (c, again), rate in zip((memory, disk), rates)
+    )
+    return (2 * memory[0] / rates[0]) ** 0.5, (2 * disk[0] / rates[1]) ** 0.5, lost
 
 
 def by_renaming(comm, disk, step, data):
     """Parts under another name first; rank 0 hears from the last rank first, in numbers of its own."""
     own = f"{step}/rank-{comm.rank}"
-    disk.write(f"{step}/new-{comm.rank}", data)
-    disk.sync(f"{step}/new-{comm.rank}")
-    disk.rename(f"{step}/new-{comm.rank}", own)
     sums = {own: [len(data), crc32(data)]}
+    try:
+        disk.write(f"{step}/new-{comm.rank}", data)
+        disk.sync(f"{step}/new-{comm.rank}")
+        disk.rename(f"{step}/new-{comm.rank}", own)
+    except OSError:
+        sums[own] = [0, -1]
     if comm.rank:
         comm.send(torch.tensor([float(x) for x in sums[own]], dtype=torch.float64), 0)
-        comm.recv(torch.zeros(1, dtype=torch.uint8), 0)
+        if comm.recv(torch.zeros(1, dtype=torch.uint8), 0):
+            raise OSError
         return
     for r in reversed(range(1, comm.size)):
         sums[f"{step}/rank-{r}"] = [
             int(x) for x in comm.recv(torch.zeros(2, dtype=torch.float64), r)
         ]
-    disk.write(
-        "m", json.dumps({"files": sums, "ranks": comm.size, "step": step}, indent=1).encode()
-    )
-    disk.sync("m")
-    disk.rename("m", f"{step}/manifest")
+    failed = any(crc == -1 for _, crc in sums.values())
+    body = json.dumps({"files": sums, "ranks": comm.size, "step": step}, indent=1)
+    try:
+        if not failed:
+            disk.write("m", body.encode())
+            disk.sync("m")
+            disk.rename("m", f"{step}/manifest")
+    except OSError:
+        failed = True
     for r in reversed(range(1, comm.size)):
-        comm.send(torch.zeros(1, dtype=torch.uint8), r)
+        comm.send(torch.full((1,), failed, dtype=torch.uint8), r)
+    if failed:
+        raise OSError
 
 
 def by_a_chain(comm, disk, step, data):
-    """The sums go down from rank to rank, and the word that all is done up again."""
+    """The sums go down from rank to rank, and the word that all is done, or is not, up again."""
     r, n = comm.rank, comm.size
-    disk.write(f"{step}/rank-{r}", bytearray(data))
-    disk.sync(f"{step}/rank-{r}")
-    rows = torch.tensor([[len(data), crc32(data)]])
+    size = len(data)
+    try:
+        disk.write(f"{step}/rank-{r}", bytearray(data))
+        disk.sync(f"{step}/rank-{r}")
+    except OSError:
+        size = -1
+    rows = torch.tensor([[size, crc32(data)]])
     if r + 1 < n:
         rows = torch.cat([rows, comm.recv(torch.empty(n - r - 1, 2, dtype=torch.int64), r + 1)])
+    good = torch.ones(1)
     if r:
         comm.send(rows, r - 1)
-        comm.recv(torch.empty(1), r - 1)
+        comm.recv(good, r - 1)
     else:
         sums = {f"{step}/rank-{k}": row for k, row in enumerate(rows.tolist())}
-        disk.write("x", json.dumps({"step": step, "ranks": n, "files": sums}).encode())
-        disk.sync("x")
-        disk.rename("x", f"{step}/manifest")
+        body = json.dumps({"step": step, "ranks": n, "files": sums}).encode()
+        try:
+            good *= float((rows[:, 0] >= 0).all())
+            if good:
+                disk.write("x", body)
+                disk.sync("x")
+                disk.rename("x", f"{step}/manifest")
+        except OSError:
+            good *= 0
     if r + 1 < n:
-        comm.send(torch.zeros(1), r + 1)
+        comm.send(good, r + 1)
+    if not good:
+        raise OSError
 
 
 def by_recursion(disk, steps=None):
@@ -198,7 +225,7 @@ def test_what_was_read_cannot_be_rewritten():
 )
 def test_what_is_no_number_is_shown(came, says):
     with pytest.raises(Wrong, match=f"seconds.*{says}"):
-        check.save_every(lambda *given: (came, 1.0))
+        check.save_every(lambda *given: (came, 1.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -287,6 +314,18 @@ def test_a_disk():
         disk.write(3, b"")
 
 
+def test_a_full_disk():
+    disk = Disk(full=(1, 1, 2))
+    other = disk.of(1)
+    other.write("x", b"1")
+    with pytest.raises(OSError, match="no room for y"):
+        other.write("y", b"2")
+    disk.write("y", b"3")
+    other.write("z", b"4")
+    assert disk.files == {"x": b"1", "y": b"3", "z": b"4"}
+    assert [files for _, files in disk.crashes()][-1] == disk.files
+
+
 def test_a_watched_disk():
     """What it notes is in none of its attributes, and its other ranks note, too."""
     disk, noted = watched({"a": b"1"})
@@ -330,11 +369,10 @@ def test_cells_cover_once(down, across):
 
 def test_predictions_are_what_the_library_says():
     values = FACTS[0]
-    assert math.isclose(values["gpu_hours"], 6 * 20e9 * 400e9 / (3600 * 0.4 * 989e12))
-    assert math.isclose(
-        values["every_seconds"], oracle.interval(values["save_seconds"], 0, 20_000, 256)[0]
-    )
+    every, lost = oracle.interval(values["save_seconds"], 600, 20_000, 256)
+    assert math.isclose(values["every_seconds"], every) and math.isclose(values["lost"], lost)
     assert values["rank_bytes"] * 256 == values["whole_bytes"] == 20e9 * (2 + 4 + 4 + 4)
+    assert math.isclose(values["read_bytes"] * 192, values["whole_bytes"])
     assert slips_are_wrong(FACTS)
 
 
@@ -346,10 +384,10 @@ def test_predictions_are_what_the_library_says():
         ("save_seconds", 140, "one node"),
         ("mtbf_seconds", 78.125, "hours"),
         ("every_seconds", None, "not set"),
-        ("bubble", 7 / 32, "useful time"),
-        ("gpu_hours", 13481.6, "peak"),
-        ("failures", 1.685, None),
-        ("bubble", 0.1795, None),
+        ("snapshot_seconds", 14.0, "each GPU"),
+        ("lost", FACTS[0]["lost"] * 100, "percent"),
+        ("failures", 12.3, None),
+        ("read_bytes", FACTS[0]["rank_bytes"], "Fewer ranks"),
     ],
 )
 def test_numbers(name, value, says):
