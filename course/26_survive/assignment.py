@@ -100,8 +100,8 @@ study.curves(
 # | invariant | wherever the power fails: a manifest that is there is whole, and so is all it names |
 # | | files that were there are not touched |
 # | returns | on no rank before the manifest is there |
-# | raises | if a write fails, whosever and whichever: `OSError` on **every** rank, and there never is a manifest of this step |
-# | cost | each rank writes its part once; 2(n−1) messages, of 64 bytes at most: all tell rank 0, which tells all |
+# | raises | if a write fails, whosever and whichever: `OSError` on **every** rank, and there never is a manifest of this step; parts that have been written may stay |
+# | cost | each rank writes its part, once, and rank 0 the manifest besides; 2(n−1) messages, of 64 bytes at most: all tell rank 0, which tells all |
 #
 # The manifest is this dict as JSON: `{"step": step, "ranks": n, "files": {"50/rank-0": [its bytes, its crc32], …}}`. CRC-32, from Python's `zlib`, finds accidents; minidist uses SHA-256, which nobody can forge.
 #
@@ -153,8 +153,7 @@ def save_parts(comm, disk, step, data):
 check.save_parts(save_parts)
 
 # %% [markdown] nbgrader={"grade_id": "save_parts_target"}
-# **Target:** cut the power behind each of the calls. However much of what was not synced is left, there is no
-# checkpoint until the last call, and then a whole one.
+# **Target:** cut the power behind each of the calls. However much of what was not synced is left, there is no checkpoint until the last call, and then a whole one.
 
 
 # %%
@@ -192,7 +191,7 @@ study.table(
 # %% [markdown] nbgrader={"grade_id": "newest_spec"}
 # ## 3 · Find it again (3 points)
 #
-# The disk has checkpoints like yours, some damaged. Which is the newest that is whole?
+# The lesson's `is_checkpoint` says whether one folder is whole. Here a disk has several checkpoints like yours, and some are damaged. Which is the newest that is whole, and what exactly is wrong with those after it?
 #
 # | | |
 # |---|---|
@@ -208,9 +207,7 @@ study.table(
 # | `"missing"` | a part `f"{step}/rank-{r}"`, r below `"ranks"` | not in the manifest, or not on the disk |
 # | `"size"`, `"checksum"` | a part | it has other bytes than the manifest says |
 #
-# If a manifest is damaged or foreign, its parts are not looked at. A step without a manifest was never finished: it is
-# passed over, and not mentioned. **Cost:** no file is read twice, none that has the wrong size, nothing of checkpoints
-# older than the newest whole one. What was read is never run. About 20 lines.
+# If a manifest is damaged or foreign, its parts are not looked at. A step without a manifest was never finished: it is passed over, and not mentioned. Steps are numbers, and the newest has the largest. What was read is never run, and nothing on the disk is changed. **Cost:** no file is read twice, none that has the wrong size, and nothing of checkpoints older than the newest whole one. About 20 lines.
 
 
 # %% nbgrader={"grade_id": "newest", "solution": true}
@@ -285,18 +282,17 @@ study.table(
 # |---|---|
 # | call | `load_box(wanted, files, read)` |
 # | a box | `((top, bottom), (left, right))`: rows top…bottom − 1, columns left…right − 1 of the matrix |
-# | `files` | `{name: box}`; two boxes are the same (replicas) or have nothing in common |
+# | `files` | `{name: box}`, **not changed**; two boxes are the same (replicas) or have nothing in common |
 # | `read(name, rows, columns)` | rows `(first, end)` and columns `(first, end)` **counted from where its box begins** |
 # | returns | a float64 tensor, the wanted box |
 # | errors | `ValueError` if no file has some part of it |
-# | cost | each number is read once, no other number is, and no file of which nothing is wanted |
+# | cost | each number is read once, no other number is, and no file of which nothing is wanted; nothing is kept from one call to the next |
 #
 # About 14 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Two ranges a…b and c…d share max(a, c)…min(b, d), if that is a range. What they share of a box begins at another place
-# in the file than in your tensor: subtract the corner of the one, then of the other. Count what you have filled.
+# What two boxes share begins at one place in the file and at another in your tensor: subtract the corner of the one, then of the other. Count what you have filled. A number that was saved may be 0, −1 or nan, so none can mark a hole.
 #
 # </details>
 
@@ -365,7 +361,7 @@ study.table(
 # - `every_seconds`: between two saves that wait for the disk, after Young
 # - `lost`: the share of the time that is then lost: saves, work that is done again, and restarts
 # - `failures`: how many to expect in the 40 days
-# - `read_bytes`: the run goes on on 24 of the nodes, and all ranks have equal shares again; what each GPU reads
+# - `read_bytes`: the run is moved to three quarters of its nodes, and all ranks have equal shares again; what each GPU then reads
 #
 # Write numbers or formulas; they must be right within 1 %.
 
@@ -384,7 +380,7 @@ mtbf_seconds = 20_000 * 3600 / gpus
 every_seconds = sqrt(2 * save_seconds * mtbf_seconds)
 lost = save_seconds / every_seconds + (every_seconds / 2 + 600) / mtbf_seconds
 failures = 40 * 24 * 3600 / mtbf_seconds
-read_bytes = whole_bytes / (24 * 8)
+read_bytes = whole_bytes / (0.75 * gpus)
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_survive_test", "points": 2}

@@ -1438,13 +1438,13 @@ def load_box(wanted, files, read):
     Bug(
         "predict_survive",
         "each reads what it has written",
-        old="read_bytes = whole_bytes / (24 * 8)",
+        old="read_bytes = whole_bytes / (0.75 * gpus)",
         new="read_bytes = rank_bytes",
     ),
     Bug(
         "predict_survive",
         "each reads all",
-        old="read_bytes = whole_bytes / (24 * 8)",
+        old="read_bytes = whole_bytes / (0.75 * gpus)",
         new="read_bytes = whole_bytes",
     ),
     Bug(

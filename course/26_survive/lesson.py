@@ -104,7 +104,7 @@ study.table(
 # %% [markdown]
 # ![A checkpoint in files. Four ranks write four files at the same time. When all are on the disk, rank 0 writes the manifest. Each file is written as name.partial, flushed to the disk with fsync, and renamed.](../course/26_survive/figures/checkpoint_files.svg)
 #
-# The picture has two halves, and the rest of the first part of this lesson explains why each of them is as it is.
+# The picture has two halves, and the next three sections explain why each of them is as it is.
 #
 # ## Naive first: one file, with pickle
 #
@@ -247,7 +247,7 @@ World(3).run(lambda comm: save_sharded(comm, HERE, 50, bytes(100 * (comm.rank + 
 print(sorted(file.name for file in (HERE / "step-50").iterdir()), is_checkpoint(HERE / "step-50"))
 
 # %% [markdown]
-# The library's `Checkpoints` does the same for pieces of tensors. We shall read it below. First let us test it as an enemy would: three real processes save step 40, and then step 50, and in the second save rank 2 is killed at the moment when its file should get its name. `SIGKILL` is the signal that no process can catch; it is as good as a power cut.
+# The library's `Checkpoints` does the same for pieces of tensors. We shall read it below. First let us test it as an enemy would: three real processes save step 40, and then step 50, and in the second save rank 2 is killed at the moment when its file should get its name. `SIGKILL` is the signal that no process can catch: the rank stops between two instructions, as it would in a power cut. (Only what the operating system already has does reach the disk.)
 
 
 # %%
@@ -382,7 +382,7 @@ study.reveal(
 assert rows[4] == ("no manifest", 40, "nothing") and [row[1] for row in rows] == [40] * 6
 
 # %% [markdown]
-# The price is that every byte is read once before anything is loaded, and the ranks share that work. What would happen without? A flipped bit in a weight may do nothing, or make it 2¹²⁷ times as large. Nobody knows, and no message ever says so.
+# The price is that every byte is read once before anything is loaded, and the ranks share that work. What would happen without? A flipped bit in a weight may do nothing, or make it 2¹²⁸ times as large. Nobody knows, and no message ever says so.
 #
 # ## What must be in it?
 #
@@ -992,18 +992,19 @@ study.source(Checkpoints.latest)
 study.source(overlap)
 
 # %% [markdown]
-# Three more things are worth looking up there. `writers` decides who writes what several ranks have, so that all have about the same number of bytes to write. `state_pieces` turns an optimizer's nested state into tensors and JSON. And `runs` cuts a ZeRO shard, which may begin and end in the middle of a row, into boxes, so that the one rule serves all.
+# Three more things in these files are worth looking up. `writers` decides who writes what several ranks have, so that all have about the same number of bytes to write. `state_pieces` turns an optimizer's nested state into tensors and JSON. And `runs` cuts a ZeRO shard, which may begin and end in the middle of a row, into boxes, so that the one rule serves all.
 #
 # ## In real processes, and on a cluster
 #
-# You have already seen real processes die. The course's trainer, [examples/train_gpt.py](file:examples/train_gpt.py), saves beside the run with `--save-every`, and the same command goes on where it was, on this grid or another:
+# You have already seen real processes die and others take over. The course's trainer, [examples/train_gpt.py](file:examples/train_gpt.py), saves beside the run with `--save-every`, and the same command goes on where it was, on this grid or another:
 #
 # ```
+# export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # torchrun --nproc-per-node 8 --max-restarts 3 examples/train_gpt.py \
 #     --dp 2 --pp 2 --tp 2 --folder runs/one --save-every 50
 # ```
 #
-# `torchrun` plays the part of our parent process: when one worker of a node dies, it ends the others and starts all of them again, at most three times. A job on many machines is started by [examples/train_gpt.slurm](file:examples/train_gpt.slurm), and the folder must lie on a file system that all nodes see. A rank that *hangs* instead of dying is worse, since nobody's child has ended. The others wait in a collective until its timeout, and [From here to your cluster](lesson:field_guide) shows how to find out for whom.
+# `torchrun` plays the part of our parent process: when one worker of a node dies, it ends the others and starts all of them again, at most three times. (Without the variable, the ranks that are started again wait for dead ones.) A job on many machines is started by [examples/train_gpt.slurm](file:examples/train_gpt.slurm), and the folder must lie on a file system that all nodes see. A rank that *hangs* instead of dying is worse, since nobody's child has ended. The others wait in a collective until its timeout, and [From here to your cluster](lesson:field_guide) shows how to find out for whom.
 #
 # PyTorch's own checkpoints are in `torch.distributed.checkpoint`: sharded, asynchronous and re-sharding as well ([ByteCheckpoint](paper:wan2024) describes such a system at the scale of thousands of GPUs). How does it keep its manifest?
 
