@@ -1016,12 +1016,13 @@ import torch.distributed.checkpoint as dcp
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it says that there is no process group
     dcp.save({"w": torch.zeros(3)}, checkpoint_id=HERE / "dcp", no_dist=True)
-instructions = {op.name for op, *_ in pickletools.genops((HERE / "dcp/.metadata").read_bytes())}
+metadata = (HERE / "dcp/.metadata").read_bytes()
+instructions = [op.name for op, *_ in pickletools.genops(metadata)]
 print(sorted(file.name for file in (HERE / "dcp").iterdir()))
-print("calls something when it is loaded:", bool(instructions & {"REDUCE", "NEWOBJ"}))
+print("calls something when it is loaded:", "REDUCE" in instructions or "NEWOBJ" in instructions)
 
 # %% tags=["maintainer"]
-assert instructions & {"REDUCE", "NEWOBJ"}
+assert "REDUCE" in instructions or "NEWOBJ" in instructions
 
 # %% [markdown]
 # With pickle. Read only what you wrote yourself, and publish weights in safetensors.
