@@ -256,8 +256,8 @@ study.table(rows, ["machine", "tensor ranks", "stages", "seconds a step"])
 # | returns | a tuple `(steps, end)`: a list of pairs `(decision, seconds saved)` in the order in which you change them, and the index of the grid where you stop |
 #
 # In each step look at all grids that fit and differ from the *present* one in exactly one of the five decisions. Go to
-# the fastest of them if it is faster than the present one; otherwise stop. No two grids take equally long. About 14
-# lines.
+# the fastest of them if it is faster than the present one; otherwise stop. The same decision may be changed again in a
+# later step. No two grids take equally long. About 14 lines.
 #
 # <details><summary>Hint</summary>
 #

@@ -147,6 +147,30 @@ def fullest_stage({STAGE}):
         new="return most",
     ),
     oracle("fullest_stage", STAGE, "oracle.stage_bytes(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)"),
+    Bug(
+        "fullest_stage",
+        "ZeRO 2 divides the gradients alone, ZeRO 3 the weights",
+        edits=(
+            (
+                "weight = 2 / (data if zero >= 3 else 1)",
+                "weight = 2 / (data if zero == 3 else 1)",
+            ),
+            (
+                "gradient = 4 / (data if zero >= 2 else 1)",
+                "gradient = 4 / (data if zero == 2 else 1)",
+            ),
+            (
+                "optimizer = 12 / (data if zero >= 1 else 1)",
+                "optimizer = 12 / (data if zero == 1 else 1)",
+            ),
+        ),
+    ),
+    Bug(
+        "fullest_stage",
+        "the logits are not shared by tensor ranks",
+        old="kept += 6 * micro_batch * tokens * vocab",
+        new="kept += 6 * micro_batch * tokens * vocab * tensor",
+    ),
     library("fullest_stage", STAGE),
     #
     Bug(
@@ -239,9 +263,24 @@ if not fitting:
         old="return sorted(equal, key=lambda name: (fitting[name][2], fitting[name][1]))",
         new="return min(equal, key=lambda name: (fitting[name][2], fitting[name][1]))",
     ),
+    Bug(
+        "choose",
+        "the error is a part of the slower one's seconds",
+        old="equal = [name for name, values in fitting.items() if values[1] <= (1 + error) * fastest]",
+        new="equal = [name for name, values in fitting.items() if (1 - error) * values[1] <= fastest]",
+    ),
     oracle("choose", "estimates, capacity, error", "oracle.choose(estimates, capacity, error)"),
     library("choose", "estimates, capacity, error"),
     #
+    Bug("predict_plan", "each GPU has a card of its own", old="share = 8\n", new=""),
+    Bug("predict_plan", "the card is divided twice", old="gigabytes = 25", new="gigabytes = 3.125"),
+    Bug(
+        "predict_plan",
+        "the wires within a node are an A100's",
+        old="gigabytes = 100",
+        new="gigabytes = 240",
+    ),
+    Bug("predict_plan", "the memory is an A100's", old="memory = 64", new="memory = 80"),
     Bug("predict_plan", "200 GB/s for the card", old="gigabytes = 25", new="gigabytes = 200"),
     Bug("predict_plan", "nobody shares the card", old="share = 8", new="share = 1"),
     Bug("predict_plan", "80 GiB", old="memory = 64", new="memory = 80"),
@@ -378,6 +417,33 @@ def improve(estimates, start):
         "marks what it has seen",
         old="here = estimates[at]",
         new='here = estimates[at]\nhere["seen"] = True',
+    ),
+    Bug(
+        "improve",
+        "each decision is changed once at most",
+        old='if other["fits"] and len(different) == 1 and faster:',
+        new="""
+done = [decision for decision, saved in steps]
+if other["fits"] and len(different) == 1 and faster and different[0] not in done:
+""",
+    ),
+    Bug(
+        "improve",
+        "the largest saving first",
+        old="return steps, at",
+        new="return sorted(steps, key=lambda step: -step[1]), at",
+    ),
+    Bug(
+        "improve",
+        "what all steps so far save",
+        old='steps.append((decision, here["seconds"] - estimates[best]["seconds"]))',
+        new='steps.append((decision, estimates[start]["seconds"] - estimates[best]["seconds"]))',
+    ),
+    Bug(
+        "improve",
+        "the decision with its new value",
+        old="best, decision = i, different[0]",
+        new="best, decision = i, (different[0], other[different[0]])",
     ),
     oracle("improve", "estimates, start", "oracle.improve(estimates, start)"),
     library("improve", "estimates, start"),
@@ -570,6 +636,21 @@ def in_and_out(tables):
         "one error for each",
         old="found[name] = error(fitted(tables), rows), error(fitted(others), rows)",
         new="found[name] = error(fitted(others), rows)",
+    ),
+    Bug(
+        "in_and_out",
+        "the absolute value of the mean",
+        old="return sum(abs(c * x / published - 1) for x, published in rows) / len(rows)",
+        new="return abs(sum(c * x / published - 1 for x, published in rows)) / len(rows)",
+    ),
+    Bug(
+        "in_and_out",
+        "out-of-sample is the error on the other tables",
+        old="found[name] = error(fitted(tables), rows), error(fitted(others), rows)",
+        new="""
+elsewhere = [error(fitted(others), tables[other]) for other in others]
+found[name] = error(fitted(tables), rows), sum(elsewhere) / len(elsewhere)
+""",
     ),
     oracle("in_and_out", "tables", "oracle.errors(tables)"),
     library("in_and_out", "tables"),
