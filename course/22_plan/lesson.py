@@ -174,8 +174,8 @@ print(f"{found.seconds:.2f} s a step; {100 * found.mfu:.0f} % MFU")
 study.reveal(
     guess_grids,
     len(found.estimates),
-    words="Seven decisions, most of them with a few values: our three, and chunks, ZeRO's stage, sharding within a group and "
-    "recomputation. A person tries five combinations; a program tries all, in a second.",
+    words="There are seven decisions, most of them with a few values: tensor ranks, stages and the size of a micro-batch, as in "
+    "our search, and besides chunks, ZeRO's stage, sharding within a group, and recomputation. A person tries five combinations; a program tries all, in a second.",
 )
 
 # %% tags=["maintainer"]
@@ -191,7 +191,7 @@ memory_table(found)
 time_table(found)
 
 # %% [markdown]
-# Read a plan in this order. *Does it fit, and with what to spare?* The row "left" should not be a few hundred MB. *Where does the time go?* Some 84 % of it is computing here, and the largest losses are tensor's messages and the bubble, which the six [chunks](term:interleaved-schedule) of every stage have already divided by six. *Does anything look odd?* If "data" or "pipeline" were large, we would ask which wire the messages cross.
+# Read a plan in this order. *Does it fit, and with what to spare?* The row "left" should not be a few hundred MB. *Where does the time go?* Some 84 % of it is computing here, and the largest losses are the messages of tensor parallelism and the bubble, which the six [chunks](term:interleaved-schedule) of every stage have already divided by six. *Does anything look odd?* If "data" or "pipeline" were large, we would ask which wire the messages cross.
 #
 # ## Why the obvious grid loses
 #
@@ -449,7 +449,7 @@ assert round(single.seconds) == 148 and round(single.predicted.step.total) == 11
 assert round(four.seconds) == 107 and round(four.predicted.step.total) == 113
 
 # %% [markdown]
-# Five percent in the mean. The point far below the line is a run with micro-batches of one sequence, which took 148 s where the planner says 115. What so small a product loses on such a machine, it does not know.
+# In the mean the planner is off by five percent. The point far below the line is a run with micro-batches of one sequence, which took 148 s where the planner says 115. It does not know how much so small a product loses on such a machine.
 #
 # A reader should now interrupt: *was the planner fitted on these very runs?* This is the question to ask of every prediction, and the honest answer is: partly. Six numbers in the planner were not derived or taken from a data sheet. They were chosen so that published runs come out right. Here they are, all of them; the second is the 64 % that our naive planner took for granted.
 
@@ -603,7 +603,7 @@ assert totals == sorted(totals, reverse=True) and 0.60 < totals[-1] / totals[0] 
 #
 # ## What a run costs
 #
-# For the bill one needs no planner, but one multiplication. A parameter takes part in one multiplication and one addition for each token in forward, and in twice as many in backward. That is **6·Ψ·tokens** FLOPs, so
+# For the bill one needs no planner: a multiplication is enough. A parameter takes part in one multiplication and one addition for each token in forward, and in twice as many in backward. That is **6·Ψ·tokens** FLOPs, so
 #
 # $$\text{GPU-hours} = \frac{6\,Ψ\cdot\text{tokens}}{3600\cdot\text{peak}\cdot\text{MFU}}.$$
 #
@@ -760,7 +760,7 @@ assert round(of_bloom["achieved_per_gpu"]) == 149
 #
 # ## "Below 30 billion no tensor parallelism"
 #
-# This rule of thumb is passed on from course to course. It has a good reason: tensor parallelism sends most and cannot hide, so avoid it while the model fits without. We can test it. For each size, take the best grid with a single tensor rank, and compare it with the best of all. Once on 64 H100s, and once on 1,024, always with 512 sequences a step. **What does a model of 13 billion lose without tensor parallelism on 1,024 GPUs?**
+# This rule of thumb is passed on from course to course. It has a good reason: tensor parallelism sends most and cannot hide, so avoid it while the model fits without. We can test it. For each size, take the best grid with a single tensor rank, and compare it with the best of all. We do so on 64 H100s and on 1,024, always with 512 sequences a step. **What does a model of 13 billion lose without tensor parallelism on 1,024 GPUs?**
 
 # %%
 guess_loss = 0  # percent: change this number
