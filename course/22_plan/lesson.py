@@ -95,7 +95,7 @@ def memory(model, shape):
 #
 # A step takes time for four things, and you have derived a formula for each of them:
 #
-# - **Computing** takes 6 FLOPs for each parameter and token, divided by what n GPUs reach. An H100 has 989 TFLOP/s on its data sheet. Large products reach 64 % of them here; remember that number, for we shall ask where it comes from.
+# - *Computing* takes 6 FLOPs for each parameter and token, divided by what n GPUs reach. An H100 has 989 TFLOP/s on its data sheet. Large products reach 64 % of them here; remember that number, for we shall ask where it comes from.
 # - The **bubble** adds (p − 1)/M of the computing.
 # - **Tensor parallelism** needs four all-reduces for each layer and micro-batch, of N = 2·b·T·H bytes. A rank sends 2(t−1)/t·N for each of them, over NVLink at 371 GB/s. Nothing hides them.
 # - **Data parallelism** sends, once a step, gradients of 4 bytes and new weights of 2 bytes over the network at 48 GB/s: (d−1)/d · 6Ψ/(t·p).
@@ -603,7 +603,7 @@ assert totals == sorted(totals, reverse=True) and 0.60 < totals[-1] / totals[0] 
 #
 # ## What a run costs
 #
-# For the bill one needs no planner: a multiplication is enough. A parameter takes part in one multiplication and one addition for each token in forward, and in twice as many in backward. That is **6·Ψ·tokens** FLOPs, so
+# For the bill one needs no planner: a multiplication is enough. A parameter takes part in one multiplication and one addition for each token in forward, and in twice as many in backward. That is *6·Ψ·tokens* FLOPs, so
 #
 # $$\text{GPU-hours} = \frac{6\,Ψ\cdot\text{tokens}}{3600\cdot\text{peak}\cdot\text{MFU}}.$$
 #
@@ -697,7 +697,7 @@ study.explore(
 #
 # ![Queries times keys as a square. Left: the whole square, counted as 12. Middle: the lower triangle, which a causal model needs: 6. Right: the triangle, whose scores are computed once more in the backward: 7.](../course/22_plan/figures/triangle.svg)
 #
-# Count for one layer and one token, with T tokens in the sequence. Its query meets T keys of H numbers in all heads together: 2·T·H FLOPs. The weighted sum of the values is as much again. Backward has two products for each of these two. That makes 4·T·H forward and 8·T·H backward: **12**·T·H, which is [PaLM](paper:chowdhery2023)'s convention, and the planner's. But a causal token looks only at those before it. Half of the square is masked, and the model *needs* **6**·T·H. And a fused kernel *executes* yet another number. It keeps no scores, so backward has to compute them again ([Flash attention](paper:dao2022)): 2 products forward and 5 backward instead of 4, over half the square, **7**·T·H. So 6 is the numerator of an honest MFU, 7 of an [HFU](term:hfu), and 12 is a convention.
+# Count for one layer and one token, with T tokens in the sequence. Its query meets T keys of H numbers in all heads together: 2·T·H FLOPs. The weighted sum of the values is as much again. Backward has two products for each of these two. That makes 4·T·H forward and 8·T·H backward: *12*·T·H, which is [PaLM](paper:chowdhery2023)'s convention, and the planner's. But a causal token looks only at those before it. Half of the square is masked, and the model *needs* *6*·T·H. And a fused kernel *executes* yet another number. It keeps no scores, so backward has to compute them again ([Flash attention](paper:dao2022)): 2 products forward and 5 backward instead of 4, over half the square, *7*·T·H. So 6 is the numerator of an honest MFU, 7 of an [HFU](term:hfu), and 12 is a convention.
 #
 # (For BLOOM the two differ much more, by the recomputed layers. Its 149 TFLOP/s of an A100's 312 are 48 % HFU. Of forward, forward again and a backward of twice its length, four parts in all, the model needs three: 36 % MFU.)
 #
@@ -818,7 +818,7 @@ scale = speed[1] / speed[0]
 assert 9 < scale < 9.4
 
 # %% [markdown]
-# Why does it fail? Not for want of memory: all of these models fit without tensor parallelism. With 512 sequences there can be at most 512 data ranks, and 1,024 GPUs are more than that. Something must divide a *sequence's* work, and the pipeline, starved of micro-batches, cannot do it alone. The rule's real subject is sequences for each GPU, not parameters. Its better form: **no tensor parallelism while the batch has several sequences for each GPU and the model fits with ZeRO**; with fewer sequences than GPUs, every size needs it, or some other way to divide a sequence. (The planner has one more, the ring attention of [Long contexts](lesson:long_contexts), but uses it only if allowed: with `context_ranks=2`, 13 B would lose about a quarter.)
+# Why does it fail? Not for want of memory: all of these models fit without tensor parallelism. With 512 sequences there can be at most 512 data ranks, and 1,024 GPUs are more than that. Something must divide a *sequence's* work, and the pipeline, starved of micro-batches, cannot do it alone. The rule's real subject is sequences for each GPU, not parameters. Its better form: *no tensor parallelism while the batch has several sequences for each GPU and the model fits with ZeRO*; with fewer sequences than GPUs, every size needs it, or some other way to divide a sequence. (The planner has one more, the ring attention of [Long contexts](lesson:long_contexts), but uses it only if allowed: with `context_ranks=2`, 13 B would lose about a quarter.)
 #
 # The same numbers give the [scale factor](term:scale-factor), the throughput on k times as many GPUs over the throughput before: for 13 B, 16 times the GPUs are 9.2 times as fast at a fixed batch. The rest is bubble, messages and small products.
 #
