@@ -1,7 +1,7 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 24 Send seldom: exercises
 #
-# You average ranks that have had different numbers of samples, give the averages an outer optimizer, find out how to weigh ranks so that the average rests where it should, and let the period follow the learning rate.
+# You average ranks that have had different numbers of samples, give the averages an outer optimizer, find out how to weight ranks so that the average rests where it should, and let the period follow the learning rate.
 #
 # Six exercises, 17 points. After each of the first five, run the check. It says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The last exercise is graded by hand.
 #
@@ -23,9 +23,9 @@ from minidist.models import mlp
 from minidist.tasks import digits
 
 # %% [markdown] nbgrader={"grade_id": "local_sgd_spec"}
-# ## 1 · Ranks that do not count alike (4 points)
+# ## 1 · Ranks that do not count equally (4 points)
 #
-# A machine that has seen ten times as many samples as another knows more, and the average should say so. Here the ranks' batches differ in size, and a rank may even have no samples in a step.
+# A machine that has seen ten times as many samples as another knows more, and the average should reflect that. Here the ranks' batches differ in size, and a rank may even have no samples in a step.
 #
 # | | |
 # |---|---|
@@ -35,7 +35,7 @@ from minidist.tasks import digits
 # | afterwards | `params` were averaged over the ranks after every H steps, and at the end |
 # | an average | Σ mᵣxᵣ / Σ mᵣ, where rank r has the parameters xᵣ and has had mᵣ samples **since the last average**; some rank always has some |
 # | returns | nothing |
-# | cost | ⌈`steps`/H⌉ averages: the bytes of ring all-reduces of `params` and of one number more, float64; at most one message for each tensor and one for the number, in each step of a ring |
+# | cost | ⌈`steps`/H⌉ averages: the bytes of ring all-reduces of `params` and of one more number, float64; at most one message for each tensor and one for the number, in each step of a ring |
 #
 # **Invariant:** between two averages nothing is sent. A last period that is shorter is averaged too, and nothing is averaged twice. After an average the ranks are equal bit for bit. About 10 lines.
 #
@@ -108,7 +108,7 @@ study.table(rows, ["H", "loss", "bytes of rank 0"], title="64 steps on three ran
 # %% [markdown] nbgrader={"grade_id": "outer_step_spec"}
 # ## 2 · An outer optimizer (3 points)
 #
-# The lesson's slow momentum takes the way from one average to the next for a gradient. Once it is a gradient, any optimizer can use it. DiLoCo uses SGD with **Nesterov's** momentum, and a learning rate of its own, η. Let x be the anchor, the parameters after the last period, and x̄ the average now:
+# The lesson's slow momentum treats the way from one average to the next as a gradient. Any optimizer can use such a gradient. DiLoCo uses SGD with **Nesterov's** momentum and a learning rate of its own, η. Let x be the anchor, the parameters after the last period, and x̄ the average now:
 #
 # d = x − x̄,   u ← βu + d,   x ← x − η(d + βu), with the new u.
 #
@@ -127,7 +127,7 @@ study.table(rows, ["H", "loss", "bytes of rank 0"], title="64 steps on three ran
 #
 # <details><summary>Hint</summary>
 #
-# Average `params` in place first; then they are x̄. Everything else each rank computes by itself, and all find the same. `a.copy_(b)` writes b into a.
+# Average `params` in place first; then they are x̄. Each rank computes everything else by itself, and all get the same result. `a.copy_(b)` writes b into a.
 #
 # </details>
 
@@ -221,7 +221,7 @@ def fair_weights(steepness, rate, steps):
 check.fair_weights(fair_weights)
 
 # %% [markdown] nbgrader={"grade_id": "fair_weights_target"}
-# **Target:** the tug of war of the lesson, where rank 1 takes twice as many steps as rank 0. The plain average drifts away from the minimum at 4, yours stays.
+# **Target:** the tug of war of the lesson, where rank 1 takes twice as many steps as rank 0. The plain average drifts away from the minimum at 4; yours stays there.
 
 
 # %%
@@ -249,11 +249,11 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "next_period_spec"}
 # ## 4 · A period that follows the rate (3 points)
 #
-# The lesson derived τ from a bound on the error in a given time S, for a learning rate that stays:
+# The lesson derived τ from a bound on the error in a given time S, for a learning rate that stays the same:
 #
 # 2F/(γS) · (C + D/τ) + Bτ.
 #
-# When the learning rate γ is lowered, more changes than the first term. The drift term is made of steps that were taken at different points, and it grows with the **square** of the rate: B = bγ², where b stays. Find the best τ again. Compare it with τ₀, which was best at the loss F₀ and the rate γ₀, and you have a rule for any rate.
+# When the learning rate γ is lowered, more changes than the first term. The drift term comes from steps that were taken at different points, and it grows with the **square** of the rate: B = bγ², where b is constant. Find the best τ again. Compare it with τ₀, which was best at the loss F₀ and the rate γ₀, and you have a rule for any rate.
 #
 # | | |
 # |---|---|
@@ -309,14 +309,14 @@ study.curves(curves, xlabel="interval", ylabel="τ", title="Your periods, from 4
 # %% [markdown] nbgrader={"grade_id": "predict_local_sgd_spec"}
 # ## 5 · Predict (3 points)
 #
-# 8 ranks, 10 million weights in fp32, a link of 12.5 MB/s for each rank (100 Mbit/s). All-reduces are rings, their latency is left out. A step computes for 0.1 s, and nothing is sent meanwhile. A run has 1,000 steps.
+# 8 ranks, 10 million weights in fp32, a link of 12.5 MB/s for each rank (100 Mbit/s). All-reduces are rings; leave their latency out. A step computes for 0.1 s, and nothing is sent meanwhile. A run has 1,000 steps.
 #
 # - `local`: bytes that each rank sends in the run, with H = 10 from the start
 # - `post`: the same, post-local: the first 200 steps have H = 1, the other 800 have H = 10
 # - `states`: as `local`, but with Adam, whose states are averaged along with the weights
 # - `seconds`: how long a step takes on average, as in `local`
 # - `period`: the H with which machines compute for 90 % of the time
-# - `best`: how many times as fast as with H = 1 throughout a post-local run is at most, with 200 dense steps and then an H as large as you like
+# - `best`: how many times as fast as a run with H = 1 throughout a post-local run can be at most, with 200 dense steps and then an H as large as you like
 # - `memory`: bytes that slow momentum needs on each rank in addition, in fp32
 #
 # Write numbers or formulas, right within 1 %.
@@ -342,7 +342,7 @@ memory = 2 * 4 * psi
 check.predict_local_sgd(local, post, states, seconds, period, best, memory, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_local_sgd_target"}
-# **Target:** the mean seconds of a step, from nearly six down to the computing alone.
+# **Target:** the mean seconds of a step: nearly six for dense training, and for the others ever closer to the computing alone.
 
 # %%
 study.bars(
@@ -362,7 +362,7 @@ study.bars(
 #
 # Three hospitals train the digits' network together. Each has classes of its own, as in the target of exercise 1 (but with batches of 16 everywhere). A step computes for 15 ms, and an average takes 0.6 s over their line. (That is modelled: count the steps and the averages of a run, and add up.)
 #
-# **With which H and which learning rate of plain SGD does the average network first reach a loss of 0.3 on the test set?** Try at least the rates 0.1, 0.3 and 0.9 with four values of H from 1 to 16 or more, for as many steps as are needed, 400 at most.
+# **With which H and which learning rate of plain SGD does the average network reach a loss of 0.3 on the test set soonest?** Try at least the rates 0.1, 0.3 and 0.9 with four values of H from 1 to 16 or more, for as many steps as are needed, 400 at most.
 #
 # Draw the loss against modelled seconds, or the seconds until 0.3 against H, for each rate. Here you may use everything, the library's `LocalSGD` as well. Then write five to ten sentences.
 #
@@ -438,7 +438,7 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "how_seldom", "solution": true, "points": 2}
 # The best pair is a rate of 0.3 with H = 16: 272 steps, 17 averages, 14.3 s. The best dense run has a rate of 0.9 and needs 60 steps and 60 averages, 36.9 s. So the local run is 2.6 times as fast, although it takes 4.5 times as many steps. A rate of 0.9 with H = 16 is close, with 15.1 s.
 #
-# A longer period costs steps, and the more the higher the rate is. With a rate of 0.3, the steps grow from 100 to 148 and 272 for H = 1, 4 and 16, with 0.9 from 60 to 136 and 288. At H = 4 that is a factor of 1.5 for γ(H − 1) = 0.9, and of 2.3 for 2.7; with a rate of 0.1, where γ(H − 1) is 0.3, it is 1.2. So the highest rate is the best one only where H is 1. With H = 32 no run arrives within 400 steps, and with a rate of 0.1 none with H = 16: the runs with a low rate are too slow to begin with.
+# A longer period costs steps, and the higher the rate, the more it costs. With a rate of 0.3, the steps grow from 100 to 148 and 272 for H = 1, 4 and 16, with 0.9 from 60 to 136 and 288. At H = 4 that is a factor of 1.5 for γ(H − 1) = 0.9, and of 2.3 for 2.7; with a rate of 0.1, where γ(H − 1) is 0.3, it is 1.2. So the highest rate is the best one only where H is 1. With H = 32 no run arrives within 400 steps, and with a rate of 0.1 none with H = 16: the runs with a low rate are too slow to begin with.
 #
 # Evenly dealt images hardly drift. With a rate of 0.9 the steps grow only from 52 to 128 for H = 32, which then needs four averages and 4.3 s, instead of 32.0 s for dense: 7.4 times as fast.
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 24 · Send seldom
 #
-# Two machines train a network of 1.1 million weights. Its gradients are 4.5 MB in single precision, and the only link between the machines carries 100 Mbit/s, which is 12.5 MB per second. A step computes for 15 ms. Then its all-reduce takes 360 ms, so the machines work for a twenty-fifth of their time and wait for the rest.
+# Two machines train a network of 1.1 million weights. Its gradients are 4.5 MB in single precision, and the only link between the machines carries 100 Mbit/s, which is 12.5 MB per second. A step computes for 15 ms. Its all-reduce then takes 360 ms, so the machines compute for a twenty-fifth of the time and wait for the rest.
 #
 # The [lesson before](lesson:compress) made the messages smaller. This one leaves most of them out. Each machine trains by itself for *H* steps, on its own samples, and only then do the machines meet and average their **weights**. The technique is called [local SGD](term:local-sgd), and *H* is its period. **How large must H be, so that the machines compute for at least half of the time?**
 
@@ -15,19 +15,19 @@ guess_period = 2  # steps between two meetings: change this number
 #
 # ![Two ranks. Above, data parallelism: an all-reduce of gradients after every step, six in all. Below, local SGD with H = 3: each rank takes three steps alone, and then the parameters are averaged, twice in all. Between two averages the ranks drift apart.](../course/24_local_sgd/figures/steps_alone.svg)
 #
-# In [data parallelism](lesson:data_parallel) the ranks average gradients and then take equal steps, so their copies of the model never differ. In local SGD each rank takes *H* steps with its own gradients. Its copy drifts away from the others, and the average pulls all copies together again. An average of the weights has as many numbers as an average of the gradients, so each meeting costs what one step of data parallelism costs. There are simply fewer meetings: 1/*H* of the messages and 1/*H* of the bytes.
+# In [data parallelism](lesson:data_parallel) the ranks average gradients and then take equal steps, so their copies of the model never differ. In local SGD each rank takes *H* steps with its own gradients. Its copy drifts away from the others, and the average pulls all copies together again. An average of the weights has as many numbers as an average of the gradients, so each meeting costs what one step of data parallelism costs. There are simply fewer meetings, and so 1/*H* of the messages and 1/*H* of the bytes.
 #
 # For *H* = 1 nothing has been gained, and for plain SGD nothing has been lost either. If all ranks start a step at *x* and rank *r* has the gradient $g_r$, the average of their new weights is
 #
 # $$\frac{1}{n}\sum_r (x-\gamma g_r) = x-\gamma\,\frac{1}{n}\sum_r g_r,$$
 #
-# where γ is the learning rate: one step with the average gradient. For *H* = 2 the second gradient is already computed at different points, and the equality ends.
+# where γ is the learning rate: one step with the average gradient. For *H* = 2 the second gradient is already computed at a different point on each rank, and the equality no longer holds.
 #
 # ## By hand: a tug of war
 #
-# Let there be a single weight *w* and two ranks whose data disagree. Rank 0 has the loss $\frac{1}{2} w^2$, with its minimum at 0. Rank 1 has the loss $\frac{1}{2}\cdot2(w-6)^2$, with its minimum at 6, and it is twice as steep. The gradient of the first is *w*, that of the second is $2(w-6)$. They cancel where $w + 2(w-6)=0$, at *w* = 4. That is the minimum of the mean loss, and it is where we would like to end.
+# Let there be a single weight *w* and two ranks whose data disagree. Rank 0 has the loss $\frac{1}{2} w^2$, with its minimum at 0. Rank 1 has the loss $\frac{1}{2}\cdot2(w-6)^2$, with its minimum at 6; the factor 2 makes it twice as steep. The gradients are *w* and $2(w-6)$. They cancel where $w + 2(w-6)=0$, at *w* = 4. That is the minimum of the mean loss, and it is where we would like to end up.
 #
-# We start at that very point and take steps with a rate of ½. With such a rate rank 0 halves its distance from its minimum in each step, and rank 1 jumps into its minimum in one. With *H* = 1 they go to 2 and to 6, and the average is 4 again. With *H* = 2 rank 0 goes to 2 and then to 1, while rank 1 goes to 6 and stays there. The average is 3.5. We were at the best point, and local SGD has left it! **Where does it come to rest, with H = 2?**
+# We start at that very point and take steps with a rate of ½. At this rate rank 0 halves the distance to its minimum in each step, and rank 1 jumps into its own in a single step. With *H* = 1 they go to 2 and to 6, and the average is 4 again. With *H* = 2 rank 0 goes to 2 and then to 1, while rank 1 goes to 6 and stays there. The average is 3.5. We were at the best point, and local SGD has left it! **Where does it come to rest, with H = 2?**
 
 # %%
 guess_rest = 4.0  # the weight: change this number
@@ -70,7 +70,7 @@ study.reveal(
         ylabel="the weight",
         title="Two ranks that want different things",
     ),
-    words="It is 24/7. With longer periods the weight rests at 3.2, and in the end at 3, in the middle between the two minima.",
+    words="It is 24/7. With H = 3 the weight rests at 3.2, and with very long periods at 3, midway between the two minima.",
 )
 
 # %% tags=["maintainer"]
@@ -82,7 +82,7 @@ assert [round(end, 2) for end in ends] == [4.0, 3.43, 3.2, 3.0]
 #
 # $$\sum_r \left(1-q_r^H\right)(w-c_r) = 0.$$
 #
-# So *w* is a weighted mean of the ranks' minima, with the weights $1-q_r^H$. For *H* = 1 these are $\gamma a_r$, in proportion to the steepness, and that is right: it is the condition that the gradients cancel. For large *H* all of them are 1. Every rank reaches its own minimum and stays there, however steep its loss, and the average is taken over the minima. In our example $q_0 = \frac{1}{2}$ and $q_1 = 0$, so for *H* = 2 the weights are ¾ and 1, and $w = 6/(1+\frac{3}{4}) = 24/7$.
+# So *w* is a weighted mean of the ranks' minima, with the weights $1-q_r^H$. For *H* = 1 these are $\gamma a_r$, in proportion to the steepness, and that is right: it is the condition that the gradients cancel. For large *H* all of them approach 1. Every rank reaches its own minimum and stays there, however steep its loss, and the average is the plain mean of the minima. In our example $q_0 = \frac{1}{2}$ and $q_1 = 0$, so for *H* = 2 the weights are ¾ and 1, and $w = 6/(1+\frac{3}{4}) = 24/7$.
 #
 # ![The weight on a line from 0 to 6. Rank 0's minimum is at 0 and rank 1's at 6. The minimum of the mean loss is at 4, where the pulls of both are equal. With H = 2 the weight rests at 3.43, with H = 3 at 3.2, with very large H at 3, the middle of the two minima.](../course/24_local_sgd/figures/tug_of_war.svg)
 #
@@ -90,7 +90,7 @@ assert [round(end, 2) for end in ends] == [4.0, 3.43, 3.2, 3.0]
 #
 # $$1-(1-\gamma a)^H \approx H\gamma a\left(1-\frac{(H-1)\,\gamma a}{2}\right).$$
 #
-# The factor in front would be right. The bracket is the mistake, and it tells us three things, which the rest of the lesson will confirm on a network.
+# The factor in front, $H\gamma a$, is in proportion to the steepness, as it should be. The bracket is the error, and it tells us three things, which the rest of the lesson will confirm on a network.
 #
 # 1. **No disagreement, no drift.** If all ranks have the same minimum, any weights give the right mean, and if all are equally steep, the weights are the right ones. Ranks whose samples are drawn from one pool have nearly the same loss.
 # 2. **The drift grows with γ(H − 1).** Long periods are harmless if the learning rate is small.
@@ -98,7 +98,7 @@ assert [round(end, 2) for end in ends] == [4.0, 3.43, 3.2, 3.0]
 #
 # ## A network on three ranks
 #
-# Now the digits from [Data parallel](lesson:data_parallel), a network with 2,410 weights, on three ranks. The samples are dealt out in two ways. *Even* means that each rank has images of all ten classes. *Uneven* is the hard case: the images are sorted by class, so that each rank has only three or four classes and has never seen the others.
+# Now we train a network with 2,410 weights on the digits from [Data parallel](lesson:data_parallel), on three ranks. The samples are dealt out in two ways. *Even* means that each rank has images of all ten classes. *Uneven* is the hard case: the images are sorted by class, so that each rank has only three or four classes and has never seen the others.
 
 # %%
 from torch.nn.functional import cross_entropy
@@ -112,7 +112,7 @@ sorted_by_class = task.y.argsort(stable=True)
 
 
 def batches(comm, steps, even):
-    """So many batches of 16 from this rank's own part of the images."""
+    """As many batches of 16 as there are steps, from this rank's own part of the images."""
     order = torch.arange(len(task.y)) if even else sorted_by_class
     mine = order.tensor_split(comm.size)[comm.rank]
     generator = torch.Generator().manual_seed(comm.rank)
@@ -121,7 +121,7 @@ def batches(comm, steps, even):
 
 
 # %% [markdown]
-# The naive program is the serial one, with three lines more. It keeps each rank's weights after every step, *before* a possible average, so that we can see the drift.
+# The naive program is the serial one with three more lines. It keeps each rank's weights after every step, *before* a possible average, so that we can see the drift.
 
 
 # %%
@@ -185,7 +185,7 @@ for name, make_optimizer in optimizers.items():
 study.table(
     rows,
     ["", "H = 1", "H = 4"],
-    title="Weights after 48 steps: off from data parallelism by",
+    title="How far the weights are from data parallelism's after 48 steps",
 )
 
 # %% tags=["maintainer"]
@@ -193,9 +193,9 @@ assert [row[1] == "below 1e-12" for row in rows] == [True, True, False]
 assert all(row[2].endswith("%") for row in rows)
 
 # %% [markdown]
-# With *H* = 1 this is data parallelism, and with *H* = 4 it is a different computation: the weights differ by up to a seventh of their size. Local SGD is *not exact*. Whether it is good cannot be read off the weights, so from here on we look at losses.
+# With *H* = 1 this is data parallelism, except for Adam. With *H* = 4 it is a different computation for every optimizer: the weights differ by up to a seventh of their length. Local SGD is *not exact*. Whether its result is good cannot be read off the weights; we shall have to look at losses.
 #
-# **The drift.** First the distance between the weights of ranks 0 and 1 after each step.
+# **The drift.** First we measure the distance between the weights of ranks 0 and 1 after each step.
 
 
 # %%
@@ -221,9 +221,9 @@ assert highest["H = 16, uneven"] > 1.5 * highest["H = 4, uneven"], highest
 assert highest["H = 16, uneven"] > 3 * highest["H = 16, even"], highest
 
 # %% [markdown]
-# The curves are saws. Each average brings the ranks together, and in the next period they walk apart again. With a longer period the teeth are higher. With uneven data they are higher still, because there the ranks do not merely have different noise: they are walking towards different goals, each to a network that knows only its own classes.
+# The curves look like saws. Each average brings the ranks together, and in the next period they walk apart again. With a longer period the teeth are higher. With uneven data they are higher still, because there the ranks do not merely have different noise: they are walking towards different goals, each towards a network that knows only that rank's classes.
 #
-# **The loss.** Now the average network, on test images of all classes. Dense training, *H* = 1, is drawn beside the others. **Up to which of the periods 1, 4, 16 and 64 does the loss stay within half as much again of the dense loss, for even and for uneven data?**
+# **The loss.** Now we evaluate the average network on test images of all classes. Training with *H* = 1, which we shall call *dense*, is drawn beside the others. **Up to which of the periods 1, 4, 16 and 64 does the loss at the end stay below one and a half times the dense loss, for even and for uneven data?**
 
 # %%
 guess_longest = {"even": 1, "uneven": 1}  # periods: change these numbers
@@ -285,13 +285,13 @@ study.reveal(
 )
 
 # %% [markdown]
-# With even data even *H* = 64 ends near the dense loss, after only three meetings in 192 steps. With uneven data *H* = 4 is still good, *H* = 16 needs far more steps, and *H* = 64 does not get there at all. It has met three times, and each time it averaged three networks that had each forgotten what the others know.
+# With even data, *H* = 64 still ends near the dense loss, after only three meetings in 192 steps. With uneven data *H* = 4 is still good, *H* = 16 needs far more steps, and *H* = 64 gets nowhere near it. Its ranks have met three times, and each time they averaged three networks, each of which had forgotten what the others know.
 #
-# This is our formula at work, and it agrees with theory. [Stich 2019](paper:stich2019) proved for convex losses and even data that *T* steps need only about $\sqrt T$ meetings to converge as fast as if the ranks had met in every step. For uneven data a term is added that grows with *H*, with γ and with how different the ranks' gradients are.
+# This is our formula at work, and published theory agrees with it. [Stich 2019](paper:stich2019) proved for convex losses and even data that *T* steps need only about $\sqrt T$ meetings to converge as fast as if the ranks had met in every step. For uneven data a term is added that grows with *H*, with γ and with how different the ranks' gradients are.
 #
 # ## Predict the cost, then run
 #
-# Back to the link of 100 Mbit/s. A step computes for *C* seconds, and a meeting of *n* ranks over a ring costs what every all-reduce costs, so a step takes on average
+# Let us go back to the link of 100 Mbit/s. A step computes for *C* seconds, and a meeting of *n* ranks over a ring costs what any all-reduce of *N* bytes costs. With a latency of α and β seconds per byte, a step takes on average
 #
 # $$T(H) = C + \frac{1}{H}\left(2(n-1)\,\alpha + 2\,\frac{n-1}{n}\,N\beta\right).$$
 #
@@ -358,7 +358,7 @@ study.reveal(
         title="Two machines with 100 Mbit/s between them",
     ),
     unit="steps",
-    words="24 times 15 ms are 360 ms, and the exchange takes a little more than that: with 24 steps computing is just short of half.",
+    words="24 steps of 15 ms take 360 ms, and the exchange takes a little more than that, so with 24 steps computing is just short of half.",
 )
 
 # %% tags=["maintainer"]
@@ -367,14 +367,14 @@ for H, seconds in zip(PERIODS, measured):
     assert abs(seconds / step_time(H) - 1) < 0.01, (H, seconds, step_time(H))
 
 # %% [markdown]
-# The World's points lie on the line. There is a law of diminishing returns in it: from *H* = 1 to 8 a step becomes six times as fast, from 8 to 64 only three times, and beyond that hardly anything is left to save, while the drift keeps growing. Here is the modelled timeline of two machines with *H* = 4. `LocalSGD` begins with a broadcast of rank 0's weights; then you see four steps of computing and one long exchange, twice.
+# The World's points lie on the line. The returns diminish: from *H* = 1 to 8 a step becomes six times as fast, from 8 to 64 only three times, and beyond that little is left to save, while the drift keeps growing. Here is the modelled timeline of two machines with *H* = 4. `LocalSGD` begins with a broadcast of rank 0's weights; then you see four steps of computing and one long exchange, twice.
 
 # %%
 clock = World(2, cluster=Cluster.uniform(2, ALPHA, BETA, GPU), device="meta")
 study.viewer(clock.run(meet_every, 4, steps=8), title="H = 4: four steps, then an average")
 
 # %% [markdown]
-# Now drag the sliders. Try the bandwidth of a data centre's network, 25 GB/s, and of [NVLink](term:nvlink), 450 GB/s: the lines become flat, and nothing can be gained by meeting seldom.
+# Now drag the sliders. Try the bandwidth of a data centre's network, 25 GB/s, and of [NVLink](term:nvlink), 450 GB/s: for these 4 MB the line becomes flat, and there is next to nothing to gain from meeting seldom.
 
 # %%
 study.explore(
@@ -406,7 +406,7 @@ study.explore(
 )
 
 # %% [markdown]
-# **Loss against time.** A step that is faster is worth nothing if more steps are needed. So here are the runs from above once more, the uneven ones, each loss at the time at which the modelled machines would have reached it. (The network is the small one; the seconds are those of three ranks on the slow link with 4.5 MB.)
+# **Loss against time.** Faster steps are worth nothing if too many more of them are needed. So here are the runs with uneven data once more, with each loss drawn at the time at which the modelled machines would have reached it. (The network is the small one; the seconds are for three ranks on the slow link with 4.5 MB of weights.)
 
 
 # %%
@@ -426,11 +426,11 @@ study.curves(
 )
 
 # %% [markdown]
-# At any given moment one of the local runs is ahead of dense training, but not always the same one. *H* = 64 has the lead for the first second. Then it stops improving, and the shorter periods pass it one after another. So the best period changes during a run. The next two techniques change it, in opposite directions.
+# As long as the local runs last, one of them is always ahead of dense training, but not always the same one. *H* = 64 has the lead for the first second. Soon it stops improving, and within four seconds both *H* = 16 and *H* = 4 have passed it. In the end *H* = 16 has a loss of 0.24 after 9 s, for which dense training needs about 30 s; but only the two shortest periods get down to 0.12. So the best period changes during a run. The next two techniques change it, in opposite directions.
 #
 # ## Post-local SGD: meet often first
 #
-# Early in a run the gradients are large and the rate is high, so the drift is large. Late in a run the rate has been lowered, and by our formula the drift has shrunk with it. [Post-local SGD](term:post-local-sgd) therefore begins with *H* = 1, as data parallelism, and changes to a longer period later. [Lin et al. 2020](paper:lin2020) change when the learning rate is lowered for the first time. Their aim was not even to save time, but to generalize better: the noise of separate ways lets a run with large batches end in flatter minima.
+# Early in a run the gradients are large and the rate is high, so the drift is large. Late in a run the rate has been lowered, and by our formula the drift has shrunk with it. [Post-local SGD](term:post-local-sgd) therefore begins with *H* = 1, as data parallelism, and changes to a longer period later. [Lin et al. 2020](paper:lin2020) switch when the learning rate is lowered for the first time. Their main aim was not to save time but to generalize better: as they explain it, the noise of local steps lets a run with large batches end in flatter minima.
 #
 # The library's `LocalSGD` has an argument for it: `start` is the number of steps with *H* = 1. In the next cell the period becomes 16 after 96 of the 192 steps, on uneven data. In one run the rate stays at 0.1, in the other it falls to 0.01 at that moment. **By what factor does the loss change in the 16 steps after the switch, in each of the two?**
 
@@ -499,19 +499,19 @@ study.reveal(
 )
 
 # %% [markdown]
-# If the rate stays, the run is thrown back: within one period each rank walks a long way towards its own classes. If the rate falls with the switch, the loss goes on falling and cannot be told from the dense run, although from here on only every sixteenth step ends with a message. The product γ(*H* − 1) is what counts. Notice also the run that had *H* = 16 from the start: when its rate falls it gets better at once, because its resting place moves, but it does not catch up.
+# If the rate stays, the run is thrown back: within one period each rank walks a long way towards its own classes. If the rate falls with the switch, the loss goes on falling and cannot be told from the dense run's, although from here on only every sixteenth step ends with a meeting. The product γ(*H* − 1) is what counts. Notice also the run that had *H* = 16 from the start: when its rate falls it gets better at once, because its resting place moves, but it does not catch up.
 #
 # Post-local SGD has a price: while *H* is 1 nothing is saved. A run that is dense for half of its steps is at best twice as fast.
 #
 # ## Adaptive local SGD: meet seldom first
 #
-# Now the opposite. Far from the minimum, what matters is to get ahead quickly, and an error in where we shall rest is of no importance yet. Near the minimum it is all that is left. So begin with long periods and shorten them as the loss falls. This is adaptive local SGD; [Wang and Joshi 2019](paper:wang2019) call it [AdaComm](term:adacomm), and they derive the rule by which the period follows the loss.
+# Now we do the opposite. Far from the minimum, what matters is to get ahead quickly, and an error in the resting place is of no importance yet. Near the minimum that error is all that is left. So begin with long periods and shorten them as the loss falls. This is adaptive local SGD; [Wang and Joshi 2019](paper:wang2019) call it [AdaComm](term:adacomm), and they derive the rule by which the period follows the loss.
 #
 # Fix a time *S* that we are going to spend, and let a step compute for *C* seconds and a meeting take *D*. With the period τ (their name for *H*) there is time for $S/(C+D/\tau)$ steps. The theory of SGD bounds the error after so many steps by two terms. The first is the present loss *F*, divided by the rate and by the number of steps, and the second is the drift, which grows like τ:
 #
 # $$\text{error} \le \frac{2F}{\gamma S}\left(C+\frac{D}{\tau}\right) + B\,\tau + \text{terms without } \tau.$$
 #
-# Here *B* collects constants: the rate, the noise of the gradients, how curved the loss is. Nobody knows them. But the sum is smallest where its derivative with respect to τ is zero,
+# Here *B* collects constants such as the rate, the noise of the gradients and the curvature of the loss, and nobody knows its value. But the sum is smallest where its derivative with respect to τ is zero,
 #
 # $$-\frac{2FD}{\gamma S\,\tau^2} + B = 0, \qquad\text{so}\qquad \tau = \sqrt{\frac{2D}{\gamma S B}}\,\sqrt F .$$
 #
@@ -519,7 +519,7 @@ study.reveal(
 #
 # $$\tau = \left\lceil \sqrt{F/F_0}\;\tau_0 \right\rceil .$$
 #
-# The first period, $\tau_0$, still has to be chosen. And a loss may stand still for a while, in which case the rule would keep the period where it is. So there is a second clause: if the rule does not give less than the last period, take γ′ = ½ of the last period instead. One more thing must not be overlooked: **all ranks have to choose the same period**, or some would enter an all-reduce that the others never join. Each rank knows only its own loss. So the ranks first agree on their mean, with one message of 16 bytes.
+# The first period, $\tau_0$, still has to be chosen. And a loss may stand still for a while, in which case the rule would keep the period where it is. So there is a second clause: if the rule does not give less than the last period, take γ′ = ½ of the last period instead. One more thing must not be overlooked: **all ranks have to choose the same period**, or some would enter an all-reduce that the others never join. Each rank knows only its own loss. So the ranks first agree on the mean of their losses, in an all-reduce of 16 bytes.
 
 # %%
 from minidist.parallel.local_sgd import AdaComm
@@ -545,9 +545,8 @@ for kind in ("even", "uneven"):
         xs += [step, end]
         ys += [period, period]
     stairs[kind] = xs, ys
-    print(
-        kind, "begins with a loss of", round(intervals[0][2], 2), "then", round(intervals[1][2], 2)
-    )
+    first, second = [round(loss, 2) for _, _, loss in intervals[:2]]
+    print(f"{kind} data: the loss is {first} at first, {second} when the second period begins")
 study.curves(stairs, xlabel="step", ylabel="τ", title="The period follows the loss")
 
 # %% tags=["maintainer"]
@@ -555,7 +554,7 @@ assert stairs["even"][1][::2] == [32, 18, 8, 4, 2, 1], stairs
 assert stairs["uneven"][1][::2] == [32, 31, 25, 21, 11], stairs
 
 # %% [markdown]
-# Check the first stair by hand: with even data the loss has fallen from 2.32 to 0.71 in the first 32 steps, and $\lceil\sqrt{0.71/2.32}\cdot 32\rceil = 18$. With uneven data the loss hardly falls, so the periods stay long. That is a weakness of the rule. It assumes that a high loss means "far from the minimum", and here the loss is high *because* the periods are long. A smaller $\tau_0$ avoids the trap. The next table has both.
+# Check the first stair by hand: with even data the loss has fallen from 2.32 to 0.71 in the first 32 steps, and $\lceil\sqrt{0.71/2.32}\cdot 32\rceil = 18$. With uneven data the loss falls slowly, so the periods stay long. That is a weakness of the rule. It assumes that a high loss means "far from the minimum", and here the loss is high *because* the periods are long. A smaller $\tau_0$ avoids the trap. The next table has both.
 
 # %%
 rows = []
@@ -584,7 +583,7 @@ found = {name: (messages, loss) for name, messages, loss in rows}
 assert found["adaptive from 16"][1] < found["H = 16"][1] < found["adaptive from 32"][1], found
 
 # %% [markdown]
-# Adaptive from 16 is better than 16 throughout, for some more messages. It is no magic: *H* = 4 from the start is better still on this task, at less than twice the messages of the adaptive run. But you would have to know beforehand that 4 is right.
+# Adaptive from 16 ends at little more than half the loss of 16 throughout, for more than twice the messages. It is no magic: *H* = 4 from the start is better still on this task, for less than twice the messages of the adaptive run. But you would have to know beforehand that 4 is right.
 #
 # ## Slow momentum
 #
@@ -594,9 +593,9 @@ assert found["adaptive from 16"][1] < found["H = 16"][1] < found["adaptive from 
 #
 # ![Slow momentum. Weights x after the last average; two ranks walk apart from x and their average is x bar. The way from x to x bar is a pseudo-gradient. The slow momentum u adds to it a part of the way of the period before, so that the new x lies beyond x bar.](../course/24_local_sgd/figures/slow_momentum.svg)
 #
-# With β = 0 we get $x\leftarrow\bar x$, plain local SGD. Why divide by γ, only to multiply by it again? Because *u* is kept while γ may change. When the rate falls to a tenth, the next ways will be ten times shorter. Without the division *u* would still contain the long ways of before, and the weights would be thrown far beyond.
+# With β = 0 we get $x\leftarrow\bar x$, plain local SGD. Why divide by γ, only to multiply by it again? Because *u* is kept while γ may change. When the rate falls to a tenth, the ranks will move only about a tenth as far in a period. Without the division *u* would still contain the long moves from before, and the weights would be thrown far beyond the average.
 #
-# **By hand.** Let γ = 0.1 and β = ½, and let a weight move by −1 in each of three periods of local steps. The pseudo-gradient is 1/0.1 = 10 in each. The slow momentum is 10, then 15, then 17.5, and the weight moves by −1, −1.5 and −1.75. In the limit it moves twice as far as its local steps alone, $1/(1-\beta)$ times.
+# **By hand.** Let γ = 0.1 and β = ½, and let a weight move by −1 in each of three periods of local steps. The pseudo-gradient is 1/0.1 = 10 in each. The slow momentum is 10, then 15, then 17.5, and the weight moves by −1, −1.5 and −1.75. In the limit it moves $1/(1-\beta)$ = 2 times as far as by its local steps alone.
 #
 # **Is it right?** There is a beautiful oracle. Take *H* = 1 and plain SGD inside. Then $x-\bar x=\gamma\bar g$ with the mean gradient $\bar g$, so $u\leftarrow\beta u+\bar g$ and $x\leftarrow x-\gamma u$. That is data parallelism with momentum β, which we have already.
 
@@ -606,7 +605,7 @@ slow = World(3).run(by_library, 1, steps=48, even=True, momentum=0.0, slow_momen
 # the history is read after the average, since the library averages inside of step()
 off = float((slow[0][-1] - with_momentum).norm() / with_momentum.norm())
 print(
-    "SlowMo with H = 1, against momentum in data parallelism: off by",
+    "SlowMo with H = 1 differs from momentum in data parallelism by",
     "less than 1e-12" if off < 1e-12 else off,
 )
 
@@ -614,7 +613,7 @@ print(
 assert off < 1e-12
 
 # %% [markdown]
-# And what becomes of the ranks' own momentum at a meeting? The weights are one again, while each optimizer still remembers the way that its rank went. There are three choices, the library's `states`: *keep* it (nothing is sent), *reset* it to zero (nothing is sent), or *average* it like the weights (twice the bytes, and with Adam's two states three times). Here are all of them on uneven data, with *H* = 16.
+# And what becomes of the ranks' own momentum at a meeting? The weights are equal again, while each optimizer still remembers the way that its own rank went. The library's argument `states` offers three choices: *keep* it (nothing is sent), *reset* it to zero (nothing is sent), or *average* it like the weights (twice the bytes, and with Adam's two states three times). Here are all three on uneven data with *H* = 16, and slow momentum beside them.
 
 # %%
 choices = {
@@ -640,11 +639,11 @@ assert middle["keep, slow momentum ½"] < 0.65 * middle["keep"], middle
 assert middle["dense"] < 0.5 * middle["keep, slow momentum ½"]
 
 # %% [markdown]
-# To reset is the worst choice here: each period begins by gathering speed again. To average the momentum is hardly better than to keep it, at twice the bytes. Slow momentum lowers the loss by two fifths in the middle of the run, and costs no message. It does cost memory: *x* and *u*, two more numbers for each weight. It brings the local run closer to the dense one, and not up to it.
+# Resetting is the worst choice here, because each period has to gather speed again. Averaging the momentum ends where keeping it does, for twice the bytes. Slow momentum lowers the loss by two fifths in the middle of the run and costs no message; by the end of this run its lead is gone. It does cost memory, for *x* and *u*: two more numbers for each weight. It brings the local run closer to the dense one for a while, but not up to it.
 #
 # ## Break it: rank 0 wins
 #
-# Somebody writes a broadcast where the average should be. It is an easy slip, since "make the ranks equal" is what both of them do. No error appears, the replicas are equal, and the loss that rank 0 prints falls nicely. The period is 4, the data are uneven: rank 0 has the classes 0 to 3. **How many of the 360 test images are taken for a 5 or anything above?**
+# Somebody writes a broadcast where the average should be. It is an easy slip, since both make the ranks equal. No error appears, the replicas agree, and the loss that rank 0 prints falls nicely. The period is 4, and the data are uneven: rank 0 has the classes 0 to 3. **How many of the 360 test images are taken for a 5 or a higher digit?**
 
 # %%
 guess_above = 180  # of 360: change this number
@@ -676,18 +675,18 @@ study.reveal(
         title="360 test images: what the network says",
     ),
     unit="images",
-    words="Rank 0 has never seen them, and what the others have learned is overwritten at every meeting.",
+    words="Rank 0 has never seen these digits, and what the others have learned is overwritten at every meeting.",
 )
 
 # %% tags=["maintainer"]
 assert sum(said[5:]) == 0
 
 # %% [markdown]
-# The symptom is a model that is excellent on one rank's data and blind to the rest. With even data the symptom is nearly invisible: you have trained on one machine and heated the room with the others. Three more mistakes that no error reports:
+# The symptom is a model that is excellent on one rank's data and blind to the rest. With even data the symptom is nearly invisible: you have trained on one machine and heated the room with the others. Three more mistakes raise no error:
 #
-# - **Every rank draws the same batches**, because all use one seed. The distance between the ranks is then exactly 0 all the time. That looks like perfect agreement, and it means that two of three machines are idle. A drift of zero is an alarm.
+# - **Every rank draws the same batches**, because all use one seed. The distance between the ranks is then exactly 0 all the time. That looks like perfect agreement, and it means that two of the three machines do nothing useful. A drift of zero is an alarm.
 # - **The last period is not averaged.** If 192 steps do not end with a meeting, the ranks have different weights, and whoever saves rank 0's model saves a local one. The library has `average()` for this: call it on all ranks before you evaluate, compare or save.
-# - **Statistics are forgotten.** The running means of a batch normalization are not parameters. Each rank's own describe its own weights and its own data. Average them too (`average_parameters` takes any tensors), or compute them anew.
+# - **Statistics are forgotten.** The running means of a batch normalization are not parameters. On each rank they describe that rank's weights and data. Average them too (`average_parameters` takes any tensors), or compute them anew.
 #
 # In the next cell the average network and rank 0's own are evaluated in the middle of a period, after step 184 of the run with *H* = 16.
 
@@ -701,9 +700,11 @@ rows = [
 study.table(rows, ["", "loss on the test set"], title="Eight steps after a meeting, uneven data")
 
 # %% [markdown]
+# Eight steps alone are enough to make rank 0's network more than five times as bad as the average.
+#
 # ## The library's file
 #
-# [minidist/parallel/local_sgd.py](file:minidist/parallel/local_sgd.py) contains all of it. The average is ours, except that the tensors travel in [buckets](lesson:buckets), one all-reduce for many of them. It scales *before* it adds, so that no sum of *n* weights can overflow, and it can weigh ranks by how many samples they have had:
+# [minidist/parallel/local_sgd.py](file:minidist/parallel/local_sgd.py) contains all of this. The average is ours, except that the tensors travel in [buckets](lesson:buckets), one all-reduce for many of them. It scales *before* it adds, so that no sum of *n* weights can overflow, and it can weight the ranks by how many samples they have had:
 
 # %%
 from minidist.parallel import local_sgd
@@ -711,7 +712,7 @@ from minidist.parallel import local_sgd
 study.source(local_sgd.average_, docstring=False)
 
 # %% [markdown]
-# `LocalSGD` wraps any optimizer, as you have seen, and behaves like one. Its `step` is our loop's body. At the first step of a period it notes where slow momentum starts from, it lets the wrapped optimizer step, it asks the adaptive rule, and it counts:
+# `LocalSGD` wraps any optimizer, as you have seen, and behaves like one. Its `step` is the body of our loop. At the first step of a period it notes where slow momentum starts from; it lets the wrapped optimizer step, asks the adaptive rule, counts, and averages when the period is over:
 
 # %%
 study.source(LocalSGD.step, docstring=False)
@@ -723,23 +724,23 @@ study.source(LocalSGD.step, docstring=False)
 study.source(LocalSGD.H)
 
 # %% [markdown]
-# Slow momentum is one function for each parameter, run by every rank for itself. All ranks have the same average and the same anchor, so they compute the same result without a message. The case of a rate of 0, where one must not divide, is not forgotten:
+# Slow momentum is one function, which every rank calls for each parameter. All ranks have the same average and the same anchor, our *x*, so they compute the same result without a message. A rate of 0, by which one must not divide, is treated separately:
 
 # %%
 study.source(local_sgd.slow_step_)
 
 # %% [markdown]
-# And the rule of AdaComm, where `ratio` is $F/F_0$:
+# The rule of AdaComm comes last; its `ratio` is $F/F_0$:
 
 # %%
 study.source(AdaComm._choose)
 
 # %% [markdown]
-# The rest of the file agrees on the loss (`AdaComm._agreed`), resets or averages momentum (`averaged_states`), and saves the run in the middle of a period: then every rank has to save its own weights, because they differ.
+# The rest of the file agrees on the loss (`AdaComm._agreed`), resets or averages momentum (`averaged_states`), and can save a run in the middle of a period, when every rank has to save its own weights because they differ.
 #
 # ## On a link that is really slow
 #
-# In a notebook, `launch` can give real processes a slow wire: with `rate`, what a rank sends leaves at so many bytes a second. Here are 16 steps of two processes at 400 kB/s. The last column is what the wire needs at least; the program cannot be faster than that.
+# In a notebook, `launch` can give real processes a slow wire: with `rate`, what a rank sends leaves it at that many bytes per second. Here are 16 steps of two processes at 400 kB/s. The last column is the least time that the wire needs; the program cannot be faster than that.
 
 # %%
 from minidist.comm import launch
@@ -762,7 +763,7 @@ assert all(run.time > 0.9 * row[3] for run, row in zip(real.values(), rows))
 assert real[8].time < real[1].time
 
 # %% [markdown]
-# For the link of the beginning, `python -m benchmarks.slow_link` joins two network namespaces of one machine by 100 Mbit/s and trains the 1.1 million weights until a loss of 0.20. These numbers were measured on one machine with that program; beside them is what a World predicts.
+# For the link from the beginning of this lesson, `python -m benchmarks.slow_link` splits one machine into two network namespaces, which see each other only over a link of 100 Mbit/s, and trains the 1.1 million weights down to a loss of 0.20. The numbers below were measured with that program; beside them stands what a World predicts.
 
 # %%
 measured_on_a_link = [
@@ -772,36 +773,36 @@ measured_on_a_link = [
 rows = [(name, run, said, round(20.1 / run, 1)) for name, run, said in measured_on_a_link]
 study.table(
     rows,
-    ["", "seconds, measured", "seconds, World", "dense over it"],
+    ["", "seconds, measured", "seconds, World", "times as fast as dense"],
     title="Until a loss of 0.20, at 100 Mbit/s",
 )
 
 # %% [markdown]
-# Both needed 48 steps, so local SGD lost nothing in steps here (the data are even), and it won a factor of 6.7 in time. On two machines of your own the same training, `benchmarks/slow_train.py`, runs as follows, once on each (its arguments are the loss to reach, the most steps, and what to compare):
+# Both needed 48 steps, so local SGD lost nothing in steps here (the data are even), and it gained a factor of 6.7 in time. The same training, `benchmarks/slow_train.py`, also runs on two machines of your own. Start it on each of them as follows; its arguments are the loss to reach, the largest number of steps, and what to compare:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m benchmarks.slow_train 0.2 320 dense "Local SGD"
 # ```
 #
-# Machines with several GPUs use both techniques: data parallelism inside of a machine, where links are fast, and local SGD between the machines. `LocalSGD` takes the communicator of one axis of the [grid](lesson:hybrid), so it can be told to average over the slow axis only. [Douillard et al. 2023](paper:douillard2023) train language models on islands of devices with poor links between them in this way: *H* = 500, AdamW inside, and outside a slow momentum of Nesterov's kind. They call it DiLoCo.
+# Machines with several GPUs use both techniques: data parallelism inside a machine, where links are fast, and local SGD between the machines. `LocalSGD` takes the communicator of one axis of the [grid](lesson:hybrid), so it can be told to average over the slow axis only. [Douillard et al. 2023](paper:douillard2023) train language models on islands of devices with poor links between them in this way: with *H* = 500, AdamW for the local steps, and slow momentum of Nesterov's kind at the meetings. They call it DiLoCo.
 #
 # **When not to use it.**
 #
-# - *On a fast link.* You have seen the flat lines: where an all-reduce hides behind the backward pass ([Buckets and overlap](lesson:buckets)), local SGD saves what nobody waits for.
-# - *Where the result must be that of one machine.* It changes the training run. A bug in it cannot be found by comparing with the serial program, except with *H* = 1.
+# - *On a fast link.* You have seen the flat line: where an all-reduce hides behind the backward pass ([Buckets and overlap](lesson:buckets)), local SGD saves what nobody waits for.
+# - *Where the result must equal a single machine's.* It changes the training run. A bug in it cannot be found by comparing with the serial program, except with *H* = 1.
 # - *With very uneven data*, such as one language or one hospital on each rank, unless *H* or the rate is small. Shuffle first, if you may.
-# - *Where memory is short.* Every rank has the whole model and all optimizer states, since it steps alone. [ZeRO](lesson:zero) over the same ranks is out of the question, and slow momentum needs 2Ψ numbers more.
-# - *To fix a large batch.* *n* ranks still process *n* batches in the time of one; [Large batches](lesson:large_batches) is about what that does.
+# - *Where memory is short.* Every rank has the whole model and all optimizer states, since it steps alone. [ZeRO](lesson:zero) over the same ranks is out of the question, and slow momentum needs two more numbers for each weight.
+# - *To cure the effects of a large batch.* Together, *n* ranks still process *n* batches in the time of one; [Large batches](lesson:large_batches) is about what that does.
 #
-# Compression and local steps both attack the same bytes. [Send less](lesson:compress) keeps meeting in every step and so pays all latencies; local SGD saves latencies as well. Where even 1/*H* of the bytes is too much, an average can be compressed too.
+# Compression and local steps attack the same bytes. With compression ([Send less](lesson:compress)) the ranks still meet in every step and so pay every latency; local SGD saves latencies as well. Where even 1/*H* of the bytes is too much, an average can be compressed too.
 #
 # ## Takeaways
 #
 # - Take *H* steps alone, then average the weights: 1/*H* of the messages and of the bytes. *H* = 1 is data parallelism, for every optimizer that is linear in the gradients.
-# - Ranks that want different things drift apart, and the resting place is wrong by an amount that grows with γ(*H* − 1). Even data hardly drift.
+# - Ranks that want different things drift apart, and the resting place is wrong by an amount that grows with γ(*H* − 1). With even data that amount is small.
 # - Post-local SGD begins dense and becomes local when the rate falls. Adaptive local SGD begins with long periods and shortens them with the root of the loss.
 # - Slow momentum remembers where the ranks went together. With *H* = 1 it is ordinary momentum.
-# - A step takes *C* plus 1/*H* of an exchange. Look at the loss against time: neither the bytes nor the loss for each step alone says whether it pays.
+# - A step takes *C* plus 1/*H* of an exchange. Look at the loss against time: neither the bytes nor the loss per step alone says whether a longer period pays.
 # - Average before you evaluate or save, and distrust ranks that never drift.
 #
 # ## Further reading

@@ -43,7 +43,7 @@ FORBIDDEN = (
     "minidist.study",
     "minicheck.oracles.local_sgd",
 )
-COPIED = "Of one that is not contiguous, flatten() and reshape() make a copy."
+COPIED = "For a tensor that is not contiguous, flatten() and reshape() make a copy."
 
 
 def cut(flat: Tensor) -> list[Tensor]:
@@ -139,22 +139,22 @@ class LocalSgd(Exam):
         n = len(before)
         since = [sum(own[first:t]) for own in samples]
         found = {
-            "All ranks count alike here: each should count by its samples since the last average.": sum(
+            "All ranks count equally here: each should count in proportion to its samples since the last average.": sum(
                 before
             )
             / n,
             "The ranks have met: here they should go on alone.": oracle.weighted(before, since),
             "It is as before the step: write into the tensors that were given.": want[t - 1][r],
-            "It is the sum of samples times parameters: divide by all samples.": oracle.weighted(
+            "It is the sum of samples times parameters: divide by the number of all samples.": oracle.weighted(
                 before, since
             )
             * sum(since),
-            f"It is divided by the samples of rank {r} alone: the number of all is needed, and only a message tells it.": (
+            f"It is divided by the samples of rank {r} alone: the total over all ranks is needed, and only a message can tell it.": (
                 oracle.weighted(before, since) * sum(since) / max(1, since[r])
             ),
         }
         others = {
-            "Ranks count by all samples that they ever had: begin anew after each average.": [
+            "Ranks count by all samples that they have ever had: start again from 0 after each average.": [
                 sum(own[:t]) for own in samples
             ],
             "Ranks count by the samples of their last step: all since the last average count.": [
@@ -165,7 +165,7 @@ class LocalSgd(Exam):
             ],
         }
         found |= {words: oracle.weighted(before, c) for words, c in others.items() if sum(c)}
-        hint = "here the ranks should meet, and average, in place, also after a last period that is shorter."
+        hint = "here the ranks should meet and average in place, even after a last period that is shorter."
         return found | wrong_means(r, before, hint)
 
     def _bytes(self, n, count, outcome):
@@ -182,14 +182,14 @@ class LocalSgd(Exam):
 
 
 OUTER_SLIPS = {
-    "heavy ball": "That is x − ηu, the lesson's slow momentum: Nesterov's goes on by d + βu with the new u.",
+    "heavy ball": "That is x − ηu, the lesson's slow momentum: Nesterov's step is d + βu with the new u.",
     "lesson": "That is the lesson's slow momentum, which divides by the rate: here d is the way itself, and the step is d + βu.",
     "sign": "The way has the wrong sign: d is the anchor minus the average.",
     "average of ways": "The way counts in full: u ← βu + d, without a factor 1 − β.",
     "no way": "The step is d + βu: d is missing.",
-    "old momentum": "The step is d + βu: u without its factor β.",
+    "old momentum": "The step is d + βu: here u stands without its factor β.",
     "no beta": "The step has the new u in it, times β: this has the old one.",
-    "from the average": "The step begins at the anchor: from the average the way would be taken twice.",
+    "from the average": "The step begins at the anchor: a step from the average takes the way twice.",
 }
 OUTER = (
     "d = anchor − average, u ← βu + d, then anchor − η(d + βu), in place in `anchors` and `params`."
@@ -257,11 +257,10 @@ class OuterStep(Exam):
                         f"It is as before: write into `{name}` in place.": own[r]
                         if before[name] is None
                         else before[name],
-                        "It is what this rank finds by itself: the way is to the average of all.": alone[
+                        "It is what this rank finds by itself: the way should lead to the average of all ranks.": alone[
                             i
                         ],
-                        "It is the average: there a step begins that goes on by momentum.": sum(own)
-                        / case.n,
+                        "It is the plain average: momentum should go beyond it.": sum(own) / case.n,
                     }
                     looks |= {words: pair[i] for words, pair in slips.items()}
                     where = f"rank {r}, after {t + 1} period{'s' * (t > 0)}: {name}"
@@ -270,7 +269,7 @@ class OuterStep(Exam):
         for name in ("anchors", "params", "momentum"):
             identical([got[-1][name] for got in outcome.results], name)
         each = average_bytes(case.n)
-        hint = f"One average in a period needs {each} bytes: momentum is the same everywhere, if each rank computes it."
+        hint = f"One average in a period needs {each} bytes: momentum need not be sent, because each rank can compute it."
         few(outcome, periods * each, hint, periods * 3 * 2 * (case.n - 1))
 
 
@@ -282,17 +281,17 @@ FAIR_SLIPS = {
     "lesson": "Those are the displacements, 1 − q^H: where the average rests now. Which weights p make p·(1 − q^H) "
     "proportional to the steepness?",
     "inverse": "It is upside down: a rank that walks further has to count less.",
-    "no steepness": "So all ranks pull alike: a steeper loss has to pull more, in proportion.",
-    "steps only": "1/H is right for very small rates only: a rank that is close to its minimum walks no further.",
-    "alike": "All count alike: then the rest is the lesson's, and wrong.",
-    "steepness only": "The steepness alone: how far a rank walks in its H steps is not in it.",
+    "no steepness": "With these weights all ranks pull equally hard: a steeper loss has to pull more, in proportion.",
+    "steps only": "1/H is right for very small rates only: a rank that is close to its minimum hardly walks any further.",
+    "alike": "All ranks count equally: then the average rests where the lesson's does, and that is wrong.",
+    "steepness only": "That is the steepness alone: how far a rank walks in its H steps is missing.",
     "squared": "The steepness is in it twice.",
-    "one H": "All have the largest H here: each rank has its own.",
+    "one H": "Here all ranks have the largest H: each should have its own.",
     "one step more": "The power is H, not H + 1.",
     "not normalized": "Their sum should be 1.",
     "by n": "Divided by n: their sum should be 1.",
 }
-FAIR = "Each rank's weight times the way that it walks, 1 − q^H, should be in proportion to its steepness; their sum is 1."
+FAIR = "Each rank's weight times the share of the way that it walks, 1 − q^H, should be in proportion to its steepness; the weights should sum to 1."
 
 
 class FairWeights(Report):
@@ -351,12 +350,12 @@ PERIODS = {
     "floor": "Round up: ⌈ ⌉.",
     "one more": "⌈x⌉ is x itself where x is whole: int(x) + 1 is not.",
     "equal": "A period that stays the same is not below the last one: then ⌈shrink · last⌉.",
-    "no rate": "The rate has fallen since the first interval, and that is not in it: the drift shrinks with the rate.",
+    "no rate": "The rate has fallen since the first interval, and the result ignores that: the drift shrinks with the rate.",
     "root": "The rate comes in twice, as 1/γ of the first term and as γ² of the second: under the root stands its cube.",
     "rate": "The rate comes in twice, as 1/γ of the first term and as γ² of the second: under the root stands its cube.",
     "no root": "The cube of the rate stands under the root, too.",
     "inverse": "A lower rate allows longer periods: that is γ₀/γ, not γ/γ₀.",
-    "last rate": "Compare with the rate of the first interval, from which τ₀ is.",
+    "last rate": "Compare with the rate of the first interval, to which τ₀ belongs.",
     "never up": "The rate has just been lowered: then the period may grow.",
     "below the first": "The rate was lowered earlier: only in the interval where it is lower than in the one before may the "
     "period grow.",
@@ -450,8 +449,8 @@ def predict_local_sgd(
     }
     slips = {
         "local": {
-            steps * dense: "That is a message in every step: here it is one in H.",
-            averages * 4 * psi: "Times 2(n−1)/n.",
+            steps * dense: "That is an average in every step: here there is one in H.",
+            averages * 4 * psi: "The factor 2(n−1)/n is missing.",
             averages * 8 * psi: "Nearly: the factor is 2(n−1)/n.",
             dense: "That is one average: how many are there?",
             n * averages * dense: ALL,
@@ -459,9 +458,7 @@ def predict_local_sgd(
         },
         "post": {
             averages * dense: "That is local from the start.",
-            (steps - start)
-            / H
-            * dense: "In the first steps something is sent, too: in each of them.",
+            (steps - start) / H * dense: "In each of the first steps something is sent, too.",
             (start / H + steps - start)
             * dense: "The other way round: the first steps are the dense ones.",
             (start + averages)
@@ -479,14 +476,14 @@ def predict_local_sgd(
             whole: "That is a dense step: an average comes after every H.",
             (computing + exchange) / H: "Every step computes: only the exchange is divided by H.",
             computing
-            + 8 * exchange / H: "The link has bytes a second here: the 8 is in it already.",
+            + 8 * exchange / H: "The link is in bytes per second: the 8 is in it already.",
             exchange / H: "Computing is part of a step.",
         },
         "period": {
             exchange / computing: "That is for one half.",
             part
             * exchange
-            / computing: "Computing is to be so much of the whole step: C = part·(C + exchange/H).",
+            / computing: "Computing should be this share of the whole step: C = part·(C + exchange/H).",
             exchange / computing / (1 - part): "Nearly: C = part·(C + exchange/H).",
             (1 - part) / part * exchange / computing: "Upside down.",
         },
@@ -494,15 +491,15 @@ def predict_local_sgd(
             steps / start: "Nearly: the local steps still compute.",
             whole / computing: "That is without dense steps at the start.",
             steps
-            / late: "Those are messages, and with H = 10: time is asked for, with H as large as you like.",
+            / late: "That compares messages, and with H = 10: compare times, with H as large as you like.",
             steps
             * whole
-            / (late * whole): "Those are messages: time is asked for, with H as large as you like.",
+            / (late * whole): "That compares messages: compare times, with H as large as you like.",
             steps
             * whole
             / (
                 start * whole + (steps - start) * (computing + exchange / H)
-            ): "As large an H as you like: then the exchange of a local step goes to zero.",
+            ): "H may be as large as you like: then the exchange of a local step goes to zero.",
         },
         "memory": {
             4 * psi: "That is one of two: x and u.",
