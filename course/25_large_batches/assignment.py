@@ -1,7 +1,7 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 25 Large batches: exercises
 #
-# You build a schedule that counts tokens, LARS with momentum, LAMB over shards, and an estimate of the noise scale for ranks with uneven batches. At the end you decide how many GPUs to rent.
+# You build a schedule that counts tokens, LARS with momentum, LAMB over shards, and an estimate of the noise scale for ranks with uneven batches, and you mend a clipping that counts copies twice. At the end you decide how many GPUs to rent.
 #
 # Seven exercises, 18 points. After each of the first six, run the check: it compares your numbers with those of the papers' algorithms, step by step, and counts what you send. It says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The seventh is an open question, graded by hand. All of `minidist.collectives` is yours; `minidist.train` and `minidist.parallel` are refused.
 
@@ -32,15 +32,15 @@ task = digits()
 # |---|---|
 # | call | `learning_rate(seen, batch, total, warm, peak, floor)` |
 # | `seen` | tokens seen before this step: 0, …; it may be `total` and more |
-# | `batch` | tokens of this step, at least 1; other steps may have others |
+# | `batch` | tokens of this step, at least 1; other steps may have more or fewer |
 # | `warm` | tokens of warm-up, from 0 to `total` − 1 |
 # | `floor` | what is left at the end, a part of `peak`, from 0 to 1 |
 # | returns | the rate of this step, a number |
 #
 # - A step that begins within the warm-up, `seen` < `warm`, has the share of the peak that is reached when its *last* token is seen, and never more than the peak.
-# - Any other step goes by where it *begins*: at `seen` = `warm` it has the peak, from `seen` = `total` on floor · peak, and between them half a cosine wave, (1 + cos πx)/2, stretched to go from 1 to `floor`.
+# - Any other step goes by where it *begins*: at `seen` = `warm` it has the peak rate, from `seen` = `total` on it has floor · peak, and between them it follows half a cosine wave, (1 + cos πx)/2, stretched to go from 1 to `floor`.
 #
-# With batches of one token this is the lesson's schedule. The rate is right but for rounding in float64, and depends on nothing but the arguments. About 4 lines.
+# With batches of one token this is the lesson's schedule. The rate must be right up to rounding in float64, and may depend on nothing but the arguments. About 4 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -64,7 +64,7 @@ def learning_rate(seen, batch, total, warm, peak, floor):
 check.learning_rate(learning_rate)
 
 # %% [markdown] nbgrader={"grade_id": "learning_rate_target"}
-# **Target:** a batch that grows from 10 to 90 tokens. By tokens, the schedule is a short slope and half a wave. By steps, most of the run is over before the rate has fallen to a half.
+# **Target:** a batch that grows from 10 to 90 tokens. By tokens, the schedule is a short slope and half a wave. By steps, most of the run is over before the rate has fallen to half its peak.
 
 # %%
 seen, rates = [0], []
@@ -84,7 +84,7 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "lars_step_spec"}
 # ## 2 · LARS with momentum (3 points)
 #
-# The lesson's `lars_update` is a step without a memory. In the paper's algorithm the rate is *within* the momentum, unlike SGD's in PyTorch, and a layer may have a norm of 0.
+# The lesson's `lars_update` is a step without memory. In the paper's algorithm the rate is *within* the momentum, unlike in PyTorch's SGD, and a layer may have a norm of 0.
 #
 # | | |
 # |---|---|
@@ -99,11 +99,11 @@ study.curves(
 #
 # Anything with fewer dimensions, such as a bias, is stepped plainly: ratio 1, decay 0. A nan in a gradient makes its weight nan: whoever looks at the weights must see it.
 #
-# **Invariant:** the rate is within v, so a rate that changes does not change what v holds already. About 8 lines.
+# **Invariant:** the rate is within v, so when the rate changes, what v already holds does not. About 8 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `w.sub_(…)`, `v.mul_(momentum).add_(…)`. Writing `w = w − v` makes a new tensor, which nobody sees.
+# `w.sub_(…)`, `v.mul_(momentum).add_(…)`. Writing `w = w − v` makes a new tensor, which the caller never sees.
 #
 # </details>
 
@@ -221,7 +221,7 @@ def lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, de
 check.lamb_step(lamb_step)
 
 # %% [markdown] nbgrader={"grade_id": "lamb_step_target"}
-# **Target:** two equal bars: on 4 ranks, a step is as long, over the weights, as on one: the rate, 0.05.
+# **Target:** two equal bars: on 4 ranks, a step is as long, relative to the weights, as on one, and its relative length is the rate, 0.05.
 
 
 # %%
@@ -264,13 +264,13 @@ study.bars(
 # | | |
 # |---|---|
 # | call | `noise_scale(comm, grad, b)`; n ≥ 2 ranks |
-# | `grad` | this rank's gradient, flat float64, the mean over its `b` samples |
-# | `b` | at least 1, and another on each rank; B is their sum |
+# | `grad` | this rank's gradient, flat, float64: the mean over its `b` samples |
+# | `b` | at least 1, and in general different on each rank; B is the sum over the ranks |
 # | afterwards | `grad` is the mean over all B samples, **in place** |
 # | returns | two numbers, the same on all ranks: estimates of \|G\|² and of tr(Σ) |
 # | cost | one average of the gradient, and at most four numbers more of each rank |
 #
-# Two squares give two equations. The first is the mean of the ranks' \|g\|² in which each rank counts as often as it has samples. The second is the square of the mean gradient over all B samples. Work out with pencil and paper what each is **on average** (the square of a mean over b samples is \|G\|² + tr(Σ)/b), and solve. Noise may make \|G\|² negative in one step: leave it, and leave a nan a nan. About 7 lines.
+# Two squares give two equations. The first is the mean of the ranks' \|g\|², in which each rank counts in proportion to its samples. The second is the square of the mean gradient over all B samples. Work out with pencil and paper what each is **on average** (the square of a mean over b samples is \|G\|² + tr(Σ)/b), and solve. Noise may make \|G\|² negative in one step: leave it negative, and leave a nan a nan. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -323,10 +323,10 @@ study.bars(scales, target=16, title="Noise scale, samples")
 # %% [markdown] nbgrader={"grade_id": "predict_large_batches_spec"}
 # ## 5 · Predict (2 points)
 #
-# - `linear`, `root`: SGD has a rate of 0.1 at a batch of 256. Its rate at 4,096, by the two rules
-# - `steps`, `samples`: to some loss, with B_noise = 1,000 and 5,000 steps at the fewest, at a batch of 250
+# - `linear`, `root`: SGD has a rate of 0.1 at a batch of 256; its rate at 4,096, by each of the two rules
+# - `steps`, `samples`: what it takes to some loss at a batch of 250, with B_noise = 1,000 and 5,000 steps at the fewest
 # - `ramp`: steps of a batch that grows from 32,000 to 3,200,000 tokens, linearly over 4 · 10⁹ of them
-# - `warm`: steps of warm-up, 0.5 % of a training of 1.6 · 10¹² tokens in batches of 3,200,000
+# - `warm`: steps of warm-up, 0.5 % of a training run of 1.6 · 10¹² tokens in batches of 3,200,000
 # - `quarter`: the rate, over the peak, when a quarter of a cosine to 10 % is over
 # - `nbytes`: bytes of the tensor that LAMB all-reduces, for 50 sharded weight matrices, in float64
 #
@@ -369,7 +369,7 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "clip_copies_spec"}
 # ## 6 · Find the bug (2 points)
 #
-# On a grid of ranks some gradients are pieces, which one rank holds alone. Others are copies: tensor-parallel ranks all hold the scales of norms, and the first and the last stage of a pipeline both hold a tied embedding. The next cell clips by one norm over all of them. It was found in somebody's code. Its step depends on how many ranks there are.
+# On a grid of ranks some gradients are pieces, which one rank holds alone. Others are copies: tensor-parallel ranks all hold the scales of norms, and the first and the last stage of a pipeline both hold a tied embedding. The next cell, which was found in somebody's code, clips by one norm over all of them. Its result depends on how many ranks there are.
 
 
 # %% nbgrader={"grade_id": "clip_copies_broken"}
@@ -407,13 +407,13 @@ study.bars(norms, target=13, title="The norm that it finds")
 # | | |
 # |---|---|
 # | call | `clip_copies(comm, grads, held, limit)` |
-# | `grads` | this rank's gradients, float64, maybe none; other ranks may have others |
+# | `grads` | this rank's gradients, float64, maybe none; other ranks may have different ones |
 # | `held` | for each, how many ranks hold this gradient, the same on all of them; 1: this rank alone |
 # | afterwards | all gradients, in place, times min(1, limit / (norm + 1e-6)), copies too |
 # | returns | the norm before: each gradient of the model counted **once**; the same on all ranks, bit for bit; inf or nan where a gradient is |
 # | cost | one number of each rank travels |
 #
-# The lesson's way, in which rank 0 counts the copies, is no longer enough: rank 0 need not hold them, and no rank knows who the others are.
+# The lesson's way, in which the first rank counts the copies, is no longer enough: rank 0 need not hold them, and no rank knows which others do.
 #
 # <details><summary>Hint</summary>
 #
@@ -452,7 +452,7 @@ study.bars(norms, target=13, title="The norm that it finds")
 # %% [markdown] nbgrader={"grade_id": "rented_gpus_spec"}
 # ## 7 · How many GPUs do you rent? (2 points, graded by hand)
 #
-# A training run has been watched on a few GPUs. The law of the lesson fits it, with 5,000 steps at the fewest and a noise scale of 1,000 samples. Each GPU takes 16 samples, which is 0.5 s of computing in every step, and the all-reduce between n GPUs takes 0.2·(n − 1)/n s, which is not hidden. A GPU costs 2 dollars an hour.
+# A training run has been watched on a few GPUs. The law of the lesson fits it, with 5,000 steps at the fewest and a noise scale of 1,000 samples. Each GPU takes 16 samples, which means 0.5 s of computing in every step, and the all-reduce between n GPUs takes 0.2·(n − 1)/n s and is not hidden. A GPU costs 2 dollars an hour.
 #
 # **How many GPUs do you rent if the run has to be over within two hours? And how many if there is no deadline, but every hour in which the team waits costs another 100 dollars?**
 #
@@ -461,7 +461,7 @@ study.bars(norms, target=13, title="The norm that it finds")
 # | points | for |
 # |---|---|
 # | 1 | a plot with axes and a legend; a number of GPUs for each of the two questions, with hours and dollars |
-# | ½ | how the batches of these answers lie to the critical batch, and what the next doubling of the GPUs would save and cost |
+# | ½ | where the batches of these answers lie relative to the critical batch, and what the next doubling of the GPUs would save and cost |
 # | ½ | what changes if the noise scale is wrong by a factor of 2.5 in either direction, and why it might be; which assumption of the law you trust least |
 
 
@@ -496,8 +496,8 @@ study.curves(
 ### END SOLUTION
 
 # %% [markdown] nbgrader={"grade_id": "rented_gpus", "solution": true, "points": 2}
-# For the deadline I rent 59 GPUs: 1.99 hours, 235 dollars. Without a deadline the sum of GPUs and team is the least with 55: 2.07 hours and 434 dollars, of which 207 are the team's.
+# For the deadline I rent 59 GPUs: 1.99 hours, 235 dollars. Without a deadline GPUs and team together cost least with 55: 2.07 hours and 434 dollars, of which 207 are the team's.
 #
-# 59 GPUs have a batch of 944 and 55 one of 880, both just below the critical batch of 1,000, so steps and samples are about twice the least. That is no accident for the second. Hours grow with 1 + 62.5/n and dollars an hour with 2n + 100, and the product is least where 2n² = 100 · 62.5, n = 56; the all-reduce shifts it a little. With 50 dollars an hour it would be 40 GPUs. Doubling 59 to 118 saves half an hour and costs 115 dollars more for GPUs, 64 more with the team: beyond the critical batch time becomes dear. A single GPU is the cheapest if nobody waits, 88 dollars, and takes 44 hours.
+# 59 GPUs have a batch of 944 and 55 a batch of 880, both just below the critical batch of 1,000, so steps and samples are about twice the least. For the second that is no accident. Hours grow with 1 + 62.5/n and dollars an hour with 2n + 100, and the product is least where 2n² = 100 · 62.5, n = 56; the all-reduce shifts it a little. With 50 dollars an hour it would be 39 GPUs. Doubling 59 to 118 saves half an hour and costs 115 dollars more for GPUs, 64 more with the team: beyond the critical batch, time becomes expensive. A single GPU is the cheapest if nobody waits, 88 dollars, and takes 44 hours.
 #
-# If the noise scale is 400, 24 GPUs meet the deadline, and the cheapest is 35. If it is 2,500 they are 148 and 88. The least cost is flat: with 55 GPUs it is 5 % too much in both cases. The deadline is not: with 59 GPUs and 2,500 samples the run takes 3.5 hours. The noise scale was measured early, and it grows during training, so I expect to be wrong upwards. I trust least that it stays the same on the way, and that the rate for so large a batch is found at the first attempt.
+# If the noise scale is 400, 24 GPUs meet the deadline, and 35 cost least. If it is 2,500, the numbers are 148 and 88. The cost is flat around its minimum: with 55 GPUs the minimum is exceeded by about 5 % in both cases. The deadline is unforgiving: with 59 GPUs and 2,500 samples the run takes 3.5 hours. The noise scale was measured early, and it grows during training, so I expect to be wrong upwards. I trust least that it stays the same on the way, and that the rate for so large a batch is found at the first attempt.

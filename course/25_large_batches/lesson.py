@@ -1,21 +1,21 @@
 # %% [markdown]
 # # 25 · Large batches
 #
-# In [data parallelism](lesson:data_parallel) every GPU brings its own samples, so n GPUs make the batch n times as large. A step then takes hardly longer than before. But a step is not what we want; we want a trained model. The n GPUs are worth their money only if training needs *fewer steps*, and nothing we have built so far promises that it will.
+# In [data parallelism](lesson:data_parallel) every GPU brings its own samples, so n GPUs make the batch n times as large. A step then takes hardly longer than before. But a step is not what we want; we want a trained model. The n GPUs are worth what they cost only if training needs *fewer steps*, and nothing we have built so far promises that it will.
 #
-# Take the handwritten digits and a small network, trained by plain SGD to a loss of 0.3. With batches of 2 it takes 990 steps. **How many steps does it take with batches of 512, which are 256 times as large, at the best learning rate for them?**
+# Take the handwritten digits and a small network, trained by plain SGD to a loss of 0.3. With batches of 2 it takes 990 steps. **How many steps does it take with batches of 512, which are 256 times as large, at the learning rate that is best for them?**
 
 # %%
 guess = 4  # steps, about 990 / 256: change this number
 
 # %% [markdown]
-# We shall be able to compute the answer from a single number, and to measure that number in a training run for eight bytes a step. Then we look at what a large batch needs: a larger rate, a warm-up, and, where one rate for all layers is no longer enough, a *trust ratio* for each layer.
+# We shall be able to compute the answer from a single number, and to measure that number in a training run at the price of eight more bytes a step. Then we look at what a large batch needs: a larger rate, a warm-up, and, where one rate for all layers is no longer enough, a *trust ratio* for each layer.
 #
 # ## By hand: one weight and two samples
 #
-# Let a model have a single weight w, and let the loss of a sample be $\frac{1}{2}(w-a)^2$. There are two samples in the world: one wants the weight to be at a = 2, the other at a = −2. The best weight for both is 0. We stand at w = 1.
+# Let a model have a single weight w, and let the loss of a sample be $\frac{1}{2}(w-a)^2$. There are two samples in the world: one wants the weight to be a = 2, the other a = −2. The best weight for both together is 0. We stand at w = 1.
 #
-# The gradient of a sample is w − a, so the two gradients are −1 and 3. Their mean is the **true gradient** G = 1, and it points the right way. But a batch does not see the mean. It draws samples:
+# The gradient of a sample is w − a, so the two gradients are −1 and 3. Their mean is the **true gradient** G = 1, and it points the right way. But a batch does not see the mean over all samples, because it draws only some of them:
 #
 # | batch | gradients that it may find | their squares, on average |
 # |---|---|---|
@@ -23,19 +23,19 @@ guess = 4  # steps, about 990 / 256: change this number
 # | 2 samples | −1, 1, 1, 3 | (1 + 1 + 1 + 9)/4 = 3 |
 # | all samples | 1 | 1 |
 #
-# Of the batches with a single sample, one in two points the *wrong way*. The square of the length tells how bad it is: 5, of which 1 is the gradient's and the other 4 are noise. With two samples the noise is 2. The table says 5 = 1 + 4/1 and 3 = 1 + 4/2, and this is the law we need.
+# Of the batches with a single sample, one in two points the *wrong way*. The mean square tells us how bad it is: it is 5, of which 1 belongs to the true gradient and the other 4 are noise. With two samples the noise is 2. So 5 = 1 + 4/1 and 3 = 1 + 4/2, and this is the law we need.
 #
 # ## Step 1: a mean of B samples has 1/B of the noise
 #
-# Write the gradient of sample i as $g_i = G + \varepsilon_i$. The noise $\varepsilon_i$ is zero on average. Its mean square length, added up over all parameters, is the trace of the covariance matrix of the gradients, and so it is written $\mathrm{tr}(\Sigma)$; above it is 4. A batch of B samples, drawn independently, has the gradient
+# Write the gradient of sample i as $g_i = G + \varepsilon_i$. The noise $\varepsilon_i$ is zero on average. Its mean square length, added up over all parameters, is the trace of the covariance matrix Σ of the gradients, and so it is written $\mathrm{tr}(\Sigma)$; in our example it is 4. A batch of B samples, drawn independently, has the gradient
 #
 # $$g_B = G + \frac{1}{B}\sum_{i=1}^B \varepsilon_i .$$
 #
-# Square it and average. The products $G\cdot\varepsilon_i$ are zero on average, and so are the products of two different samples' noise, since the samples are drawn independently. What remains is $|G|^2$, and B squares of $\varepsilon_i/B$:
+# Take the square of its length and average. The products $G\cdot\varepsilon_i$ are zero on average, and so are the products of two different samples' noise, since the samples are drawn independently. What remains is $|G|^2$ and the squares of B terms $\varepsilon_i/B$:
 #
 # $$E\,|g_B|^2 = |G|^2 + \frac{\mathrm{tr}(\Sigma)}{B}. \qquad (1)$$
 #
-# Noise and gradient are equally long when B is tr(Σ)/|G|². This batch is the [gradient noise scale](term:gradient-noise-scale), after [McCandlish et al.](paper:mccandlish2018):
+# Noise and gradient are equally long when B is tr(Σ)/|G|². A batch of this size is the [gradient noise scale](term:gradient-noise-scale), after [McCandlish et al.](paper:mccandlish2018):
 #
 # $$B_\text{noise} = \frac{\mathrm{tr}(\Sigma)}{|G|^2}. \qquad (2)$$
 #
@@ -57,17 +57,17 @@ guess = 4  # steps, about 990 / 256: change this number
 #
 # $$\eta_\text{best} = \frac{1/c}{1 + B_\text{noise}/B}. \qquad (4)$$
 #
-# Put this back into (3). The bracket is $|G|^2/(\eta_\text{best}\,c)$, so that the second term is half of the first, and
+# Put this back into (3). The bracket is $|G|^2/(\eta_\text{best}\,c)$, so the second term is half of the first, and
 #
 # $$\text{gain} = \frac{1}{2}\,\eta_\text{best}\,|G|^2 = \frac{|G|^2/2c}{1 + B_\text{noise}/B}. \qquad (5)$$
 #
 # ## Step 3: steps and samples
 #
-# If $B_\text{noise}$ stays about the same on the way to some loss, then every step gains less by the same factor, and the steps grow by it. Let $S_\text{min}$ be the steps with the largest batch there is. The samples are B times the steps:
+# If $B_\text{noise}$ stays about the same on the way to some loss, then every step gains less by the same factor, $1 + B_\text{noise}/B$, and the number of steps grows by this factor. Let $S_\text{min}$ be the number of steps with a batch so large that it has no noise. The samples are B times the steps:
 #
 # $$\text{steps} = S_\text{min}\left(1 + \frac{B_\text{noise}}{B}\right), \qquad \text{samples} = S_\text{min}\,B_\text{noise}\left(1 + \frac{B}{B_\text{noise}}\right). \qquad (6)$$
 #
-# | B | best rate, of 1/c | gain, of 1/2 | steps, of the fewest | samples, of the fewest |
+# | B | best rate, over 1/c | gain, over 1/2 | steps, over the fewest | samples, over the fewest |
 # |---|---|---|---|---|
 # | 1 | 1/5 | 1/5 | 5 | 1.25 |
 # | 2 | 1/3 | 1/3 | 3 | 1.5 |
@@ -75,7 +75,7 @@ guess = 4  # steps, about 990 / 256: change this number
 # | 8 | 2/3 | 2/3 | 1.5 | 3 |
 # | 16 | 4/5 | 4/5 | 1.25 | 5 |
 #
-# This is the whole theory, for $B_\text{noise}$ = 4. Below $B_\text{noise}$, twice the batch nearly halves the steps and costs hardly more samples: GPUs buy time at full value. Above it, twice the batch costs nearly twice the samples and saves almost no steps. At B = $B_\text{noise}$ both are twice the least, and this is the [critical batch](term:critical-batch). It is no cliff. It is the middle of a slope, and whether you go beyond it depends on what time is worth to you.
+# This is the whole theory, for $B_\text{noise}$ = 4. Far below $B_\text{noise}$, twice the batch nearly halves the steps and costs hardly more samples: twice the GPUs buy half the time. Far above it, twice the batch costs nearly twice the samples and saves almost no steps. At B = $B_\text{noise}$ both are twice the least, and this is the [critical batch](term:critical-batch). It is not a cliff but the middle of a slope, and whether you go beyond it depends on what time is worth to you.
 #
 # Let us check the table the naive way: list all batches, take the step from each, and look for the rate whose mean loss is lowest. No formula is used here.
 
@@ -102,15 +102,15 @@ for B in (1, 2, 4, 8):
     best = min(rates, key=lambda rate: mean_loss(rate, B))
     gain = WEIGHT**2 / 2 - mean_loss(best, B)
     rows.append((B, f"{best:.3f}", f"{1 / (1 + 4 / B):.3f}", f"{2 * gain:.3f}"))
-study.table(rows, ["B", "best rate, tried", "formula (4)", "gain, of 1/2, tried"])
+study.table(rows, ["B", "best rate, tried", "formulas (4) and (5)", "gain over 1/2, tried"])
 
 # %% tags=["maintainer"]
 assert all(row[1] == row[2] == row[3] for row in rows)
 
 # %% [markdown]
-# The derivation has made two assumptions, and you should know them. The curvature is not the same in all directions of a real network, so the true critical batch weighs noise in steep directions more (the paper calls it $B_\text{simple}$ when, as here, it does not). And $B_\text{noise}$ changes during training. What remains is a law whose *form* is right and whose number is right within a small factor. We can have that number for eight bytes a step.
+# The derivation has made two assumptions, and you should know them. The first is that the curvature is the same in all directions. In a real network it is not, and the true critical batch gives noise in steep directions more weight (the paper writes $B_\text{simple}$ for our scale, which does not). The second is that $B_\text{noise}$ stays the same, whereas it changes during training. What remains is a law whose *form* is right and whose number is right within a small factor. We can have that number for eight bytes a step.
 #
-# Drag the sliders. With a noise scale of 100 and 64 GPUs that bring 16 samples each, you pay for eleven times the fewest samples, and steps are still 1.1 times the fewest. How many GPUs would you take?
+# Drag the sliders. With a noise scale of 100 and 64 GPUs that bring 16 samples each, you pay for eleven times the fewest samples, and still take 1.1 times the fewest steps. How many GPUs would you take?
 
 # %%
 study.explore(
@@ -134,7 +134,7 @@ study.explore(
 # %% [markdown]
 # ## Measuring it: two sizes of batch in every step
 #
-# How do we find |G|² when we never see G? One batch is not enough: by (1) its square is too large by tr(Σ)/B, and we know neither part. Two *sizes* of batch make two equations for two unknowns. And data parallelism has two sizes in each step. Before the all-reduce every rank has the gradient of its own b samples; after it, all have the gradient of B = n·b.
+# How do we find |G|² when we never see G? One batch is not enough: by (1) its square is the sum of |G|² and tr(Σ)/B, and we know neither part. Two *sizes* of batch give two equations for two unknowns. And data parallelism has two sizes in each step. Before the all-reduce every rank has the gradient of its own b samples; after it, all have the gradient of B = n·b.
 #
 # ![Three ranks with two samples each. Their own means are 4, 4 and 1, with squares 16, 16 and 1: 11 on average, from batches of 2. After the all-reduce the mean is 3 and its square 9, from a batch of 6.](../course/25_large_batches/figures/two_sizes.svg)
 #
@@ -152,7 +152,7 @@ square, trace = two_sizes((16 + 16 + 1) / 3, 9, b=2, B=6)
 print(f"|G|² = {square:.0f}, tr(Σ) = {trace:.0f}")
 
 # %% [markdown]
-# Does it work on a network? Here we can know the truth, because the digits are few. The **oracle** computes the gradient of every single sample, and from them G and tr(Σ) by their definitions. The estimate sees nothing but batches: four ranks of 16 samples, at the same weights, over and over.
+# Does it work on a network? Here we can know the truth, because there are few digits. The **oracle** computes the gradient of every single sample, and from them G and tr(Σ) by their definitions. The estimate sees nothing but batches: four ranks of 16 samples, at the same weights, over and over.
 
 # %%
 from functools import partial
@@ -218,11 +218,11 @@ study.table(
 assert abs(found[0] / square - 1) < 0.1 and abs(found[1] / trace - 1) < 0.05
 
 # %% [markdown]
-# Now the mistake that is easy to make. Each estimate alone is noisy, as the range above the table shows, and a ratio of two noisy numbers is not right on average even if both numbers are. So **average |G|² and tr(Σ) over steps, each on its own, and divide last.** When G is small, single estimates of |G|² even come out negative: in the run that we watch next, a fifth of them after step 100.
+# Now for a mistake that is easy to make. Each estimate alone is noisy, as the range above the table shows, and a ratio of two noisy numbers is not right on average even if both numbers are. So **average |G|² and tr(Σ) over steps, each on its own, and divide last.** When G is small, single estimates of |G|² even come out negative: in the run that we watch next, a fifth of them after step 100.
 #
 # ### The library's version
 #
-# `NoiseScale` does this beside a real [DataParallel](lesson:data_parallel). Its difficulty is that a gradient has two lives: by the time the optimizer looks, `.grad` is the average already. So a hook looks at each gradient as autograd makes it, and keeps only its square:
+# `NoiseScale` does this beside a real [DataParallel](lesson:data_parallel). The difficulty is that it needs each gradient twice, before and after the all-reduce, and by the time the optimizer looks, `.grad` is the average already. So a hook looks at each gradient as autograd makes it, and keeps only its square:
 
 # %%
 from minidist.train import norm, optim, schedule
@@ -230,7 +230,7 @@ from minidist.train import norm, optim, schedule
 study.source(optim.NoiseScale._seen)
 
 # %% [markdown]
-# After the backward, `update` has both sizes. One number is all-reduced: 8 bytes. The two terms go into running averages, each on its own, and `scale` divides them.
+# After the backward, `update` has the squares for both sizes. One number is all-reduced: 8 bytes. The two terms go into running averages, each on its own, and `scale` divides them.
 
 # %%
 study.source(optim.NoiseScale.update)
@@ -276,11 +276,11 @@ assert 20 < low < 30 and max(scale for scale, _ in seen[200:]) > 2.5 * low
 assert 0.17 < sum(square < 0 for _, square in seen[100:]) / 200 < 0.27
 
 # %% [markdown]
-# It begins at about 50, where the oracle had it, falls below 30 within a few dozen steps, and then it **grows**, in jumps, to some 80. As long as nearly all samples want the same thing, batches agree. Later G is small, and samples disagree about what is left to do. (The jumps are the estimate's own noise: 64 samples are too few to see a small G clearly.) A batch that is too large in the beginning may be just right at the end, and we shall come back to this.
+# It begins at about 50, where the oracle had it, falls below 30 within a few dozen steps, and then it **grows**, in jumps, to some 80, before one more jump takes it down again. As long as nearly all samples want the same thing, batches agree. Later G is small, and samples disagree about what is left to do. (The jumps are noise in the estimate: 64 samples are too few to see a small G clearly.) A batch that is too large in the beginning may be just right at the end, and we shall come back to this.
 #
 # ## Predict the cost, then run
 #
-# On the way to a loss of 0.3 the noise scale lies between 25 and 50. For the law we take 40, which is the number that fits the counts best, and you see that the gradients alone would have told us its size. At B = 2 the steps are then 1 + 40/2 = 21 times the fewest, at B = 512 they are 1.08 times. So 256 times the batch should save a factor of 19.5. We run it, each batch at the rate that (4) calls best. (The highest rate, 0.8, was found by trying. The fewest steps are fitted, one number for all five runs.)
+# On the way to a loss of 0.3 the noise scale lies between 25 and 50. For the law we take 40, which fits the counts below best; the gradients alone would have told us its size. At B = 2 the steps are then 1 + 40/2 = 21 times the fewest, at B = 512 they are 1.08 times. So 256 times the batch should save a factor of 19.5. We run it, each batch at the rate that (4) calls best. (The highest rate, 0.8, was found by trial. The fewest steps are fitted, with one number for all five runs.)
 
 
 # %%
@@ -340,16 +340,16 @@ assert all(0.8 < steps / (fewest * steps_ratio(B, 40)) < 1.25 for B, steps in ta
 assert 18 < taken[2] / taken[512] < 20 and 0.98 < taken[2] / 990 < 1.02
 
 # %% [markdown]
-# One seed draws the points. Over three seeds `python -m benchmarks.optim --only critical` counts 909.7 steps at B = 2, 88.3 at 32, 51.0 at 128 and 45.0 at 512, and the curve 41·(1 + 40/B) is within 8 % of all of them. From 128 to 512, four times the GPUs save an eighth of the steps.
+# The points are from a single seed. On average over three seeds, `python -m benchmarks.optim --only critical` counts 909.7 steps at B = 2, 88.3 at 32, 51.0 at 128 and 45.0 at 512, and the curve 41·(1 + 40/B) is within 8 % of all of them. From 128 to 512, four times the GPUs save an eighth of the steps.
 #
 # ## The rate must grow with the batch
 #
-# Formula (4) has a consequence that everyone who scales a run meets first. Keep the rate and enlarge the batch, and you make fewer steps of the old length: the run ends before it has arrived. The rate has to grow, and there are two rules of thumb.
+# Formula (4) has a consequence that everyone who scales a run meets first. If you keep the rate and enlarge the batch, an epoch has fewer steps of the old length, and the run ends before it has arrived. The rate has to grow, and there are two rules of thumb.
 #
 # - The [linear rule](term:linear-rule): a batch k times as large gets k times the rate. Small steps in one direction may be replaced by one long step, $k\cdot\eta$. The noise agrees: k small steps add up k variances, $k\eta^2\mathrm{tr}(\Sigma)/B$, and one long step has $(k\eta)^2\mathrm{tr}(\Sigma)/(kB)$, which is the same. So k steps are replaced by one that has the same mean *and* the same noise ([Goyal et al.](paper:goyal2017)).
-# - The [root rule](term:root-rule): $\sqrt{k}$ times the rate keeps the noise of *one* step as it was, $(\sqrt{k}\,\eta)^2/(kB) = \eta^2/B$ ([Krizhevsky](paper:krizhevsky2014)). It is also the usual rule for Adam. Where noise is larger than the gradient, Adam divides by a $\sqrt{v}$ that is itself proportional to $1/\sqrt{B}$, so that its steps already grow by $\sqrt{k}$.
+# - The [root rule](term:root-rule): $\sqrt{k}$ times the rate keeps the noise of *one* step as it was, $(\sqrt{k}\,\eta)^2/(kB) = \eta^2/B$ ([Krizhevsky](paper:krizhevsky2014)). It is also the usual rule for Adam. Where noise is larger than the gradient, Adam divides by a $\sqrt{v}$ that is itself proportional to $1/\sqrt{B}$. Its steps along G therefore grow by $\sqrt{k}$ already, and the rate has to supply only the other $\sqrt{k}$.
 #
-# By (4) the linear rule holds while B is far below $B_\text{noise}$, where the best rate is $B/(c\,B_\text{noise})$. Above it the curvature sets the limit, 1/c, and no batch however large permits a longer step.
+# By (4) the linear rule holds while B is far below $B_\text{noise}$, where the best rate is $B/(c\,B_\text{noise})$. Far above it the curvature sets the limit, 1/c, and no batch, however large, permits a longer step.
 
 # %%
 many = [2.0**k for k in range(1, 13)]
@@ -370,7 +370,7 @@ study.curves(
 # %% [markdown]
 # ## Break it: how far does the linear rule go?
 #
-# Now a harder start: a deeper network whose weights are three times as large as usual, so that its loss is sharp. SGD with momentum learns it at a rate of 0.05 with batches of 32. We always train for 30 epochs, warm up over a fifth of the steps (why, we shall see) and then lower the rate to zero. Everything runs on one rank with the whole batch, because n ranks with a part each compute [the same step](lesson:whole_batch).
+# Now we make the start harder and take a deeper network whose weights are three times as large as usual, so that its loss is sharp, in other words strongly curved. SGD with momentum learns it at a rate of 0.05 with batches of 32. We always train for 30 epochs, let the rate rise over the first fifth of the steps (a *warm-up*, for which we shall see the reason below) and then lower it to zero. Everything runs on one rank with the whole batch, because n ranks with a part each compute [the same step](lesson:whole_batch). A batch k times as large has 32 · k samples, and the linear rule gives it k times the rate.
 #
 # **At which k, of 8, 16 and 32, does the linear rule fail first?**
 
@@ -458,7 +458,7 @@ for k in (16, 32):
     assert max(losses) > 100 * losses[0] and losses.index(max(losses)) > 0.2 * len(losses)
 
 # %% [markdown]
-# The *symptom* is a loss that climbs while the rate rises, then jumps to a hundred times its first value and more soon after the rate has reached its peak, and never comes back down to where it should be. The same rate is no solution either: it ends at some 89 %. **The rate must grow, and it must not grow so much.**
+# The *symptom* is a loss that climbs while the rate rises, then jumps to a hundred times its first value and more soon after the rate has reached its peak, and never comes back down to where it should be. The same rate is no solution either: it ends at some 89 %. **The rate must grow, but not by so much.**
 #
 # Why does it explode? Look at the very first gradient, layer by layer. How long is a step of rate 16 · 0.05 = 0.8, as a share of the length of the weights that it changes?
 
@@ -477,20 +477,20 @@ assert max(share.values()) > 5 * min(share.values())
 assert [round(0.8 * x, 2) for x in share.values()] == [0.12, 0.18, 0.71]
 
 # %% [markdown]
-# In one step the last layer would move by 71 % of its own length, the first by 12 %. With momentum 0.9 the steps that follow make up to ten times as much of it. A rate that is safe for the last layer is slow for the first. There is one rate, and it does not fit.
+# In one step the last layer would move by 71 % of its own length, the first by 12 %. With a momentum of 0.9, the steps that follow repeat most of this one, and together they move the layer up to ten times as far. A rate that is safe for the last layer is slow for the first. There is only one rate, and it does not fit both.
 #
 # ## LARS and LAMB: a trust ratio for each layer
 #
-# If lengths relative to the weights are what matters, then set them. Make each layer's step a fixed share of the length of its weights, *whatever* the length of its gradient. The factor that does this is the layer's [trust ratio](term:trust-ratio).
+# If lengths relative to the weights are what matters, then let us set those. We make each layer's step a fixed share of the length of its weights, *whatever* the length of its gradient. The factor that does this is the layer's [trust ratio](term:trust-ratio).
 #
 # ![Three layers with weights of norm 10, 1 and 4 and updates of norm 1, 1 and 0.1. With one rate for all, the steps are 10, 100 and 2.5 per cent of the weights. A trust ratio, the norm of the weights over that of the update, makes all three 10 per cent.](../course/25_large_batches/figures/trust_ratio.svg)
 #
-# By hand, the second layer in the picture: ‖w‖ = 1 and ‖u‖ = 1 give a ratio of 1 and a step of 0.1·1·1 = 0.1. The third has ‖w‖ = 4, ‖u‖ = 0.1, a ratio of 40, and a step of 0.1·40·0.1 = 0.4, a tenth of 4. The length of the gradient cancels.
+# Take the second layer in the picture by hand: with a share of 0.1, ‖w‖ = 1 and ‖u‖ = 1 give a ratio of 1 and a step of 0.1·1·1 = 0.1. The third has ‖w‖ = 4, ‖u‖ = 0.1, a ratio of 40, and a step of 0.1·40·0.1 = 0.4, a tenth of 4. The length of the update cancels.
 #
-# - **LARS** ([You, Gitman and Ginsburg](paper:you2017)) does it to SGD. The ratio is $\eta\,\|w\|/(\|g\| + \beta\|w\|)$, where η, called `trust`, is the share, β the weight decay. Momentum comes after.
-# - **LAMB** ([You et al.](paper:you2020)) does it to Adam. The update $u = \hat m/(\sqrt{\hat v}+\varepsilon) + \lambda w$ is scaled by $\|w\|/\|u\|$, so that the learning rate *is* the share.
+# - **LARS** ([You, Gitman and Ginsburg](paper:you2017)) does this to SGD. The ratio is $\eta\,\|w\|/(\|g\| + \beta\|w\|)$, where β is the weight decay and η, which the code calls `trust`, is a small number; the share is the learning rate times η. Momentum comes after the ratio.
+# - **LAMB** ([You et al.](paper:you2020)) does it to Adam. The update $u = \hat m/(\sqrt{\hat v}+\varepsilon) + \lambda w$, with Adam's two corrected means and a weight decay of λ, is scaled by $\|w\|/\|u\|$, so that the learning rate *is* the share.
 #
-# Naive first, without states:
+# We write both naively first, without states:
 
 
 # %%
@@ -514,7 +514,7 @@ study.bars(
 )
 
 # %% [markdown]
-# The library has both, with states. SGD and AdamW *are* LARS and LAMB without a ratio, in one class each. Here is the oracle for both: without a ratio our AdamW must be torch's own, and for a first step without momentum and decay LARS must be the naive line above.
+# The library has both, with states. Without a ratio, LARS and LAMB *are* SGD and AdamW, and the library has one class for each pair. Here is an oracle for each: without a ratio our AdamW must agree with torch's own, and in a first step without momentum and decay LARS must agree with the naive function above.
 
 # %%
 rng = torch.Generator().manual_seed(0)
@@ -533,16 +533,16 @@ def stepped(make, slopes):
 
 naive = w - lars_update(w, slopes[0], 0.4)
 ours = stepped(partial(LARS, lr=0.4, momentum=0.0, trust=0.02), slopes[:1])
-print("LARS is the naive line:", bool((ours - naive).abs().max() < 1e-12))
+print("LARS agrees with the naive function:", bool((ours - naive).abs().max() < 1e-12))
 settings = dict(lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 ours = stepped(partial(AdamW, **settings), slopes)
 theirs = stepped(partial(torch.optim.AdamW, **settings), slopes)
-print("AdamW is torch's, after five steps:", bool((ours - theirs).abs().max() < 1e-12))
+print("AdamW agrees with torch's, after five steps:", bool((ours - theirs).abs().max() < 1e-12))
 
 # %% [markdown]
-# Biases and the scales of norms get neither ratio nor weight decay. They are few, they start at 0 or 1, and so their length says nothing about how far they may move. `groups(model)` sorts them out.
+# Biases and the scales of norms get neither a ratio nor weight decay. They start at 0 or 1, so their length says nothing about how far they may move, and there are few of them. `groups(model)` sorts them out.
 #
-# Batches of 1,024 are k = 32: one step an epoch, 30 steps in all. **Which accuracy does LAMB reach, where the root rule has 93.6 % and batches of 32 have 98.6 %?**
+# With k = 32 the batches have 1,024 samples, which makes one step an epoch and 30 steps in all. **What accuracy does LAMB reach, where the root rule reaches 93.6 % and batches of 32 reach 98.6 %?**
 
 # %%
 guess_lamb = 93.6  # per cent: change this number
@@ -580,7 +580,7 @@ study.reveal(
 assert min(runs["LARS", 32][1], runs["LAMB", 32][1]) > 93 > runs["same rate", 32][1]
 
 # %% [markdown]
-# One seed says little. Here are five, counted by `python -m benchmarks.optim` in float32, in per cent:
+# One seed says little. Here are the accuracies for five, in per cent, as `python -m benchmarks.optim` finds them in float32:
 #
 # | | seed 0 | 1 | 2 | 3 | 4 |
 # |---|---|---|---|---|---|
@@ -595,13 +595,13 @@ assert min(runs["LARS", 32][1], runs["LAMB", 32][1]) > 93 > runs["same rate", 32
 # | LARS, k = 32 | 93.9 | 92.5 | 96.4 | 95.0 | 94.4 |
 # | LAMB, k = 32 | 95.8 | 96.1 | 96.9 | 96.7 | 95.0 |
 #
-# Read it honestly. At k = 16 the **root rule is as good** as LARS and LAMB, and needs no trust ratio. At k = 32 it falls behind, by four points to LARS and by six to LAMB. None is as good as batches of 32. And the comparison is not quite fair: LARS and LAMB had their rates chosen for k, while a rule takes what it gets.
+# Read it honestly. At k = 16 the **root rule is as good** as LARS and LAMB, and needs no trust ratio. At k = 32 it falls behind, by four points to LARS and by six to LAMB. None is as good as batches of 32. And the comparison is not quite fair: for LARS and LAMB the rates were chosen for this k, while a rule of thumb has nothing left to choose.
 #
-# LAMB's own proof was larger. It trained BERT in 8,599 steps, with batches of 65,536 sequences, and of 32,768 in the last phase, whose sequences are long: 76 minutes.
+# LAMB proved itself at a larger scale. It trained BERT in 8,599 steps, with batches of 65,536 sequences, and of 32,768 in the last phase, whose sequences are long: 76 minutes.
 #
 # ### The library's version
 #
-# All four optimizers share a loop. A ratio needs the norm of the *whole* layer, and a rank may hold only a piece of it. Squares add up over pieces, norms do not. So `trust_ratios` collects two squares for every parameter, of the weights and of the update, and sums them over the ranks in one all-reduce of 16 bytes a parameter:
+# All four optimizers share a loop. A ratio needs the norm of the *whole* layer, and a rank may hold only a piece of it. Squares add up over pieces, norms do not. So `trust_ratios` collects two squares for every parameter tensor, one for the weights and one for the update, and sums them over the ranks in one all-reduce of 16 bytes per tensor:
 
 # %%
 study.source(optim.Layerwise.trust_ratios)
@@ -614,7 +614,7 @@ display(study.source(LARS._ratio))
 study.source(LAMB._ratio)
 
 # %% [markdown]
-# Adam's update has its own function, since LAMB forms it twice: once for its norm and once for the step. That costs computing and saves Ψ elements of memory. Public LAMBs disagree on details; this one corrects the moments for their start at zero, as the paper's algorithm 2 does, and clamps nothing.
+# Adam's update has its own function, since LAMB forms it twice: once for its norm and once for the step. Computing it twice saves the memory in which all updates would have to be kept. Published versions of LAMB disagree on details; this one corrects the moments for their start at zero, as the paper's algorithm 2 does, and clamps nothing.
 
 # %%
 study.source(optim.adam_update)
@@ -622,7 +622,7 @@ study.source(optim.adam_update)
 # %% [markdown]
 # ## Warm-up
 #
-# The argument for the linear rule was that k small steps go in *nearly the same direction*. At the start of a training run this is false: the gradient turns with every step. So one begins with a small rate and raises it linearly, a [warm-up](term:warm-up). Its step t has (t + 1)/steps of the peak, and with four steps that is 1/4, 2/4, 3/4, 1; the first step is not lost to a rate of zero.
+# The argument for the linear rule was that k small steps go in *nearly the same direction*. At the start of a training run this is false: the gradient turns with every step. So one begins with a small rate and raises it linearly: a [warm-up](term:warm-up). Step t, counted from 0, has (t + 1)/steps of the peak rate. With four steps that is 1/4, 2/4, 3/4, 1, so the first step is not lost to a rate of zero.
 #
 # Take it away at k = 8, where the linear rule holds, and train with two seeds:
 
@@ -645,7 +645,7 @@ study.curves(
 assert cold[0][1] < 40 < 90 < cold[1][1] < runs["linear", 8][1]
 
 # %% [markdown]
-# One of the two fails. In the benchmark, five seeds end at 28.9, 93.6, 8.1, 8.1 and 95.3 %; with warm-up all are at 97.5 or more. If you had tried only seed 1, you would have called warm-up unnecessary.
+# One of the two fails. In the benchmark, five seeds without warm-up end at 28.9, 93.6, 8.1, 8.1 and 95.3 %; with warm-up all are at 97.5 or more. If you had tried only seed 1, you would have called warm-up unnecessary.
 #
 # ## How GPTs are trained
 #
@@ -653,15 +653,15 @@ assert cold[0][1] < 40 < 90 < cold[1][1] < runs["linear", 8][1]
 #
 # | setting | value | why |
 # |---|---|---|
-# | optimizer | AdamW, β = (0.9, 0.95) | $\beta_2$ below the usual 0.999: see below |
+# | optimizer | AdamW, β = (0.9, 0.95) | $\beta_2$ is less than the usual 0.999, for a reason that follows |
 # | ε | 1e-8 | only against division by zero |
 # | weight decay | 0.1, not on biases and norms | keeps the weights from growing without end |
 # | clipping | the norm of all gradients, at most 1.0 | one bad batch must not throw the model |
-# | warm-up | 0.1 to 0.5 % of training | the first gradients turn quickly, and v is the mean of few |
+# | warm-up | 0.1 to 0.5 % of training | the first gradients turn quickly, and v is a mean of only a few |
 # | peak rate | 5e-5 to 1e-4 for the largest models | GPT-3 with 175 billion parameters: 6e-5; with 125 million: 6e-4 |
 # | then | a [cosine](term:cosine-schedule) to 10 % of the peak | by (4) the best rate falls as $B_\text{noise}$ grows |
 #
-# Why 0.95? A large batch makes few steps, and v, the running mean of squared gradients, has to follow within them. Let the gradients grow tenfold at step 100 and stay there. Adam divides by √v, so the update should have length 1, times the rate, before and after. **How long does it become at most in between, with $\beta_2$ = 0.999?**
+# Why 0.95? A large batch makes few steps, and v, the running mean of squared gradients, has to catch up within those few. Let the gradients grow tenfold at step 100 and stay there. Adam divides by √v, so the update should have length 1, times the rate, before and after. **How long does it become at most, with $\beta_2$ = 0.999?**
 
 # %%
 guess_update = 1.0  # times its usual length: change this number
@@ -693,22 +693,22 @@ study.reveal(
         title="Gradients grow tenfold at step 100",
     ),
     unit="times",
-    words="m follows within ten steps, v only within a thousand. A hundred steps later updates are still a third "
-    "too long. With 0.95 they are 1.1 times as long at most.",
+    words="m follows within some ten steps, v only within a thousand. A hundred steps later updates are still more "
+    "than a third too long. With 0.95 they are never more than 1.1 times as long.",
 )
 
 # %% tags=["maintainer"]
 assert max(spike[0.999]) > 2 and spike[0.999][-1] > 1.3 and max(spike[0.95]) < 1.12
 
 # %% [markdown]
-# The schedule is a function from a step to a factor, with no state, so that a run resumed at step t has the right rate at once. It is two short functions, [schedule.py](file:minidist/train/schedule.py), which fit into torch's `LambdaLR`:
+# The schedule maps a step to a factor and has no state, so a run that resumes at step t has the right rate at once. It consists of two short functions from [schedule.py](file:minidist/train/schedule.py), which fit into torch's `LambdaLR`:
 
 # %%
 display(study.source(schedule.warm_up, docstring=False))
 study.source(schedule.cosine, docstring=False)
 
 # %% [markdown]
-# The cosine by hand, with a floor of 0.1: at the start it is 1, half-way $0.1 + 0.9\cdot\frac{1}{2}$ = 0.55, at the end 0.1. Here it is for two trillion tokens in batches of 4 million, 500,000 steps:
+# By hand, a cosine with a floor of 0.1 is 1 at the start, half-way it is $0.1 + 0.9\cdot\frac{1}{2}$ = 0.55, and at the end 0.1. Here it is for two trillion tokens in batches of 4 million, which makes 500,000 steps:
 
 # %%
 steps = 2_000_000_000_000 // 4_000_000
@@ -730,11 +730,11 @@ assert warm == 2000 and abs(shape(steps) - 0.1) < 1e-9
 #
 # ## Clipping across ranks
 #
-# [Clipping](term:gradient-clipping) to 1.0 means: if the norm of the *whole* gradient, over all layers, is more than 1.0, multiply everything by 1.0/norm. The direction stays. With [ZeRO](lesson:zero), a tensor-parallel grid or a pipeline, no rank has the whole gradient. What if each clips what it has?
+# [Clipping](term:gradient-clipping) to 1.0 means that if the norm of the *whole* gradient, over all layers, is more than 1.0, everything is multiplied by 1.0/norm. The direction stays the same. With [ZeRO](lesson:zero), a tensor-parallel grid or a pipeline, no rank has the whole gradient. What if each rank clips what it has?
 #
 # ![A gradient of 3, 4, 0 and 12 on two ranks, with a limit of 6.5. Each by its own norm: rank 0 has 5 and keeps it, rank 1 has 12 and scales to 6.5; the result has norm 8.2 and another direction. By one norm: squares 25 and 144 add up to 169, the norm is 13, and both ranks halve.](../course/25_large_batches/figures/one_norm.svg)
 #
-# **Four ranks hold a quarter each of the first gradient of our sharp network. Each clips its quarter to 1.0. What is the norm of the whole afterwards, and what should it be?**
+# **Four ranks hold a quarter each of the first gradient of our sharp network (its matrices). Each clips its quarter to 1.0. What is the norm of the whole afterwards, and what should it be?**
 
 # %%
 guess_norm = 1.0  # change this number
@@ -769,7 +769,7 @@ study.reveal(
     guess_norm,
     round(clipped["each its own"].norm().item(), 2),
     study.table(rows, ["clipped to 1.0, on 4 ranks", "norm of all", "cosine to the gradient"]),
-    words="It should be 1. Four quarters of length 1 have length √4 together, and they no longer point where the "
+    words="It should be 1. Together, four quarters of length 1 have length √4, and they no longer point where the "
     "gradient points.",
 )
 
@@ -777,24 +777,24 @@ study.reveal(
 assert clipped["each its own"].norm() > 1.9 and abs(clipped["by one norm"].norm() - 1) < 1e-9
 
 # %% [markdown]
-# The symptom in practice is a loss that depends on the number of ranks. The library's [norm.py](file:minidist/train/norm.py) sums the squares of what each rank has, and one question remains: what if several ranks hold the *same* gradient? Tensor-parallel ranks all hold the norms' scales and the biases of row-parallel layers, and a pipeline's first and last stage both hold a tied embedding. Each gradient must count **once**. So one rank counts, and the others only scale:
+# The symptom in practice is a loss that depends on the number of ranks. The library's [norm.py](file:minidist/train/norm.py) sums the squares of what each rank has. One question remains: what if several ranks hold the *same* gradient? Tensor-parallel ranks all hold the norms' scales and the biases of row-parallel layers, and a pipeline's first and last stage both hold a tied embedding. Each gradient must count **once**. So one rank counts, and the others only scale:
 
 # %%
 display(study.source(norm.counted, docstring=False))
 study.source(norm.clip_grad_norm_, docstring=False)
 
 # %% [markdown]
-# `clip_`, which it ends with, scales all of this rank's gradients by the same factor, computed from the same bits everywhere, so that copies stay equal.
+# `clip_`, which is called at the end, scales all of this rank's gradients by the same factor, computed from the same bits everywhere, so that copies stay equal.
 #
 # ## A batch that grows
 #
-# The noise scale is small at the start of training and grows. A batch that is worth it at the end wastes tokens at the beginning. GPT-3 therefore used a [batch ramp](term:batch-ramp): 32 thousand tokens at first, growing linearly to 3.2 million over the first 4 to 12 billion tokens, depending on the model ([Brown et al.](paper:brown2020), appendix B). LLaMA-2 did without, with 4 million tokens from the first step on.
+# The noise scale is small at the start of training and grows. A batch that is right for the end wastes tokens at the beginning. GPT-3 therefore used a [batch ramp](term:batch-ramp): 32 thousand tokens at first, growing linearly to 3.2 million over the first 4 to 12 billion tokens, depending on the model ([Brown et al.](paper:brown2020), appendix B). LLaMA-2 did without, with 4 million tokens from the first step on.
 #
-# What does a ramp cost? Each step of size B(t) moves t, the tokens seen, by B(t). So dt/dstep = first + (last − first)·t/over, and the solution of this equation is an exponential. Solved for the step at which t = over:
+# What does a ramp cost? Let t be the tokens seen, and let the batch B(t) grow from *first* to *last* tokens while t grows to *over*. Each step moves t by B(t), so dt/dstep = first + (last − first)·t/over. The solution of this equation is an exponential, and t reaches *over* after
 #
 # $$\text{steps} = \frac{\text{over}}{\text{last} - \text{first}}\,\ln\frac{\text{last}}{\text{first}} .$$
 #
-# By hand with a small ramp, from 1 to 4 tokens over 6: (6/3)·ln 4 = 2.8. Counted: 1 token, then 1 + 3·1/6, rounded down to 1, then 2, then 3, and 7 are seen after 4 steps; with so few tokens, rounding matters. **And GPT-3's 4 billion tokens from 32 thousand to 3.2 million: how many steps, where the full batch would take 1,250?**
+# By hand, a small ramp from 1 to 4 tokens over 6 takes (6/3)·ln 4 = 2.8 steps. If we count, the first step has 1 token, the next 1 + 3·1/6, rounded down to 1, the next 2 and the next 3; after these 4 steps 7 tokens have been seen. With so few tokens, rounding matters. **How many steps does GPT-3's ramp from 32 thousand to 3.2 million take over 4 billion tokens, where the full batch would take 1,250?**
 
 # %%
 guess_ramp = 1250  # steps: change this number
@@ -826,18 +826,18 @@ study.reveal(
         ),
     ],
     unit="steps",
-    words="Nearly five times the steps from the same tokens, at a time when the gradient of few tokens is good enough.",
+    words="The same tokens give nearly five times as many steps, at a time when the gradient of a few tokens is good enough.",
 )
 
 # %% tags=["maintainer"]
 assert abs(len(ramp) / predicted - 1) < 0.01
 
 # %% [markdown]
-# With a batch that grows, a schedule has to count *tokens* and not steps: half of the steps are over long before half of the tokens are.
+# With a batch that grows, a schedule has to count *tokens* and not steps: half of the steps are over long before half of the tokens have been seen.
 #
 # ## In real processes, and on a cluster
 #
-# Everything at once, on three processes: ZeRO 3 shards that cut through layers, LAMB with `across`, clipping by one norm. The oracle is the same program on one rank.
+# Now we run everything at once on three processes: ZeRO 3 shards that cut through layers, LAMB with `across`, which names the ranks that share a layer, and clipping by one norm. The oracle is the same training on one rank.
 
 # %%
 from minidist.parallel.zero import FullySharded
@@ -873,7 +873,7 @@ print("three processes, equal to the serial program within 1e-12:", bool(gap < 1
 assert gap < 1e-12
 
 # %% [markdown]
-# The course's script [examples/train_gpt.py](file:examples/train_gpt.py) uses the recipe above, AdamW with β = (0.9, 0.95), decay 0.1, clipping, warm-up and a cosine. On one machine of eight GPUs, and on two:
+# The course's script [examples/train_gpt.py](file:examples/train_gpt.py) uses the recipe above: AdamW with β = (0.9, 0.95), decay 0.1, clipping, warm-up and a cosine. It runs as follows on one machine of eight GPUs, and on two:
 #
 # ```
 # torchrun --nproc-per-node 8 examples/train_gpt.py --zero 1 --batch 64 --lr 6e-4 --warm-up 20 --floor 0.1 --clip 1.0
@@ -884,7 +884,7 @@ assert gap < 1e-12
 #
 # ## When not to use it
 #
-# **A batch far beyond the critical one.** More GPUs in data parallelism then buy nothing. Split the model instead ([tensor](lesson:tensor), [pipeline](lesson:pipelines)), or [send seldom](lesson:local_sgd). The counts from the beginning, once more:
+# **A batch far beyond the critical one.** More GPUs in data parallelism then buy nothing. Split the model instead ([tensor](lesson:tensor), [pipeline](lesson:pipelines)), or [send seldom](lesson:local_sgd). Here are the counts from the beginning once more:
 
 # %%
 from itertools import pairwise
@@ -896,18 +896,18 @@ for a, b in pairwise(taken):
 study.table(rows, ["batch, four times as large", "fewer steps, times", "more samples, times"])
 
 # %% [markdown]
-# From 128 to 512 this seed gains *nothing*; by the law it would be a sixth of the steps, for four times the GPUs.
+# From 128 to 512 this seed saves *nothing*; by the law it would save about a sixth of the steps, for four times the GPUs.
 #
 # **Trust ratios where a plain rate holds.** They add a setting, and at k = 16 they bought nothing over the root rule. **A ramp where the critical batch is large from the start**, or where small batches leave GPUs idle: a step with 32 thousand tokens on a thousand GPUs gives 32 tokens to each.
 #
 # ## Takeaways
 #
-# - A mean of B gradients is G plus noise of variance tr(Σ)/B. From this alone follow the best rate, 1/(1 + B_noise/B) of the highest, steps 1 + B_noise/B and samples 1 + B/B_noise of the fewest.
+# - A mean of B gradients is G plus noise of variance tr(Σ)/B. From this alone it follows that the best rate is 1/(1 + B_noise/B) of the highest, the steps are 1 + B_noise/B times the fewest, and the samples 1 + B/B_noise times the fewest.
 # - B_noise = tr(Σ)/|G|² is measured from the gradients before and after the all-reduce. Average both terms, then divide. It grows during training.
-# - The rate must grow with the batch, linearly far below B_noise and hardly above. The linear rule needs a warm-up, and it breaks; the root rule goes further; LARS and LAMB go furthest.
+# - The rate must grow with the batch, linearly far below B_noise and hardly at all far above it. The linear rule needs a warm-up, and it breaks; the root rule goes further; LARS and LAMB go furthest.
 # - A trust ratio makes a layer's step a share of its weights' length. It needs whole norms, so squares are summed over shards.
-# - GPTs: AdamW (0.9, 0.95), ε 1e-8, decay 0.1, one norm over all ranks clipped to 1.0, short warm-up, cosine to a tenth, often a ramp.
-# - One seed proves nothing: without warm-up, two of five looked well.
+# - GPTs are trained with AdamW (0.9, 0.95), ε = 1e-8, decay 0.1, one norm over all ranks clipped to 1.0, a short warm-up, a cosine to a tenth, and often a ramp.
+# - One seed proves nothing: without warm-up, two of five looked fine.
 #
 # ## Further reading
 #
