@@ -3,7 +3,7 @@
 #
 # You write what lies below PyTorch: a ring along any order of ranks, a future for several jobs, the two flat collectives of FSDP2, and a hook. Then PyTorch's own `DistributedDataParallel` and `fully_shard` train on them.
 #
-# Seven exercises, 18 points. Each goes one step beyond the lesson, so its cells alone are not enough. After the first six run the check, which says what is wrong; try as often as you like. Where it says "PyTorch's DDP", it is PyTorch's own reducer that calls your function, on ranks of a World, and then in real processes. What your function prints is not shown there; to see it, call it in a cell of your own. The last exercise is graded by hand.
+# Seven exercises, 18 points. Each goes one step beyond the lesson, so its cells alone are not enough. After each of the first six, run the check. It says what is wrong. Try as often as you like. Where it says "PyTorch's DDP", it is PyTorch's own reducer that calls your function, on ranks of a World, and then in real processes. What your function prints is not shown there; to see it, call it in a cell of your own. The last exercise is graded by hand.
 #
 # `minidist.collectives` is refused in exercises 1 to 4; `minidist.parallel` and `minidist.train` always are.
 
@@ -43,7 +43,7 @@ def losses(comm, model, steps=12, rate=0.5, batch=96):
 # %% [markdown] nbgrader={"grade_id": "ddp_ring_spec"}
 # ## 1 · A ring along the wires (4 points)
 #
-# On a real machine neighbours by number need not be neighbours by wire, so NCCL looks for a good order of the ranks first and lays its ring along it. Yours is given the order.
+# On a real machine, ranks whose numbers are neighbours need not be neighbours on the wires, so NCCL first looks for a good order of the ranks and lays its ring along it. Your ring is given the order.
 #
 # | | |
 # |---|---|
@@ -51,7 +51,7 @@ def losses(comm, model, steps=12, rate=0.5, batch=96):
 # | `x` | (N,), contiguous, any dtype, the same length on all ranks, maybe shorter than n; **changed in place** |
 # | `op` | `"sum"`, `"min"`, `"max"` or `"prod"` |
 # | `order` | a list of all ranks, the same everywhere; each sends to the rank that stands after it, the last to the first |
-# | afterwards | `x` is combined over all ranks, on every rank, bit for bit the same; a nan of any rank is there |
+# | afterwards | `x` is combined over all ranks, on every rank, bit for bit the same; a nan on any rank appears in the result |
 # | returns | nothing that counts |
 # | cost | 2(n−1) messages a rank, only to the next in `order`, a chunk each |
 #
@@ -86,8 +86,8 @@ def ddp_ring(comm, x, op, order):
 check.ddp_ring(ddp_ring)
 
 # %% [markdown] nbgrader={"grade_id": "ddp_ring_target"}
-# **Target:** PyTorch's DDP on your ring, on three ranks, learns as one rank with all the data. The lines lie on each
-# other.
+# **Target:** PyTorch's DDP on your ring, on three ranks, learns just as one rank with all the data does. The lines
+# coincide.
 
 
 # %%
@@ -115,7 +115,7 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "later_spec"}
 # ## 2 · Several jobs, one future (3 points)
 #
-# A process group may be asked for several all-reduces in one call, and gives *one* future for all of them (`allreduce_coalesced`). And if one fails, the others must be done all the same: their partners on other ranks wait for them.
+# A process group may be asked for several all-reduces in one call, and returns *one* future for all of them (`allreduce_coalesced`). If one of them fails, the others must be done all the same, because their partners on other ranks are waiting for them.
 #
 # | | |
 # |---|---|
@@ -123,8 +123,8 @@ study.curves(
 # | `jobs` | a list of functions; `job(lane)` communicates over `lane`, a Comm; each may raise any `Exception` |
 # | `result` | any value |
 # | returns | at once, a `torch.futures.Future`; its value is `result` as soon as the *last* job has ended, never before |
-# | order | the jobs are done one after the other, each once, also if one before it raised |
-# | errors | if jobs raise, `future.wait()` raises when all have ended, with the words of the *first* error |
+# | order | the jobs are done one after the other, each once, even if one before it raised |
+# | errors | if jobs raise, `future.wait()` raises when all have ended, with the message of the *first* error |
 #
 # **Invariant:** the messages of the jobs do not mix with the program's. Two calls may be under way, each with a future of its own. About 12 lines.
 #
@@ -162,7 +162,7 @@ def later(comm, jobs, result):
 check.later(later)
 
 # %% [markdown] nbgrader={"grade_id": "later_target"}
-# **Target:** back at once, done much later. (Virtual time of a World, in which your ring adds up twice 50,000 numbers.)
+# **Target:** the call is back at once, and the future is done much later. (The times are virtual, from a World in which your ring adds up 50,000 numbers twice.)
 
 
 # %%
@@ -190,7 +190,7 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "gather_single_spec"}
 # ## 3 · Parameters, gathered flat (2 points)
 #
-# FSDP2 keeps 1/n of each layer on each rank, as one flat vector, and asks for the whole just before it is needed. With mixed precision the rank keeps float32 and the layer computes in bfloat16: then only what is needed should travel.
+# FSDP2 keeps 1/n of each layer on each rank, as one flat vector, and asks for the whole just before it is needed. With mixed precision the rank keeps float32 and the layer computes in bfloat16, so only bfloat16 should travel.
 #
 # | | |
 # |---|---|
@@ -321,8 +321,8 @@ study.curves(
 # - `gathers`: how often FSDP2 gathers parameters in a step
 # - `fsdp_messages`, `fsdp_bytes`: what each rank sends in a step of FSDP2
 # - `seconds`: DDP's messages, without overlap, at α = 20 µs and β = 1/(10 GB/s)
-# - `micro_bytes`: what each rank sends with DDP for 3 micro-batches and one optimizer step, if one forgot
-#   `no_sync`
+# - `micro_bytes`: what each rank sends with DDP for 3 micro-batches and one optimizer step, if `no_sync` was
+#   forgotten
 #
 # Write numbers or formulas, right within 1 %.
 
@@ -366,7 +366,7 @@ study.bars(
 # %% [markdown] nbgrader={"grade_id": "mean_hook_spec"}
 # ## 6 · Find the bug (2 points)
 #
-# The next cell was found in somebody's code. It wants to divide as soon as the sum is there. With one rank it is right, and with AdamW nobody saw that anything was wrong: Adam does not mind if all gradients are too long by the same factor.
+# The next cell was found in somebody's code. It is meant to divide as soon as the sum is there. With one rank it is right, and with AdamW nobody saw that anything was wrong, because Adam's steps hardly change if all gradients are too long by the same factor.
 
 
 # %% nbgrader={"grade_id": "mean_hook_broken"}
@@ -397,17 +397,17 @@ study.curves(
 )
 
 # %% [markdown] nbgrader={"grade_id": "mean_hook_task"}
-# Copy the function, and repair it.
+# Copy the function and repair it.
 #
 # | | |
 # |---|---|
-# | call | `mean_hook(comm, bucket)`, once a bucket and step |
+# | call | `mean_hook(comm, bucket)`, once for each bucket in each step |
 # | `bucket` | `bucket.buffer()`: this rank's gradients, flat; may be changed |
 # | returns | a `torch.futures.Future`; its value: the mean over the ranks, a tensor of the same shape |
 #
 # <details><summary>Hint</summary>
 #
-# `then` does not change its future. What does it return?
+# `then` does not change the future on which it is called. What does it return?
 #
 # </details>
 
@@ -428,7 +428,7 @@ def mean_hook(comm, bucket):
 check.mean_hook(mean_hook)
 
 # %% [markdown] nbgrader={"grade_id": "mean_hook_target"}
-# **Target:** the repaired line lies on that of one rank.
+# **Target:** the repaired line coincides with the line of one rank.
 
 # %%
 with check.limit(20):
@@ -446,7 +446,7 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "which_below_spec"}
 # ## 7 · What to hand to DDP? (2 points, graded by hand)
 #
-# You may hand DDP any function for its buckets. The machine is `Cluster.dgx_h100(nodes=2)`, sixteen modelled GPUs. `all_reduce_(comm, x, "sum", algorithm=…)` knows `"ring"`, `"halving_doubling"` and `"hierarchical"` (first within a node, then between nodes, then within a node again). A bucket without numbers is enough to time one: `World(16, cluster=…, device="meta")`, a tensor `torch.empty(N // 4, device=comm.device)` on every rank, and `world.time`.
+# You may hand DDP any function for its buckets. The machine is `Cluster.dgx_h100(nodes=2)`, sixteen modelled GPUs. `all_reduce_(comm, x, "sum", algorithm=…)` offers `"ring"`, `"halving_doubling"` and `"hierarchical"` (first within a node, then between nodes, then within a node again). A bucket without numbers is enough to measure the time: `World(16, cluster=…, device="meta")`, a tensor `torch.empty(N // 4, device=comm.device)` on every rank, and `world.time`.
 #
 # **From how many bytes of a bucket on is hierarchical better than halving-doubling, and does the ring ever win between 4 kB and 256 MB?**
 #
@@ -502,4 +502,4 @@ print("hierarchical is better from", next(nbytes for nbytes, a, b in pairs if b 
 #
 # So I would hand DDP a function that calls halving-doubling below 3 MB and hierarchical above. For the default bucket of 25 MiB it takes 335 µs in place of the ring's 1,546, a gain of 1.2 ms for each bucket.
 #
-# What the time of one bucket leaves out is overlap. As long as the backward of the next bucket takes longer than the all-reduce, even the ring is hidden, and only the last bucket of a step costs time. That makes the choice less important, except for the last bucket, for small models and for many nodes.
+# What the time of one bucket leaves out is overlap. As long as the backward that fills the next bucket takes longer than the all-reduce, even the ring is hidden, and only the last bucket of a step costs time. That makes the choice less important, except for the last bucket, for small models and for many nodes.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 28 · Capstone
 #
-# PyTorch's `DistributedDataParallel`, or DDP, is thousands of lines of Python and C++ that sort gradients into [buckets](term:bucket), hang [hooks](term:hook) on parameters and hide communication behind the backward. Not one of these lines adds the gradients of two ranks. To get that done, DDP turns to an object called a [process group](term:process-group), a class with some thirty methods, and the same object serves PyTorch's sharded training, FSDP2.
+# PyTorch's `DistributedDataParallel`, or DDP, consists of thousands of lines of Python and C++ that sort gradients into [buckets](term:bucket), hang [hooks](term:hook) on parameters and hide communication behind the backward pass. Not one of these lines adds the gradients of two ranks. To get that done, DDP turns to a [process group](term:process-group), an object with some thirty methods, and the same object serves PyTorch's sharded training, FSDP2.
 #
 # In this last lesson you write that object. Your ring from [Messages](lesson:messages) will do the adding, and PyTorch's own code, unchanged, will train on it: in a World, on sixteen modelled GPUs, and in real processes. How much is there to write? **Of the thirty methods, how many different ones does a training step of DDP call?**
 
@@ -11,9 +11,9 @@ guess_methods = 10  # change this number
 # %% [markdown]
 # ## When and how
 #
-# It pays to see first why there is such an object at all. Distributed training consists of two questions that have little to do with each other. *When* must numbers travel, and which ones? That depends on the technique: DDP sends a bucket as soon as its last gradient is there, and FSDP2 fetches a layer just before it is used. *How* do they travel? That depends on the machine: on a ring, on a tree, over NVLink or over a socket. The process group is the door between the two. Above it, code decides when; below it, code decides how; and either side can be replaced without the other noticing.
+# It pays to see first why there is such an object at all. Distributed training has to answer two questions that have little to do with each other. *When* must numbers travel, and which ones? That depends on the technique: DDP sends a bucket as soon as its last gradient is there, and FSDP2 fetches a layer just before it is used. *How* do they travel? That depends on the machine: on a ring, on a tree, over NVLink or over a socket. The process group is the door between the two. Code above it decides when, code below it decides how, and either side can be replaced without the other noticing.
 #
-# ![Three layers. On top DDP and FSDP2 decide when numbers travel. In the middle stands the process group with four methods: allreduce, broadcast, all-gather and reduce-scatter. Below it your ring and a Comm decide how they travel. A call goes down, and a Work comes back up at once.](../course/28_capstone/figures/the_door.svg)
+# ![Three layers. On top DDP and FSDP2 decide when numbers travel. In the middle stands the process group, with four of its methods: allreduce, broadcast, all-gather and reduce-scatter. Below it your ring and a Comm decide how they travel. A call goes down, and a Work comes back up at once.](../course/28_capstone/figures/the_door.svg)
 #
 # NCCL and gloo, PyTorch's own libraries for GPUs and CPUs, are such lower halves, called *backends*. We shall put ours in their place.
 #
@@ -21,7 +21,7 @@ guess_methods = 10  # change this number
 #
 # The lower half comes first, and you know it already. Three ranks hold six numbers each, cut into three chunks of two. In the first $n-1$ = 2 steps each rank sends a chunk to its right neighbour and combines the one that arrives from the left with its own. Then every rank has one chunk that is finished, and in 2 more steps the finished chunks go around. Each rank sends 4 messages of 2 numbers.
 #
-# The only thing that is new is the argument `op`. DDP wants sums, but a process group may be asked for a maximum or a product as well. These operations have in common that the order of the ranks does not matter (apart from rounding), which is all that a ring needs.
+# Only the argument `op` is new. DDP wants sums, but a process group may be asked for a maximum or a product as well. These operations have in common that the order of the ranks does not matter (apart from rounding), which is all that a ring needs.
 
 # %%
 from functools import partial
@@ -84,7 +84,7 @@ assert [sums.trace.messages(rank) for rank in range(3)] == [4, 4, 4]
 #
 # The second half of what we need is about time. In [Buckets and overlap](lesson:buckets) you saw why an all-reduce must not stop the program: DDP calls `allreduce` in the middle of the backward, and the backward has to go on. So the method must return *before* it has done what it was asked to do. But what can it return? The sum does not exist yet.
 #
-# It returns a claim check. When you hand in your coat, you get a ticket at once and the coat later, and nobody confuses the two. In programming, the ticket for a value that does not exist yet is called a [future](term:future). It begins empty. Somebody, some time, puts the value in, which is called *setting* the future. Everyone who holds the future can do three things: ask whether it has been set, leave a function that is to be called as soon as it is, or wait. Here is the whole idea without the waiting, in a dozen lines:
+# It returns a claim check. When you hand in your coat, you get a ticket at once and the coat later, and nobody confuses the two. In programming, the ticket for a value that does not exist yet is called a [future](term:future). It begins empty. At some later time somebody puts the value in, which is called *setting* the future. Everyone who holds the future can do three things: ask whether it has been set, leave a function that is to be called as soon as it is, or wait. Here is the whole idea without the waiting, in a few lines:
 
 
 # %%
@@ -117,15 +117,15 @@ coat.set_result("a coat")
 print("set?", coat.is_set)
 
 # %% [markdown]
-# The callback was left before there was a value, and ran in the moment when there was one. Note who runs it: whoever sets the future, inside `set_result`. A callback that is slow or fails is therefore the setter's problem, which will matter below.
+# The function, or *callback*, was left before there was a value, and ran the moment there was one. Note who runs it: whoever sets the future runs it, inside `set_result`. A callback that is slow or fails is therefore the setter's problem, which will matter below.
 #
-# PyTorch wraps one more thing around a future. What a method of a process group returns is called a [Work](term:work), an object that stands for a collective under way. `work.get_future()` gives its future, whose value is the list of result tensors, and `work.wait()` is for a program that has nothing else to do. DDP needs both. Its C++ code waits on futures, because a future can be chained: "when the sum is there, divide it". Python code that calls `dist.all_reduce(x, async_op=True)` gets the Work and calls `wait`.
+# PyTorch wraps one more object around a future. What a method of a process group returns is called a [Work](term:work), and it stands for a collective under way. `work.get_future()` gives its future, whose value is the list of result tensors, and `work.wait()` is for a program that has nothing else to do. DDP needs both. Its C++ code waits on futures, because a future can be chained: "when the sum is there, divide it". Python code that calls `dist.all_reduce(x, async_op=True)` gets the Work and calls `wait`.
 #
-# **When does `wait` return?** It returns when the results are in the tensors, not when the call was made and not when this rank's last message has *left*. If the work is over already, it returns at once. Suppose that the call comes at 0 ms, the ring needs 4 ms, and the program computes for 3 ms of its own before it waits. The wait then takes the 1 ms that is left. With 5 ms of computation it would take nothing.
+# **When does `wait` return?** It returns when the results are in the tensors, not when the call was made and not when this rank's last message has *left*. If the work is over already, it returns at once. Suppose that the call comes at 0 ms, the ring needs 4 ms, and the program computes for 3 ms of its own before it waits. The wait then takes the 1 ms that is left. With 5 ms of computation it would take no time at all.
 #
 # ![Time runs from left to right. The program calls allreduce, gets a Work back at once, goes on with its backward, and then waits until the ring in the lane has ended. The ring runs beside the backward. The future is empty while the ring runs and is set when it ends; only then does wait return.](../course/28_capstone/figures/a_future.svg)
 #
-# Let us run just that on three modelled H100s. `comm.stream` starts a job in a [lane](term:lane), a second line of work of the same rank with a channel of its own, and returns a handle that can be waited for. The job is a ring over 40 MB, and at its end it sets the future. The tensors are on the device `"meta"`: they have no numbers, but what they cost is charged to a virtual clock. The bytes on the wire are $2(n-1)/n$ · 40 MB = 53.3 MB at 25 GB/s, which takes 2.13 ms; with four latencies of 20 µs and the sums, the ring ends after 2.25 ms or so. The computation is one matrix product of 1.3 ms, as the modelled card needs for it. **How long does the program stand in `wait`?**
+# Let us run a case like this on three modelled H100s. `comm.stream` starts a job in a [lane](term:lane), a second line of work of the same rank with a channel of its own, and returns a handle that can be waited for. The job is a ring over 40 MB, and at its end it sets the future. The tensors are on the device `"meta"`: they have no numbers, but what they cost is charged to a virtual clock. The bytes on the wire are $2(n-1)/n$ · 40 MB = 53.3 MB at 25 GB/s, which takes 2.13 ms; with four latencies of 20 µs and the time for the sums, the ring ends after about 2.25 ms. The computation is one matrix product, for which the modelled card needs 1.3 ms. **How long does the program stand in `wait`?**
 
 # %%
 guess_wait = 2.2  # ms: change this number
@@ -186,15 +186,15 @@ assert milliseconds[0] == 0 and not set_before and set_after
 assert 1.25 < milliseconds[1] < 1.35, milliseconds
 
 # %% [markdown]
-# In the timeline below, look for the moment when the product ends and the rank begins to wait for its lane.
+# In the timeline below, look for the moment when the product (`mm`) ends and the rank begins to wait for its lane.
 
 # %%
 study.viewer(waiting, title="The call is back at once; the ring goes on in the lane")
 
 # %% [markdown]
-# On a GPU there is a twist that surprises many. A program does not compute there; it *puts* work into the GPU's [stream](term:stream), a queue. NCCL's `wait` puts a mark into that queue, "do not go on before the all-reduce has ended", and returns immediately. The numbers are then safe for everything that the *GPU* does afterwards, but Python itself has not waited for anything. Gloo's `wait`, and ours, stop the program itself, because on a CPU there is no queue.
+# On a GPU there is a twist that surprises many people. The program does not compute there itself; it *puts* work into the GPU's [stream](term:stream), a queue. NCCL's `wait` puts a mark into that queue, "do not go on before the all-reduce has ended", and returns immediately. The numbers are then safe for everything that the *GPU* does afterwards, but Python itself has not waited for anything. Gloo's `wait`, and ours, stop the program itself, because on a CPU there is no queue.
 #
-# Now PyTorch's own future, `torch.futures.Future`. It is `TinyFuture` with locks and with a `wait`, so that one thread may set it while another waits. Two details differ. Its callbacks are called with the *future*, not with the value, so that they can find out about an error; and its `then` returns a new future, whose value will be what the callback returns. This is how "divide it when it is there" is chained:
+# Now we come to PyTorch's own future, `torch.futures.Future`. It is `TinyFuture` with locks and with a `wait`, so that one thread may set it while another waits. Two details differ. Its callbacks are called with the *future*, not with the value, so that they can find out about an error; and its `then` returns a new future, whose value will be what the callback returns. This is how "divide the sum when it is there" is chained:
 
 # %%
 total = torch.futures.Future()
@@ -206,7 +206,7 @@ print("set?", total.done(), mean.done(), "and the mean is", mean.wait())
 # %% [markdown]
 # ## Naive first: a process group with nothing in it
 #
-# `dist.ProcessGroup` is a C++ class from which one can derive in Python. When DDP, in C++, calls a method, PyTorch looks whether the Python class has one. So we can begin with nothing, see what DDP asks for, and add it.
+# `dist.ProcessGroup` is a C++ class from which one can derive in Python. When DDP, in C++, calls a method, PyTorch checks whether the Python class has it. So we can begin with nothing, see what DDP asks for, and add it.
 
 # %%
 import torch.distributed as dist
@@ -238,9 +238,9 @@ except RuntimeError as error:
     print(str(error).splitlines()[0])
 
 # %% [markdown]
-# There is no Python method, so PyTorch looks for a C++ backend in its place, finds none, and says so. The message is worth remembering, since it does not name the method that is missing.
+# There is no Python method, so PyTorch looks for a C++ backend in its place, finds none, and says so. The message is worth remembering, because it does *not* name the method that is missing.
 #
-# The first thing that we need is a Work. In a World we can be simple: our methods do everything before they return, so the future is set from the start, and `wait` has nothing to wait for. This is correct and wastes all overlap; that is what makes it the naive version.
+# The first thing that we need is a Work. In a World we can be simple: our methods do everything before they return, so the future is set from the start, and `wait` has nothing to wait for. This is correct but gives up all overlap, which is what makes it the naive version.
 
 
 # %%
@@ -284,11 +284,11 @@ class Three(Empty):
 
 
 # %% [markdown]
-# The signatures look odd, with lists of tensors where one would do, because they are older than most of PyTorch: once a single process drove several GPUs, and gave one tensor for each.
+# The signatures look odd, with lists of tensors where one would do, because they are older than most of PyTorch: in those days a single process drove several GPUs, and passed one tensor for each.
 #
 # ### Is it right?
 #
-# The task is the handwritten digits again, in double precision, with 96 samples in a step. Three ranks of a World take every third sample each. The oracle is one rank that has all of them. DDP divides each gradient by n *before* it calls `allreduce`, so that the sum is the mean.
+# The task is the handwritten digits again, in double precision, with 96 samples in a step. Each of three ranks in a World takes every third sample. The oracle is one rank that has all of them. DDP divides each gradient by n *before* it calls `allreduce`, so that the sum is the mean.
 
 # %%
 task = digits()
@@ -333,7 +333,7 @@ def apart(numbers, others):
 print("losses of DDP on our ring and of one rank, largest difference:", apart(losses, serial))
 
 # %% [markdown]
-# PyTorch's DDP has trained on a class of twenty lines. And what did it call?
+# PyTorch's DDP has trained on a class of some twenty lines. And which methods did it call?
 
 # %% tags=["answer"]
 names = ("allgather", "broadcast", "allreduce")
@@ -354,7 +354,7 @@ assert set(in_steps) == {"allreduce", "broadcast"} and in_steps.count("allreduce
 assert in_steps.count("broadcast") == 2 and set(at_start) == {"allgather", "broadcast"}
 
 # %% [markdown]
-# Each call has its reason. When DDP is made, the ranks compare how many parameters they have (`allgather`) and whether their shapes are those of rank 0 (`broadcast`), and then they take rank 0's parameters (`broadcast`), because replicas must begin equal. After the first backward DDP lays its buckets out anew in the order in which gradients really became ready. Ranks may have seen different orders, so rank 0's is broadcast, and then the sizes of its buckets; you know from [Buckets and overlap](lesson:buckets) what happens otherwise. From then on a step is `allreduce`, once for each bucket.
+# Each call has its reason. When DDP is made, the ranks compare how many parameters they have (`allgather`) and whether their shapes are those of rank 0 (`broadcast`), and then they take over rank 0's parameters (`broadcast`), because replicas must begin equal. After the first backward DDP lays its buckets out anew in the order in which gradients really became ready. Ranks may have seen different orders, so rank 0 broadcasts its order and then the sizes of its buckets; you know from [Buckets and overlap](lesson:buckets) what happens otherwise. From then on a step is `allreduce`, once for each bucket.
 #
 # ## What it costs: predict, then count
 #
@@ -364,7 +364,7 @@ assert in_steps.count("broadcast") == 2 and set(at_start) == {"allgather", "broa
 guess_messages = 6  # as with one bucket: change this number
 
 # %% [markdown]
-# `CommGroup` from the library is our `Three` with all methods. What does the work is handed to it, function by function, and we hand it a ring that notes how long its tensors are. (`overlap=False` says that its methods end before they return, as ours do.) We look at the third step, when the buckets have found their order.
+# `CommGroup` from the library is our `Three` with all methods. The functions that do the work are handed to it, and we hand it a ring that notes how long its tensors are. (`overlap=False` says that its methods end before they return, as ours do.) We look at the third step, when the buckets have found their order.
 
 # %%
 from minidist.comm.processgroup import CommGroup, process_group
@@ -423,7 +423,7 @@ for _, sizes, messages, _ in rows:
 assert all(abs(a - b) <= 2 * n * 8 for a, b, n in zip(counted, predicted, ranks))
 
 # %% [markdown]
-# Smaller buckets change nothing about the bytes and everything about the messages, each of which pays a latency. What they buy is overlap. And here are the bytes over the number of ranks, predicted as a line and counted as points:
+# Smaller buckets change nothing about the bytes and everything about the messages, each of which pays a latency. What they buy is overlap. Here are the bytes over the number of ranks, predicted as a line and counted as points:
 
 # %%
 study.curves(
@@ -438,7 +438,7 @@ study.curves(
 # %% [markdown]
 # ### Any algorithm, any machine
 #
-# Since *how* is below the door, we may exchange it. Let PyTorch's DDP run on two modelled nodes of eight H100s each, with three algorithms of [Collectives at scale](lesson:trees). The bucket has 19 kB. **Which is fastest?** (Naive means that rank 0 receives everything, one message after the other, and sends the sum to all.)
+# Since *how* is below the door, we may exchange it. Let us run PyTorch's DDP on two modelled nodes of eight H100s each, with three algorithms from [Collectives at scale](lesson:trees). The bucket holds 19 kB. **Which algorithm is fastest?** (Naive means that rank 0 receives everything, one message after the other, and sends the sum to all.)
 
 # %%
 guess_algorithm = "ring"  # "naive", "ring" or "halving_doubling"
@@ -462,22 +462,22 @@ study.reveal(
     min(found, key=found.get),
     study.bars(found, unit="s", title="A bucket of PyTorch's DDP on 16 modelled GPUs"),
     options=list(found),
-    words="So small a bucket is all latency. The ring has 30 messages in a row, and loses even to the naive way; halving-doubling has 2·log₂16 = 8.",
+    words="For so small a bucket, latency is all that counts. The ring has 30 messages in a row and loses even to the naive way; halving-doubling has 2·log₂16 = 8.",
 )
 
 # %% tags=["maintainer"]
 assert min(found, key=found.get) == "halving_doubling" and max(found, key=found.get) == "ring"
 
 # %% [markdown]
-# Sixteen GPUs that nobody owns, under C++ code that does not know it.
+# These sixteen GPUs do not exist, and DDP's C++ code has not noticed.
 #
 # ## The real version: return first, finish later
 #
-# So much for the naive Work, which is over before it is returned. Now for a real one. The recipe is `start` from above with PyTorch's future in place of the tiny one: begin the ring in a lane, return at once, set the future at the end. Only one question is left, and it is the one that takes an afternoon: *what if the ring fails?* A wire is cut, a rank has died, the shapes do not match. The future will never have its value, and whoever waits for it must be told.
+# So much for the naive Work, which is over before it is returned. Now we write a real one. The recipe is `start` from above with PyTorch's future in place of the tiny one: begin the ring in a lane, return at once, and set the future at the end. Only one question is left, and it is the one that takes an afternoon: *what if the ring fails?* A wire is cut, a rank has died, the shapes do not match. The future will never have its value, and whoever waits for it must be told.
 #
 # A future has a method for this, `set_exception`, and in Python it does what one expects: `wait` raises the error. C++, however, sees something else. In the version of PyTorch that this course uses (2.13), a future that was given an exception *from Python* counts in C++ as a future with a value, and the value is the exception object. DDP takes it for the tensor that it wanted, and the process crashes. A future fails on both sides only if a callback of `then` raises. So the trick is to set one future in any case, and to hand out another, which is chained to it.
 #
-# (The two classes stand inside a function for a practical reason. `launch` has to send our program to other processes, and a class that derives from a class of C++ cannot be sent. The function can, and makes the classes when it arrives. What is not ours, broadcast and allgather, is taken from `CommGroup`.)
+# (The two classes stand inside a function for a practical reason. `launch` has to send our program to other processes, and a class that derives from a class of C++ cannot be sent. The function can, and it makes the classes on arrival. The methods that we do not write ourselves, such as broadcast and allgather, are taken from `CommGroup`.)
 
 
 # %%
@@ -528,7 +528,7 @@ def overlapping_group(comm, own_ring=ring):
 # %% [markdown]
 # Why is this right when several buckets are under way? Jobs of one lane run one after the other, in the order of the calls, and DDP starts its buckets in the same order on all ranks. So the k-th ring of one rank always meets the k-th ring of the others. And no ring can meet the program's own messages, because a lane has its own channel.
 #
-# A World's ranks share one clock, and C++ that blocks in `wait` does not know it; therefore this needs real processes, which `launch` starts. Let us compare it with gloo: all weights, after twelve steps. We make two buckets, so that something overlaps.
+# A World's ranks share one virtual clock, which cannot move on while C++ code blocks in `wait`; therefore this version needs real processes, which `launch` starts. Let us compare all weights after twelve steps with gloo's. We make two buckets, so that there is something to overlap.
 
 
 # %%
@@ -555,9 +555,9 @@ study.table(
 assert rows == [(2, "below 1e-12", "yes"), (3, "below 1e-12", "not promised")]
 
 # %% [markdown]
-# On two ranks all bits are equal, because a + b = b + a holds in floating point too. On three, (a + b) + c need not equal a + (b + c), so the last bits depend on the order in which a backend adds, and nobody promises you one. (If you compare, you may find all bits equal here: gloo's all-reduce of a small tensor is a ring as well.) So do not expect two backends to agree to the last bit; expect each to give *all its ranks* the same bits.
+# On two ranks all bits are equal, because a + b = b + a holds in floating point too. On three, (a + b) + c need not equal a + (b + c), so the last bits depend on the order in which a backend adds, and no particular order is promised. (If you compare, you may find all bits equal here: gloo's all-reduce of a small tensor is a ring as well.) So do not expect two backends to agree to the last bit; expect each to give *all its ranks* the same bits.
 #
-# And an error? Let the ring fail on both ranks, in the lane, while DDP is in the middle of its backward. The line below was raised by `backward`, where C++ had waited for the future:
+# And what becomes of an error? Let the ring fail on both ranks, in the lane, while DDP is in the middle of its backward. The line below is from the error that `backward` raised, where C++ had waited for the future:
 
 
 # %%
@@ -590,7 +590,7 @@ print(launch(first_backward, 2)[0])
 guess_calls = 6  # change this number
 
 # %% [markdown]
-# The two collectives are the halves of the ring. FSDP2 gives its tensors as flat as we could wish, since it has padded every parameter so that n divides it. The library hands them to us as n chunks, and each of our functions works on them in place: after the gather all chunks are filled, and after the reduce-scatter chunk r is finished on rank r.
+# The two collectives are the halves of the ring. FSDP2 hands over its tensors as flat as we could wish, since it has padded every parameter so that n divides it. The library hands them to us as n chunks, and each of our functions works on them in place: after the gather all chunks are filled, and after the reduce-scatter chunk r is finished on rank r.
 
 
 # %%
@@ -672,7 +672,7 @@ assert forward_calls == ["gather"] * 3
 assert backward_calls == ["gather", "gather", "scatter", "gather", "scatter", "scatter"]
 
 # %% [markdown]
-# Does it train? The oracle is gloo once more, and the serial run.
+# Does it train? The oracles are gloo once more, and the serial run.
 
 
 # %%
@@ -700,7 +700,7 @@ assert all(row[1:] == ("below 1e-12", "below 1e-12") for row in rows)
 # %% [markdown]
 # ### What sharding costs
 #
-# Each gather and each reduce-scatter is half a ring: n − 1 messages and $\frac{n-1}{n}$ of the layer's bytes. DDP pays two halves and FSDP2 three, gather, gather, scatter. So FSDP2 sends $3\frac{n-1}{n}N$, half as much again as DDP, and gets the memory of parameters, gradients and optimizer states divided by n for it. To this comes the padding: 32 rows do not split over 3 ranks, and are rounded up to 33.
+# Each gather and each reduce-scatter is half a ring: n − 1 messages and $\frac{n-1}{n}$ of the layer's bytes. DDP pays two halves and FSDP2 three: gather, gather and scatter. So FSDP2 sends $3\frac{n-1}{n}N$, half as much again as DDP; in return, the memory of parameters, gradients and optimizer states is divided by n. On top of this comes the padding: 32 rows do not split evenly over 3 ranks, and are rounded up to 33.
 
 
 # %%
@@ -735,7 +735,7 @@ study.curves(
 assert all(per_step[n] == 3 * (n - 1) / n * padded_numbers(n) * 8 for n in (2, 3))
 
 # %% [markdown]
-# On our tiny network padding is most of what one sees at 32 ranks: 10 rows become 32. In a large one it is lost in the noise. What is not lost is latency, because FSDP2 calls collectives for each *layer*, and DDP for each *bucket*. Drag the sliders and look for the place where the lines part. The model has 32 layers, DDP's buckets hold 25 MiB, and nothing is overlapped here.
+# On our tiny network padding adds 30 % at 32 ranks, where 10 rows become 32. In a large network it is negligible. Latency is not, because FSDP2 calls collectives for each *layer*, and DDP for each *bucket*. Drag the sliders and see when the gap between the lines grows beyond a factor of 1½. The model has 32 layers, DDP's buckets hold 25 MiB, and nothing is overlapped here.
 
 
 # %%
@@ -830,13 +830,13 @@ study.reveal(
 assert max(results["right"][3][1]) == 0 and results["a step short"][3][1][-1] > 0.01
 
 # %% [markdown]
-# Nothing warns you. DDP compares the replicas once, when it is made, and then only their shapes. So compare weights across ranks *bit for bit* now and then. A checksum is enough, and costs one tiny all-reduce.
+# Nothing warns you. DDP compares the replicas once, when it is made, and then only their shapes. So compare weights across ranks *bit for bit* now and then. A checksum is enough, and comparing it takes only a tiny message.
 #
 # ## Break it: the future that lies
 #
-# The second mistake is about time. DDP has a side door for those who only want to change what happens to a bucket: `register_comm_hook(state, hook)`. DDP calls `hook(state, bucket)` instead of `allreduce`, and takes the value of the future that the hook returns for the gradients. (With a hook DDP does not divide by n, so the hook must.) What if the hook sets its future before the ring has ended?
+# The second mistake is about time. DDP has a side door for people who only want to change what happens to a bucket: `register_comm_hook(state, hook)`. DDP calls `hook(state, bucket)` instead of `allreduce`, and uses the value of the future that the hook returns as the gradients. (With a hook DDP does not divide by n, so the hook must.) What if the hook sets its future before the ring has ended?
 #
-# To be independent of who is faster, the ring in the next cell does not begin before `go` is given. The honest hook gets it before the backward, the lying one after it, as on a slow network.
+# So that the outcome does not depend on who is faster, the ring in the next cell does not begin before `go` is given. The honest hook gets it before the backward, the lying one after the backward, as on a slow network.
 
 # %%
 from threading import Event
@@ -899,29 +899,29 @@ study.table(
 assert rows[0][1:] == ("yes", "yes", "yes") and rows[1][1:] == ("no", "no", "yes")
 
 # %% [markdown]
-# The last column shows what has happened: each rank has its *own* gradient, whose mean would be right if anyone had taken it. The ranks train without communicating, and no error is raised. What makes this bug vicious is that on a fast network the ring mostly wins the race, and the run is mostly right.
+# The last column shows what has happened: each rank has its *own* gradient, whose mean would be right if anyone had taken it. Each rank trains on its own gradients, and no error is raised. What makes this bug vicious is that on a fast network the ring usually wins the race, so most steps are right.
 #
-# Here are the mistakes of those who write a process group, with what one sees:
+# Here are the mistakes that people make in a process group, and their symptoms:
 #
 # | mistake | symptom |
 # |---|---|
-# | a method is missing | "No backend type associated with device type cpu", when it is first called |
-# | `allreduce` divides as well | gradients n times too short; with Adam hardly visible |
-# | the ring is a step short | no error, replicas drift |
-# | the future is set too early | no error, replicas drift, differently in each run |
+# | a method is missing | "No backend type associated with device type cpu" when the method is first called |
+# | `allreduce` divides as well | gradients that are n times too short; with Adam hardly visible |
+# | the ring is a step short | no error, and the replicas drift apart |
+# | the future is set too early | no error, and the replicas drift apart, differently in each run |
 # | the future is never set | the backward hangs at its end |
 # | `set_exception` instead of `then` | the process crashes in C++ without a Python traceback |
 # | buckets start in another order on one rank | shapes that do not match, or sums of different layers |
 #
 # ## When not to do this
 #
-# Do not train on GPUs with it. NCCL adds while it copies, inside one kernel, and knows the machine's wires; a ring made of separate sends and sums cannot compete, and our group refuses GPU tensors. If you only want to change *what* travels, for instance to send gradients in fewer bits ([Send less](lesson:compress)), use a hook: it gets the bucket, and you need no group. And if you want to change *when*, a process group is the wrong place, since it is called when DDP likes. What it is good for is what we did: to learn exactly what DDP and FSDP2 do, to count it, to run it on machines that you do not have, and to try an algorithm under real training code before anyone writes it in CUDA.
+# Do not train on GPUs with it. NCCL adds while it copies, inside one kernel, and knows the machine's wires. A ring made of separate sends and sums cannot compete, and our group refuses GPU tensors anyway. If you only want to change *what* travels, for instance to send gradients in fewer bits ([Send less](lesson:compress)), use a hook: it gets the bucket, and you need no group. If you want to change *when* something travels, a process group is the wrong place, because DDP decides when to call it. A process group of your own is good for what we did here: learning exactly what DDP and FSDP2 do, counting it, running it on machines that you do not have, and trying an algorithm under real training code before anyone writes it in CUDA.
 #
 # ## The library's file
 #
-# ![Layers of software, from above: a training script; PyTorch's DDP or FSDP2; a process group, here CommGroup; your all-reduce, reduce-scatter and all-gather on a ring; a Comm with isend and irecv; and below it a World, shared memory, or gloo.](../course/28_capstone/figures/stack.svg)
+# ![Layers of software, from above: a training script; PyTorch's DDP or FSDP2; a process group, here CommGroup; your all-reduce, reduce-scatter and all-gather on a ring; a Comm with isend and irecv; and below it a World, processes or torchrun, which carry the messages.](../course/28_capstone/figures/stack.svg)
 #
-# [minidist/comm/processgroup.py](file:minidist/comm/processgroup.py) has four parts. The first is our `Later`, as a Work and a function that starts it. You will recognize `outcome`; what is new is that the job may also be done here and now, for Worlds.
+# [minidist/comm/processgroup.py](file:minidist/comm/processgroup.py) has four parts. The first is our `Later`, as a Work and a function that starts it. You will recognize `outcome`; what is new is that the job may also be done here and now, which is what a World needs.
 
 # %%
 from minidist.comm import processgroup
@@ -929,25 +929,25 @@ from minidist.comm import processgroup
 study.source(processgroup.start_collective)
 
 # %% [markdown]
-# (`run` calls `outcome` once more at its end, so that the lane itself fails too, and whoever calls `wait` gets the error from there.) The second part is the methods. Each translates PyTorch's arguments, and hands the work on:
+# (`run` calls `outcome` once more at its end, so that the lane itself fails too, and whoever calls `wait` gets the error from there.) The second part consists of the methods. Each translates PyTorch's arguments and hands the work on:
 
 # %%
 study.source(CommGroup.allreduce)
 
 # %% [markdown]
-# `_reduction` reads the name of the operation from `opts`. An average (`ReduceOp.AVG`) is a sum, divided afterwards by `parts`, so your ring never has to know it. `_verb` finds the function that does the work: first among those that were handed in by name, such as `all_reduce_=ring`, then among `verbs`, a module such as `minidist.collectives`; if there is none, its error names what is missing, which PyTorch's did not. `_by_dtype` makes one flat tensor out of several, since a message has one dtype. FSDP2's methods come in the third piece:
+# `_reduction` reads the name of the operation from `opts`. An average (`ReduceOp.AVG`) is a sum, divided afterwards by `parts`, so your ring never has to know it. `_verb` finds the function that does the work: first it looks among the functions that were handed in by name, such as `all_reduce_=ring`, then in `verbs`, a module such as `minidist.collectives`. If there is none, its error names what is missing, which PyTorch's did not. `_by_dtype` makes one flat tensor out of several, since a message has one dtype. FSDP2's methods are the third part:
 
 # %%
 study.source(CommGroup.reduce_scatter)
 
 # %% [markdown]
-# It copies first (`torch.cat`), because our ring works in place and the caller's input must stay as it is. Our own `reduce_scatter_` above was called from here. The last part is for whoever needs a group with a name:
+# It copies first (`torch.cat`), because our ring works in place and the caller's input must stay as it is. Our own `reduce_scatter_` above was called from here. The last part makes a group that `torch.distributed` knows by name:
 
 # %%
 study.source(process_group)
 
 # %% [markdown]
-# The first group of a process becomes the default group of `torch.distributed`. There is no meeting of the ranks to arrange, since the Comm's ranks have met already. If FSDP2 needs groups of *some* ranks, for copies of shards on a grid of two dimensions, `torch.distributed` calls `_create` for each, and it cuts a smaller Comm out of the large one.
+# The first group of a process becomes the default group of `torch.distributed`. There is no meeting of the ranks to arrange, since the Comm's ranks have met already. FSDP2 may need groups of *some* ranks, for copies of shards on a grid of two dimensions. Then `torch.distributed` calls `_create` for each such group, and `_create` cuts a smaller Comm out of the large one.
 #
 # ## On real machines
 #
@@ -961,14 +961,14 @@ print("the same weights as with gloo's own all-reduce:", over_sockets == gloo[2]
 assert over_sockets == gloo[2]
 
 # %% [markdown]
-# The same as a program of its own is [examples/train_ddp.py](file:examples/train_ddp.py): PyTorch's DDP, or with `--fsdp` its FSDP2, on the ring of this lesson. Under torchrun, `from_env` takes rank and addresses from the environment. It runs on one machine, and on two:
+# [examples/train_ddp.py](file:examples/train_ddp.py) does the same as a program of its own: it runs PyTorch's DDP, or with `--fsdp` its FSDP2, on the ring of this lesson. Under torchrun, `from_env` takes the rank and the addresses from the environment. Start it as follows on one machine, or on each of two:
 #
 # ```
 # torchrun --nproc-per-node 4 examples/train_ddp.py --fsdp
 # torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29400 examples/train_ddp.py
 # ```
 #
-# You began this course with a message from one rank to another. By now, everything between that message and PyTorch's own trainers is something that you have written.
+# You began this course with a message from one rank to another. By now you have written everything that lies between that message and PyTorch's own trainers.
 #
 # ## Takeaways
 #
@@ -976,9 +976,9 @@ assert over_sockets == gloo[2]
 # - A step of DDP calls one method, a step of FSDP2 two others.
 # - A future is the ticket for a value that does not exist yet. A Work is a collective under way, and `wait` returns when the results are there; on a GPU, when the stream has been told to wait for them.
 # - Errors must reach C++ as well: let a callback of `then` raise.
-# - Two backends agree bit for bit on two ranks. From three on expect rounding, since the order of addition may differ.
-# - DDP sends $2\frac{n-1}{n}N$, FSDP2 $3\frac{n-1}{n}N$ and padding.
-# - A wrong collective need not raise anything. Compare replicas bit for bit.
+# - Two backends agree bit for bit on two ranks. On three or more, expect differences in rounding, since the order of addition may differ.
+# - Each rank sends $2\frac{n-1}{n}N$ bytes in a step of DDP, and $3\frac{n-1}{n}N$ and padding in a step of FSDP2.
+# - A wrong collective need not raise an error. Compare replicas bit for bit.
 #
 # ## Further reading
 #

@@ -307,15 +307,15 @@ class DdpRing(RingInPlace):
 
     def mistakes(self, case, args, rank, name, got):
         xs, op = [x for x, _, _ in args], args[0][1]
-        looks = {f"It is rank {s}'s, as it was.": own for s, own in enumerate(xs)}
+        looks = {f"It is rank {s}'s input, unchanged.": own for s, own in enumerate(xs)}
         for other in oracle.COMBINE.keys() - {op}:
             looks[f"It is the {other}: op says {op!r}."] = oracle.combined(xs, other)
         found = recognized(got, looks, "")
         if op == "sum":
             found = found or super().mistakes(case, [(own,) for own in xs], rank, name, got)
         return found or (
-            f"Chunks of one number, of all ranks, are combined by {op!r}, with their signs: which one sets out first? "
-            "Count places in `order`, not ranks. In the second half chunks are finished: receive them in place, and combine nothing."
+            f"Chunks with the same number are combined over all ranks by {op!r}, signs included: which one sets out first? "
+            "Count places in `order`, not ranks. In the second half the chunks are finished: receive them in place, and combine nothing."
         )
 
 
@@ -336,13 +336,13 @@ class MeanHook(Exam):
         return train(comm, start, x, _not_called, yours)
 
     def judge(self, case, args, outcome):
-        rule = "DDP does not divide if there is a hook: the value is the mean, and is there when the future is done."
+        rule = "DDP does not divide if there is a hook: its value must be the mean, and must be there when the future is done."
         judge_training(args, outcome, rule)
 
 
 def _not_called(comm, x, op):
     """DDP still adds up small things of its own, never the gradients: those are the hook's."""
-    raise RuntimeError(f"all_reduce_ of {tuple(x.shape)} was called, and the hook is there for it")
+    raise RuntimeError(f"all_reduce_ of {tuple(x.shape)} was called, but the hook is there for it")
 
 
 # ------------------------------------------------------------
@@ -425,12 +425,12 @@ class Later(Exam):
             )
         called = [k for k, _ in got["jobs"]]
         if called != [0, 1]:
-            heard = f" Who waits hears: {got['error'][:100]}" if got["error"] else ""
+            heard = f" Whoever waits hears: {got['error'][:100]}" if got["error"] else ""
             raise Wrong(
                 f"rank {at}: the jobs that were called: {called or 'none'}. `jobs` is a list of two: call job 0, then job 1, "
                 f"each once with the lane, the second also if the first raised.{heard}"
             )
-        why = "A job raised: who waits must hear of it." if fails else "Who sets it?"
+        why = "A job raised: whoever waits must hear of it." if fails else "Who sets it?"
         inside = any(same_comm for _, same_comm in got["jobs"])
         report = {"lane": not inside, "late": not got["early"], "done": got["done"]}
         words = {
@@ -446,17 +446,17 @@ class Later(Exam):
         """words: of the error that the job raised."""
         if words and got["error"] is None:
             raise Wrong(
-                f"rank {at}: a job raised, and who waits for the future does not hear of it."
+                f"rank {at}: a job raised, and whoever waits for the future does not hear of it."
             )
         if words and words not in got["error"]:
             raise Wrong(
-                f'rank {at}: the first error was "{words}", and who waits hears: {got["error"][:80]}'
+                f'rank {at}: the first error was "{words}", and whoever waits hears: {got["error"][:80]}'
             )
         if not words and got["error"] is not None:
-            raise Wrong(f"rank {at}: who waits gets an error: {got['error'][:200]}")
+            raise Wrong(f"rank {at}: whoever waits gets an error: {got['error'][:200]}")
         if len(got["told"]) != 1:
             raise Wrong(
-                f"rank {at}: a callback of the future was called {len(got['told'])} times, and not once."
+                f"rank {at}: a callback of the future was called {len(got['told'])} times instead of once."
             )
         same(
             got["told"][0],
@@ -468,7 +468,7 @@ class Later(Exam):
         if not words and not got["held"]:
             raise Wrong(
                 f"rank {at}: the value of the future, a {got['value']}, is not `result`, a {got['asked']}: it "
-                "should be that itself, whatever it is, and that of this call."
+                "should be the very object that this call was given."
             )
 
 
@@ -583,7 +583,7 @@ class GatherSingle(FlatExam):
         k, place, dtype = case.given
         if dtype != torch.float64 and not place and outcome.nbytes(0) == (case.n - 1) * k * 8 > 0:
             raise Costly(
-                f"the numbers are right, but what travels is float64, the dtype of input: {str(dtype)[6:]}, that of output, "
+                f"the numbers are right, but what travels is float64, the dtype of input: {str(dtype)[6:]}, the dtype of output, "
                 "is enough."
             )
         super().cost(case, args, outcome)
@@ -661,7 +661,7 @@ class ReduceSingle(FlatExam):
         if op == "sum":
             found = found or who(got, mine, rank) or _astray(got, chunks, rank)
         return found or (
-            f"Chunk {rank} goes around the ring, and on each rank that rank's numbers are added; a mean is divided by n "
+            f"Chunk {rank} goes around the ring, and each rank adds its own numbers to it; a mean is divided by n "
             "once, at the end."
         )
 
@@ -700,15 +700,15 @@ def predict_capstone(n=8, layers=4, psi=24_000_000, buckets=5, micro=3, alpha=20
             whole: "A ring has two halves, each (n−1)/n of N.",
         },
         "gathers": {
-            layers: "After forward a layer is freed: backward needs it again.",
+            layers: "A layer is freed after its forward: the backward needs it again.",
             3 * layers: "That counts the reduce-scatters, too.",
             2 * layers - 1: "The last layer is freed, too, unless reshard_after_forward=False.",
         },
         "fsdp_messages": {
-            2 * layers * (n - 1): "The reduce-scatters are missing, or the gathers of backward.",
+            2 * layers * (n - 1): "The reduce-scatters are missing, or the backward's gathers.",
             3 * (n - 1): "That is one layer.",
             3 * layers * 2 * (n - 1): "A gather is one half of a ring: n−1 messages.",
-            3 * layers * n: "n−1, not n.",
+            3 * layers * n: "A gather takes n−1 steps, not n.",
             n * 3 * layers * (n - 1): ALL,
         },
         "fsdp_bytes": {
