@@ -3,7 +3,7 @@
 #
 # Two machines train a network of 1.1 million weights. Its gradients are 4.5 MB in single precision, and the only link between the machines carries 100 Mbit/s, which is 12.5 MB per second. A step computes for 15 ms. Its all-reduce then takes 360 ms, so the machines compute for a twenty-fifth of the time and wait for the rest.
 #
-# The [lesson before](lesson:compress) made the messages smaller. This one leaves most of them out. Each machine trains by itself for *H* steps, on its own samples, and only then do the machines meet and average their **weights**. The technique is called [local SGD](term:local-sgd), and *H* is its period. **How large must H be, so that the machines compute for at least half of the time?**
+# The [lesson before](lesson:compress) made the messages smaller. This one leaves most of them out. Each machine trains by itself for *H* steps, on its own samples, and only then do the machines meet and average their *weights*. The technique is called [local SGD](term:local-sgd), and *H* is its period. **How large must H be, so that the machines compute for at least half of the time?**
 
 # %%
 guess_period = 2  # steps between two meetings: change this number
@@ -519,7 +519,7 @@ study.reveal(
 #
 # $$\tau = \left\lceil \sqrt{F/F_0}\;\tau_0 \right\rceil .$$
 #
-# The first period, $\tau_0$, still has to be chosen. And a loss may stand still for a while, in which case the rule would keep the period where it is. So there is a second clause: if the rule does not give less than the last period, take γ′ = ½ of the last period instead. One more thing must not be overlooked: **all ranks have to choose the same period**, or some would enter an all-reduce that the others never join. Each rank knows only its own loss. So the ranks first agree on the mean of their losses, in an all-reduce of 16 bytes.
+# The first period, $\tau_0$, still has to be chosen. And a loss may stand still for a while, in which case the rule would keep the period where it is. So there is a second clause: if the rule does not give less than the last period, take γ′ = ½ of the last period instead. One more thing must not be overlooked: *all ranks have to choose the same period*, or some would enter an all-reduce that the others never join. Each rank knows only its own loss. So the ranks first agree on the mean of their losses, in an all-reduce of 16 bytes.
 
 # %%
 from minidist.parallel.local_sgd import AdaComm
@@ -684,7 +684,7 @@ assert sum(said[5:]) == 0
 # %% [markdown]
 # The symptom is a model that is excellent on one rank's data and blind to the rest. With even data the symptom is nearly invisible: you have trained on one machine and heated the room with the others. Three more mistakes raise no error:
 #
-# - **Every rank draws the same batches**, because all use one seed. The distance between the ranks is then exactly 0 all the time. That looks like perfect agreement, and it means that two of the three machines do nothing useful. A drift of zero is an alarm.
+# - *Every rank draws the same batches*, because all use one seed. The distance between the ranks is then exactly 0 all the time. That looks like perfect agreement, and it means that two of the three machines do nothing useful. A drift of zero is an alarm.
 # - **The last period is not averaged.** If 192 steps do not end with a meeting, the ranks have different weights, and whoever saves rank 0's model saves a local one. The library has `average()` for this: call it on all ranks before you evaluate, compare or save.
 # - **Statistics are forgotten.** The running means of a batch normalization are not parameters. On each rank they describe that rank's weights and data. Average them too (`average_parameters` takes any tensors), or compute them anew.
 #

@@ -15,7 +15,7 @@ guess = 4  # steps, about 990 / 256: change this number
 #
 # Let a model have a single weight w, and let the loss of a sample be $\frac{1}{2}(w-a)^2$. There are two samples in the world: one wants the weight to be a = 2, the other a = −2. The best weight for both together is 0. We stand at w = 1.
 #
-# The gradient of a sample is w − a, so the two gradients are −1 and 3. Their mean is the **true gradient** G = 1, and it points the right way. But a batch does not see the mean over all samples, because it draws only some of them:
+# The gradient of a sample is w − a, so the two gradients are −1 and 3. Their mean is the *true gradient* G = 1, and it points the right way. But a batch does not see the mean over all samples, because it draws only some of them:
 #
 # | batch | gradients that it may find | their squares, on average |
 # |---|---|---|
@@ -276,7 +276,7 @@ assert 20 < low < 30 and max(scale for scale, _ in seen[200:]) > 2.5 * low
 assert 0.17 < sum(square < 0 for _, square in seen[100:]) / 200 < 0.27
 
 # %% [markdown]
-# It begins at about 50, where the oracle had it, falls below 30 within a few dozen steps, and then it **grows**, in jumps, to some 80, before one more jump takes it down again. As long as nearly all samples want the same thing, batches agree. Later G is small, and samples disagree about what is left to do. (The jumps are noise in the estimate: 64 samples are too few to see a small G clearly.) A batch that is too large in the beginning may be just right at the end, and we shall come back to this.
+# It begins at about 50, where the oracle had it, falls below 30 within a few dozen steps, and then it *grows*, in jumps, to some 80, before one more jump takes it down again. As long as nearly all samples want the same thing, batches agree. Later G is small, and samples disagree about what is left to do. (The jumps are noise in the estimate: 64 samples are too few to see a small G clearly.) A batch that is too large in the beginning may be just right at the end, and we shall come back to this.
 #
 # ## Predict the cost, then run
 #
@@ -587,7 +587,7 @@ assert min(runs["LARS", 32][1], runs["LAMB", 32][1]) > 93 > runs["same rate", 32
 # | SGD, batch 32 | 98.6 | 98.3 | 98.9 | 98.3 | 98.9 |
 # | linear, k = 8 | 97.5 | 97.8 | 98.1 | 98.3 | 98.6 |
 # | linear, k = 16 | 19.4 | 76.7 | 19.2 | 20.0 | 9.2 |
-# | **root, k = 16** | 96.9 | 96.9 | 96.4 | 98.1 | 97.2 |
+# | *root, k = 16* | 96.9 | 96.9 | 96.4 | 98.1 | 97.2 |
 # | LARS, k = 16 | 96.9 | 97.5 | 98.6 | 96.1 | 97.5 |
 # | LAMB, k = 16 | 97.2 | 95.6 | 97.5 | 97.5 | 97.2 |
 # | linear, k = 32 | 11.4 | 12.2 | 24.2 | 6.1 | 7.8 |
@@ -595,7 +595,7 @@ assert min(runs["LARS", 32][1], runs["LAMB", 32][1]) > 93 > runs["same rate", 32
 # | LARS, k = 32 | 93.9 | 92.5 | 96.4 | 95.0 | 94.4 |
 # | LAMB, k = 32 | 95.8 | 96.1 | 96.9 | 96.7 | 95.0 |
 #
-# Read it honestly. At k = 16 the **root rule is as good** as LARS and LAMB, and needs no trust ratio. At k = 32 it falls behind, by four points to LARS and by six to LAMB. None is as good as batches of 32. And the comparison is not quite fair: for LARS and LAMB the rates were chosen for this k, while a rule of thumb has nothing left to choose.
+# Read it honestly. At k = 16 the *root rule is as good* as LARS and LAMB, and needs no trust ratio. At k = 32 it falls behind, by four points to LARS and by six to LAMB. None is as good as batches of 32. And the comparison is not quite fair: for LARS and LAMB the rates were chosen for this k, while a rule of thumb has nothing left to choose.
 #
 # LAMB proved itself at a larger scale. It trained BERT in 8,599 steps, with batches of 65,536 sequences, and of 32,768 in the last phase, whose sequences are long: 76 minutes.
 #
@@ -777,7 +777,7 @@ study.reveal(
 assert clipped["each its own"].norm() > 1.9 and abs(clipped["by one norm"].norm() - 1) < 1e-9
 
 # %% [markdown]
-# The symptom in practice is a loss that depends on the number of ranks. The library's [norm.py](file:minidist/train/norm.py) sums the squares of what each rank has. One question remains: what if several ranks hold the *same* gradient? Tensor-parallel ranks all hold the norms' scales and the biases of row-parallel layers, and a pipeline's first and last stage both hold a tied embedding. Each gradient must count **once**. So one rank counts, and the others only scale:
+# The symptom in practice is a loss that depends on the number of ranks. The library's [norm.py](file:minidist/train/norm.py) sums the squares of what each rank has. One question remains: what if several ranks hold the *same* gradient? Tensor-parallel ranks all hold the norms' scales and the biases of row-parallel layers, and a pipeline's first and last stage both hold a tied embedding. Each gradient must count *once*. So one rank counts, and the others only scale:
 
 # %%
 display(study.source(norm.counted, docstring=False))
@@ -898,7 +898,7 @@ study.table(rows, ["batch, four times as large", "fewer steps, times", "more sam
 # %% [markdown]
 # From 128 to 512 this seed saves *nothing*; by the law it would save about a sixth of the steps, for four times the GPUs.
 #
-# **Trust ratios where a plain rate holds.** They add a setting, and at k = 16 they bought nothing over the root rule. **A ramp where the critical batch is large from the start**, or where small batches leave GPUs idle: a step with 32 thousand tokens on a thousand GPUs gives 32 tokens to each.
+# **Trust ratios where a plain rate holds.** They add a setting, and at k = 16 they bought nothing over the root rule. *A ramp where the critical batch is large from the start*, or where small batches leave GPUs idle: a step with 32 thousand tokens on a thousand GPUs gives 32 tokens to each.
 #
 # ## Takeaways
 #
