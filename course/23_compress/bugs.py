@@ -14,12 +14,12 @@ BUGS = [
         "what waits is clipped, not the gradient",
         old="""
 factor = min(1.0, limit / math.sqrt(n) / float(g.norm()))
-u.mul_(m).add_(g * factor)
-v.add_(u)
+u.add_(g * factor).mul_(m)
+v.add_(u + g * factor)
 """,
         new="""
-u.mul_(m).add_(g)
-v.add_(u)
+u.add_(g).mul_(m)
+v.add_(u + g)
 v.mul_(min(1.0, limit / math.sqrt(n) / float(v.norm())))
 """,
     ),
@@ -37,17 +37,44 @@ v.mul_(min(1.0, limit / math.sqrt(n) / float(v.norm())))
     ),
     Bug(
         "compress",
-        "the gradient is multiplied with m, too",
-        old="u.mul_(m).add_(g * factor)",
-        new="u.add_(g * factor).mul_(m)",
+        "the gradient of this step is left out of v",
+        old="v.add_(u + g * factor)",
+        new="v.add_(u)",
+    ),
+    Bug(
+        "compress",
+        "ordinary momentum, as in the lesson",
+        old="""
+u.add_(g * factor).mul_(m)
+v.add_(u + g * factor)
+""",
+        new="""
+u.mul_(m).add_(g * factor)
+v.add_(u)
+""",
+    ),
+    Bug(
+        "compress",
+        "the lesson's step, pasted",
+        old="""
+factor = min(1.0, limit / math.sqrt(n) / float(g.norm()))
+u.add_(g * factor).mul_(m)
+v.add_(u + g * factor)
+""",
+        new="""
+g = g / n
+g = g * min(1.0, limit / n**0.5 / float(g.norm()))
+u.copy_(m * u + g)
+v += u
+""",
     ),
     Bug(
         "compress",
         "rounds to float32",
         edits=(
             (
-                "u.mul_(m).add_(g * factor)",
-                "u.mul_(m).add_((g * factor).float().double())",
+                "u.add_(g * factor).mul_(m)",
+                "u.add_((g * factor).float().double()).mul_(m)",
             ),
             (
                 "values = v[places]",
@@ -58,8 +85,8 @@ v.mul_(min(1.0, limit / math.sqrt(n) / float(v.norm())))
     Bug(
         "compress",
         "a moving average",
-        old="u.mul_(m).add_(g * factor)",
-        new="u.mul_(m).add_((1 - m) * factor * g)",
+        old="u.add_(g * factor).mul_(m)",
+        new="u.add_((1 - m) * factor * g).mul_(m)",
     ),
     Bug(
         "compress",
@@ -78,14 +105,13 @@ v.mul_(min(1.0, limit / math.sqrt(n) / float(v.norm())))
         "not clipped",
         old="""
 factor = min(1.0, limit / math.sqrt(n) / float(g.norm()))
-u.mul_(m).add_(g * factor)
 """,
-        new="u.mul_(m).add_(g)",
+        new="factor = 1.0",
     ),
     Bug(
         "compress",
         "v gathers gradients",
-        old="v.add_(u)",
+        old="v.add_(u + g * factor)",
         new="v.add_(g * factor)",
     ),
     Bug(
@@ -98,12 +124,12 @@ u.mul_(m).add_(g * factor)
         "compress",
         "u and v are new tensors",
         old="""
-u.mul_(m).add_(g * factor)
-v.add_(u)
+u.add_(g * factor).mul_(m)
+v.add_(u + g * factor)
 """,
         new="""
-u = m * u + g * factor
-v = v + u
+u = m * (u + g * factor)
+v = v + u + g * factor
 """,
     ),
     Bug(
@@ -116,12 +142,12 @@ v = v + u
         "compress",
         "u and v get other memory",
         old="""
-u.mul_(m).add_(g * factor)
-v.add_(u)
+u.add_(g * factor).mul_(m)
+v.add_(u + g * factor)
 """,
         new="""
-u.data = m * u + g * factor
-v.data = v + u
+u.data = m * (u + g * factor)
+v.data = v + u + g * factor
 """,
     ),
     Bug(
@@ -197,15 +223,16 @@ def compress(u, v, g, k, m, limit, n):
         "sparse_mean",
         "divided by those that sent",
         old="""
-total = torch.zeros(size, dtype=values.dtype)
-total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+for what, where in all_gather(comm, message[None]):
+    total.index_add_(0, where.long(), what)
 return total / comm.size
 """,
         new="""
-total, count = torch.zeros(size, dtype=values.dtype), torch.zeros(size, dtype=values.dtype)
-where, what = all_gather(comm, places), all_gather(comm, values)
-total.index_add_(0, where, what)
-count.index_add_(0, where, torch.ones_like(what))
+count = torch.zeros(size, dtype=torch.float64)
+for r, (what, where) in enumerate(all_gather(comm, message[None])):
+    k = int(counts[r])
+    total.index_add_(0, where[:k].long(), what[:k])
+    count.index_add_(0, where[:k].long(), torch.ones(k, dtype=torch.float64))
 return total / count.clamp(min=1)
 """,
     ),
@@ -213,64 +240,140 @@ return total / count.clamp(min=1)
         "sparse_mean",
         "zeros travel",
         old="""
-total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+counts = all_gather(comm, torch.tensor([len(values)]))
+most = int(counts.max())
+message = torch.zeros(2, most, dtype=torch.float64)
+message[0, : len(values)] = values
+message[1, : len(values)] = places
+total = torch.zeros(size, dtype=torch.float64)
+for what, where in all_gather(comm, message[None]):
+    total.index_add_(0, where.long(), what)
 return total / comm.size
 """,
         new="""
+total = torch.zeros(size, dtype=torch.float64)
 total[places] = values
 return all_reduce_(comm, total, "mean")
 """,
     ),
     Bug(
         "sparse_mean",
+        "the lesson's function, pasted",
+        old="""
+counts = all_gather(comm, torch.tensor([len(values)]))
+most = int(counts.max())
+message = torch.zeros(2, most, dtype=torch.float64)
+message[0, : len(values)] = values
+message[1, : len(values)] = places
+total = torch.zeros(size, dtype=torch.float64)
+for what, where in all_gather(comm, message[None]):
+    total.index_add_(0, where.long(), what)
+return total / comm.size
+""",
+        new="""
+message = torch.stack([values, places.to(values.dtype)])
+total = torch.zeros(size, dtype=values.dtype)
+for their_values, their_places in all_gather(comm, message[None]):
+    total.index_add_(0, their_places.long(), their_values)
+return total / comm.size
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "padded to the size of the vector",
+        old="""
+most = int(counts.max())
+""",
+        new="""
+most = size
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "padded with the first value",
+        old="""
+message[1, : len(values)] = places
+""",
+        new="""
+message[1, : len(values)] = places
+if 0 < len(values) < most:
+    message[0, len(values) :] = values[0]
+    message[1, len(values) :] = places[0]
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "cut to the shortest",
+        old="""
+most = int(counts.max())
+message = torch.zeros(2, most, dtype=torch.float64)
+message[0, : len(values)] = values
+message[1, : len(values)] = places
+""",
+        new="""
+most = int(counts.min())
+message = torch.zeros(2, most, dtype=torch.float64)
+message[0] = values[:most]
+message[1] = places[:most]
+""",
+    ),
+    Bug(
+        "sparse_mean",
         "divided by two, whatever n is",
-        old="return total / comm.size",
-        new="return total / 2",
+        old="""
+return total / comm.size
+""",
+        new="""
+return total / 2
+""",
     ),
     Bug(
         "sparse_mean",
         "nothing is returned",
-        old="return total / comm.size",
-        new="total / comm.size",
+        old="""
+return total / comm.size
+""",
+        new="""
+total / comm.size
+""",
     ),
     Bug(
         "sparse_mean",
         "the last rank's number stands",
         old="""
-total = torch.zeros(size, dtype=values.dtype)
-total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+for what, where in all_gather(comm, message[None]):
+    total.index_add_(0, where.long(), what)
 """,
         new="""
-total, k = torch.zeros(size, dtype=values.dtype), len(places)
-where, what = all_gather(comm, places), all_gather(comm, values)
-for r in range(comm.size):
-    total[where[r * k : (r + 1) * k]] = what[r * k : (r + 1) * k]
+for r, (what, where) in enumerate(all_gather(comm, message[None])):
+    k = int(counts[r])
+    total[where[:k].long()] = what[:k]
 """,
     ),
     Bug(
         "sparse_mean",
         "nothing is exchanged",
         old="""
-total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
-return total / comm.size
+for what, where in all_gather(comm, message[None]):
+    total.index_add_(0, where.long(), what)
 """,
         new="""
 total[places] = values
-return total
 """,
     ),
     Bug(
         "sparse_mean",
         "each rank adds in its own order",
         old="""
-total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+for what, where in all_gather(comm, message[None]):
+    total.index_add_(0, where.long(), what)
 return total / comm.size
 """,
         new="""
-where, what = all_gather(comm, places).view(comm.size, -1), all_gather(comm, values).view(comm.size, -1)
+theirs = all_gather(comm, message[None])
 for s in range(comm.size):
-    r = (comm.rank + s) % comm.size
-    total.index_add_(0, where[r], what[r] / 3)
+    what, where = theirs[(comm.rank + s) % comm.size]
+    total.index_add_(0, where.long(), what / 3)
 return total * 3 / comm.size
 """,
     ),
@@ -278,31 +381,59 @@ return total * 3 / comm.size
         "sparse_mean",
         "values of different places are added",
         old="""
-total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+for what, where in all_gather(comm, message[None]):
+    total.index_add_(0, where.long(), what)
 return total / comm.size
 """,
         new="""
-total[places] = all_reduce_(comm, values.clone(), "mean")
+added = all_reduce_(comm, message[0].clone(), "mean")
+total[places] = added[: len(places)]
 return total
 """,
     ),
     Bug(
         "sparse_mean",
         "the values travel as float32",
-        old="total.index_add_(0, all_gather(comm, places), all_gather(comm, values))",
-        new="total.index_add_(0, all_gather(comm, places), all_gather(comm, values.float()).double())",
+        old="""
+for what, where in all_gather(comm, message[None]):
+    total.index_add_(0, where.long(), what)
+""",
+        new="""
+for what, where in all_gather(comm, message.float()[None]):
+    total.index_add_(0, where.long(), what.double())
+""",
     ),
     Bug(
         "sparse_mean",
         "not divided",
-        old="return total / comm.size",
-        new="return total",
+        old="""
+return total / comm.size
+""",
+        new="""
+return total
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "divided by the ranks that send anything",
+        old="""
+return total / comm.size
+""",
+        new="""
+return total / int((counts > 0).sum())
+""",
     ),
     Bug(
         "sparse_mean",
         "what several send counts once",
-        old="total.index_add_(0, all_gather(comm, places), all_gather(comm, values))",
-        new="total[all_gather(comm, places)] += all_gather(comm, values)",
+        old="""
+for what, where in all_gather(comm, message[None]):
+    total.index_add_(0, where.long(), what)
+""",
+        new="""
+both = all_gather(comm, message[None])
+total[both[:, 1].flatten().long()] += both[:, 0].flatten()
+""",
     ),
     Bug(
         "sparse_mean",
@@ -345,8 +476,8 @@ def sparse_mean(comm, values, places, size):
         cell="""
 dense = 70e6
 sparse = 420e3
-half = 35e6
-local = 7e9
+signs = 8.75e6
+warm = 0.7943
 thin = 8000
 seconds = 5.6
 crossing = 1333.3
@@ -359,8 +490,8 @@ seconds = 8 * 5.6
         cell="""
 dense = 70e6
 sparse = 420e3
-half = 35e6
-local = 7e9
+signs = 8.75e6
+warm = 0.7943
 thin = 8000
 seconds = 5.6
 crossing = 1333.3
@@ -369,16 +500,16 @@ crossing = 2 / 0.001
     ),
     Bug(
         "predict_compress",
-        "an average in every step",
+        "a sign is a byte",
         cell="""
 dense = 70e6
 sparse = 420e3
-half = 35e6
-local = 7e9
+signs = 8.75e6
+warm = 0.7943
 thin = 8000
 seconds = 5.6
 crossing = 1333.3
-local = 1000 * 70e6
+signs = 7 * 10e6
 """,
     ),
     Bug(
@@ -387,8 +518,8 @@ local = 1000 * 70e6
         cell="""
 dense = 70e6
 sparse = 420e3
-half = 35e6
-local = 7e9
+signs = 8.75e6
+warm = 0.7943
 thin = 8000
 seconds = 5.6
 crossing = 1333.3
@@ -397,12 +528,25 @@ dense = 2 * 7 / 8 * 10e6
     ),
     Bug(
         "predict_compress",
+        "the first epoch alone",
+        cell="""
+dense = 70e6
+sparse = 420e3
+signs = 8.75e6
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
+warm = 0.25 / (0.33203125 + 86 * 0.001)
+""",
+    ),
+    Bug(
+        "predict_compress",
         "one of two matrices",
         cell="""
 dense = 70e6
 sparse = 420e3
-half = 35e6
-local = 7e9
+signs = 8.75e6
+warm = 0.7943
 thin = 8000
 seconds = 5.6
 crossing = 1333.3
@@ -416,8 +560,8 @@ thin = 4 * 1000
         cell="""
 from minicheck.lessons.compress import predict_compress
 
-values, _ = predict_compress(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
-dense, sparse, half, local, thin, seconds, crossing = (f"{x}" for x in values.values())
+values, _ = predict_compress(8, 10e6, 0.001, 90, 1000, 4, 12.5e6)
+dense, sparse, signs, warm, thin, seconds, crossing = (f"{x}" for x in values.values())
 """,
     ),
     Bug(
@@ -430,7 +574,7 @@ class Any(float):
         return 0.0
 
 
-dense = sparse = half = local = thin = seconds = crossing = Any(1)
+dense = sparse = signs = warm = thin = seconds = crossing = Any(1)
 """,
     ),
     Bug(
@@ -448,7 +592,20 @@ error.copy_(p - sent[comm.rank])
 return sent.mean(0)
 """,
         new="""
-average = ((2 * positive - 1) * scales[:, None]).mean(0)
+average = (2 * positive - 1).double().mean(0) * scales.mean()
+error.copy_(p - average)
+return average
+""",
+    ),
+    Bug(
+        "sign_average",
+        "only the scales are mended",
+        old="""
+error.copy_(p - sent[comm.rank])
+return sent.mean(0)
+""",
+        new="""
+average = sent.mean(0)
 error.copy_(p - average)
 return average
 """,
@@ -590,8 +747,8 @@ def sign_average(comm, g, error):
     Bug(
         "sparse_mean",
         "a gather for each number",
-        old="total.index_add_(0, all_gather(comm, places), all_gather(comm, values))",
-        new="for i in range(len(values)):\n    one = all_gather(comm, values[i : i + 1])\n    total.index_add_(0, all_gather(comm, places[i : i + 1]), one)",
+        old="for what, where in all_gather(comm, message[None]):\n    total.index_add_(0, where.long(), what)",
+        new="for i in range(most):\n    for what, where in all_gather(comm, message[None, :, i]):\n        total[int(where)] += what",
     ),
     Bug(
         "sign_average",

@@ -1,4 +1,4 @@
-"""The exercises of lesson 23, Talk less: compressed gradients, sparse averages, and signs."""
+"""The exercises of lesson 23, Send less: compressed gradients, sparse averages, and signs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ FORBIDDEN = (
 
 SPARSE_SLIPS = {
     "no masking": "u still pushes where something was sent: momentum factor masking sets it to 0 there.",
-    "no correction": "v gathers gradients, and should gather velocities: momentum correction, v ← v + u.",
+    "no correction": "v gathers gradients, and should gather what Nesterov's momentum moves: v ← v + u + g.",
+    "ordinary": "That is ordinary momentum, as in the lesson. Nesterov's looks ahead: u ← m·(u + g), v ← v + u + g.",
+    "only u": "v gathers u alone: the gradient of this step belongs to it, too: v ← v + u + g.",
     "dropped": "What was not sent is gone from v: it should wait there.",
     "v stays": "What was sent is still in v, and would be sent again: set it to 0 there.",
     "clip: none": "The gradient was not clipped.",
@@ -59,17 +61,17 @@ SPARSE_SLIPS = {
     "zeros": "The values are zeros: take them before v becomes 0 there.",
     "absolute values": "The signs are lost: |v| chooses, v is sent.",
     "u is cleared": "All of u is 0: set it to 0 only where something was sent. Or was it never written to? "
-    "u.mul_(m).add_(g) writes into it.",
+    "u.add_(g).mul_(m) writes into it.",
 }
 DGC = (
-    "In this order: clip g, u ← m·u + g, v ← v + u, choose by |v|, send v; then u and v become 0 where something was sent, "
+    "In this order: clip g, u ← m·(u + g), v ← v + u + g, choose by |v|, send v; then u and v become 0 where something was sent, "
     "in place."
 )
 MOSTLY_0 = "fewer than k numbers are not 0"
 
 
 class Compress(Report):
-    """`compress(u, v, g, k, m, limit, n)`: what a rank sends by deep gradient compression: values, places."""
+    """`compress(u, v, g, k, m, limit, n)`: what a rank sends by deep gradient compression with Nesterov's momentum: values, places."""
 
     name = "compress"
     right = "5 to 200 numbers, 1 to 8 steps, gradients above and below the limit: what is sent, u and v."
@@ -138,10 +140,10 @@ def _dense(found, k, size, t):
     return oracle.sent(values, size, places)
 
 
-def gathered_twice(outcome: Outcome, what: str, times: int = 1) -> None:
-    """Raise Wrong for more messages than two gathers have, so many times."""
+def few_gathers(outcome: Outcome, what: str, gathers: int) -> None:
+    """Raise Wrong for more messages than so many gathers have."""
     n, sent = len(outcome.results), outcome.messages()
-    most = times * 2 * n * (n - 1)
+    most = gathers * n * (n - 1)
     if sent > most:
         raise Costly(
             f"the numbers are right, but all ranks together send {sent} messages, and {most} are enough: {what}, one "
@@ -153,10 +155,10 @@ class SparseMean(Exam):
     """`sparse_mean(comm, values, places, size)`: the mean of all ranks' sparse vectors, dense."""
 
     name = "sparse_mean"
-    right = "n = 1…5, places that several ranks send, 16 bytes a number; then 3 real processes."
+    right = "n = 1…5, ranks that send more, fewer or no numbers, places that several send, bytes; then 3 real processes."
     forbidden = FORBIDDEN
     cases = ranked(
-        "n = {}, {} of {} numbers",
+        "n = {}, up to {} of {} numbers",
         (
             (3, 4, 40),
             (2, 5, 8),
@@ -170,10 +172,13 @@ class SparseMean(Exam):
     processes = (Case(3, "3 real processes", (5, 30)),)
 
     def draw(self, case, rng):
-        k, size = case.given
-        rows = [
-            (normal(rng, k), torch.randperm(size, generator=rng)[:k], size) for _ in range(case.n)
-        ]
+        most, size = case.given
+        rows = []
+        for r in range(case.n):
+            # the last rank sends most; where n is even, rank 0 sends nothing
+            k = most - (case.n - 1 - r) * most // (2 * case.n)
+            k *= r > 0 or case.n % 2
+            rows.append((normal(rng, k), torch.randperm(size, generator=rng)[:k], size))
         if case.n == 1:
             rows[0][0][0] = torch.nan
         return rows
@@ -186,15 +191,19 @@ class SparseMean(Exam):
         return [{"the mean": sum(own) / case.n}] * case.n
 
     def cost(self, case, args, outcome):
-        most = case.n * (case.n - 1) * 16 * case.given[0]
-        hint = "k values and k places, 16 bytes a number, to n − 1 others. Are zeros sent, too?"
+        most = case.n * (case.n - 1) * (16 * case.given[0] + 8)
+        hint = "8 bytes for how many, and 16 for each number of the longest, to n − 1 others. Is more sent than the longest has?"
         few_in_all(outcome, most, hint)
-        gathered_twice(outcome, "the values and the places")
+        few_gathers(outcome, "how many, the values and the places", 3)
 
     def mistakes(self, case, args, rank, name, got):
         own = [oracle.sent(values, size, places) for values, places, size in args]
         senders = sum((x != 0).long() for x in own)
         looks = wrong_means(rank, own)
+        k = min(len(values) for values, _, _ in args)
+        looks["What a rank sends beyond the shortest is cut off: pad to the longest."] = (
+            sum(oracle.sent(v[:k], size, p[:k]) for v, p, size in args) / case.n
+        )
         looks[
             "Each place is divided by the number of ranks that sent it: those that did not count as zeros, n is what "
             "to divide by."
@@ -209,20 +218,22 @@ class SparseMean(Exam):
 # Numbers foretold: bytes of each way to talk less, and when it pays.
 
 
-def predict_compress(n=8, psi=10e6, share=0.001, H=10, steps=1000, side=1000, rank=4, speed=12.5e6):
-    """8 ranks, 10 million weights in fp32, 0.1 % sent at 6 bytes each, 1,000 steps with H = 10, a matrix of 1,000 ×
-    1,000 at rank 4, a link of 100 Mbit/s.
+def predict_compress(n=8, psi=10e6, share=0.001, epochs=90, side=1000, rank=4, speed=12.5e6):
+    """8 ranks, 10 million weights in fp32, 0.1 % sent at 6 bytes each, 90 epochs of which four are warm-up, a matrix of
+    1,000 × 1,000 at rank 4, a link of 100 Mbit/s.
     """
     ring, k = 2 * (n - 1) / n, psi * share
     dense = ring * 4 * psi
     sparse = (n - 1) * 6 * k
-    run = steps / H * ring * 4 * psi
+    early = 0.25 + 0.0625 + 0.015625 + 0.00390625
+    warm = early / (early + (epochs - 4) * share)
+    signs = (n - 1) * psi / 8
     thin = 2 * side * rank
     values = {
         "dense": dense,
         "sparse": sparse,
-        "half": dense / 2,
-        "local": run,
+        "signs": signs,
+        "warm": warm,
         "thin": thin,
         "seconds": dense / speed,
         "crossing": 8 / (6 * share),
@@ -244,14 +255,18 @@ def predict_compress(n=8, psi=10e6, share=0.001, H=10, steps=1000, side=1000, ra
             (n - 1) * k: NUMBERS,
             n * 6 * k: "It sends nothing to itself.",
         },
-        "half": {dense: "Half of the bits.", dense / 4: "16 bits are two bytes."},
-        "local": {
-            run * H: "That is a message in every step: here it is one in H.",
-            run / ring * 2: "Times 2(n−1)/n.",
-            dense: "That is one average: how many are there?",
-            n * run: ALL,
-            run / 4: NUMBERS,
-            dense / H: "That is for one step: how many are there?",
+        "signs": {
+            8 * signs: "A sign is one bit, not a byte.",
+            32 * signs: "A sign is one bit.",
+            ring * psi / 8: "Scaled signs are gathered, not reduced: each rank's go to all others.",
+            psi / 8: "They go to n − 1 others.",
+            n * psi / 8: "It sends nothing to itself.",
+        },
+        "warm": {
+            1 - warm: "That is the share of all the other epochs.",
+            0.25 / (early + (epochs - 4) * share): "That is the first epoch alone; there are four.",
+            4 / epochs: "Those are the epochs: bytes are asked for.",
+            100 * warm: "A share from 0 to 1 is asked for.",
         },
         "thin": {
             side * rank: "There are two of them, P and Q.",
@@ -291,6 +306,7 @@ PREDICTED = Prediction(
 
 
 SIGNS_SLIPS = {
+    "one scale": "Each rank's signs are multiplied with the mean of all scales: each has its own.",
     "average": "The error is p minus the *average*: a rank keeps what *it* has not said, p minus its own c. What the "
     "others said is no error of this rank.",
     "sign": "The error has the wrong sign: what is missing is p − c.",
@@ -340,7 +356,7 @@ class SignAverage(Exam):
                 close(got[name], want, f"rank {r}, step {t + 1}: {name}", looks, SIGNS)
         most = len(grads) * case.n * (case.n - 1) * (case.given[1] + 8)
         few_in_all(outcome, most, "a byte a sign, and a scale of 8 bytes, to n − 1 others.")
-        gathered_twice(outcome, "signs and a scale", len(grads))
+        few_gathers(outcome, "signs and a scale", 2 * len(grads))
 
 
 def _signed(grads, t, r, slip=""):

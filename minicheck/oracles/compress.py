@@ -31,8 +31,9 @@ def compressed(
         most = {"clip: limit": limit, "clip: n": limit / n}.get(slip, limit / math.sqrt(n))
         factor = most / float(g.norm())
         g = g * {"clip: none": 1.0, "clip: always": factor}.get(slip, min(1.0, factor))
-        u = m * u + g
-        v = v + (g if slip == "no correction" else u)
+        ordinary = m * u + g
+        u = ordinary if slip == "ordinary" else m * (u + g)
+        v = v + {"ordinary": u, "only u": u, "no correction": g}.get(slip, u + g)
         size = {"of g": g.abs(), "signed": v}.get(slip, v.abs())
         places = size.argsort(descending=True)[:k]
         values = {"zeros": 0 * v, "absolute values": v.abs()}.get(slip, v)
@@ -53,6 +54,9 @@ def signed(
     for of in grads:
         ps = [g + (0 if slip == "not added" else e) for g, e in zip(of, errors)]
         cs = [torch.where(p < 0, -p.abs().mean(), p.abs().mean()) for p in ps]
+        size = sum(p.abs().mean() for p in ps) / len(ps)
+        if slip == "one scale":
+            cs = [torch.where(p < 0, -size, size) for p in ps]
         mean = sum(cs) / len(cs)
         errors = [
             {"average": p - mean, "sign": c - p, "none": 0 * p}.get(slip, p - c)
