@@ -163,7 +163,7 @@ study.reveal(
         ylabel="how far the weight has come",
         title="A gradient that turns after 20 steps",
     ),
-    words="The gradients of steps 17 to 24 arrive in step 24 and nearly cancel; but the velocity of earlier arrivals pushes on.",
+    words="The gradients of steps 17 to 24 arrive in step 24 and cancel; but the velocity of earlier arrivals pushes on, until those of the next eight steps arrive.",
 )
 
 # %% tags=["maintainer"]
@@ -390,7 +390,7 @@ study.reveal(
 )
 
 # %% [markdown]
-# With any of the three missing, the loss is above the worst of the full DGC, for both seeds. But notice as well that the full DGC is *not* as good as dense here. This run is too short for it: an eighth of its steps are warm-up, and a number that travels in one step of a hundred has hardly been on its way seven times. Here is what it has sent for that:
+# With any of the three missing, the loss is above the worst of the full DGC, for both seeds. But notice as well that the full DGC is *not* as good as dense here. This run is too short for it. After the first epoch come 98 steps of 1 % each, so that the average weight is sent once. Here is what it has sent for that:
 
 # %%
 rows = []
@@ -526,7 +526,7 @@ study.reveal(
 # %% [markdown]
 # So the claim holds here, and you see on what terms. One gradient of a thousand is enough *in the end*. Over the last five epochs the two have the same mean loss and the same accuracy, up to what two or three of the 360 test images change, and DGC has sent 1/38 of the bytes, most of them during its warm-up. But it gets there later: after five epochs it is far behind, and after ten it still has about twice the loss. A run that stops early pays for the compression with accuracy. In a run of 90 epochs, such as the paper's, a few epochs of delay do not matter; [Lin et al. 2018](paper:lin2018) report that gradients shrink to between 1/270 and 1/600 of their size without loss of accuracy.
 #
-# One run proves little. `make proof NAME=talk-less` repeats this with 1.1 million weights and five seeds, and demands that the mean accuracy stay within half a point of dense training.
+# One run proves little. `make proof NAME=talk-less` does it with 1.1 million weights and five seeds, and demands that the mean accuracy stay within half a point of dense training.
 #
 # ## The library's file
 #
@@ -775,7 +775,7 @@ study.reveal(
 )
 
 # %% [markdown]
-# The points are counted in the World, and they lie on the lines. On two ranks, a step of DGC after its warm-up sends about a two-hundredth of dense. (Without the exact biases it would be 1/667, as the formula says.) On many ranks its first epoch is *more* expensive than dense training. Here are the messages of two such steps of DGC at 99.9 %, on four modelled ranks; you can see a gather where an all-reduce used to be.
+# The points are counted in the World, and they lie on the lines. On two ranks, a step of DGC after its warm-up sends about a two-hundredth of dense. (Without the exact biases it would be 1/667, as the formula says.) On many ranks its first epoch is *more* expensive than dense training. Here are the messages of two such steps of DGC at 99.9 %, on four modelled ranks. The long bars are the broadcast of rank 0's weights, with which `DataParallel` begins. The two steps are the thin lines at the right end: zoom in, and you see the all-reduce of the biases and the gather, three messages from each rank.
 
 # %%
 look = World(4, alpha=ALPHA, beta=BETA, device="meta")
@@ -824,7 +824,7 @@ study.reveal(
 )
 
 # %% [markdown]
-# PowerSGD is first, after a quarter of a second, and signs follow. DGC needs about a second, and nearly all of it is its warm-up: the first epoch alone ends after 0.6 seconds. From the fifth on, an epoch takes 15 ms, so a long run would hardly notice the warm-up. Dense training needs twenty times as long as PowerSGD. So on a short run the simple ways win, and on a long one the ratio that counts is the last one.
+# PowerSGD is first, after a quarter of a second, and signs follow. DGC needs about a second, and nearly all of it is its warm-up: the first epoch alone ends after 0.6 seconds. From the fifth on, an epoch takes 15 ms, so a long run would hardly notice the warm-up. Dense training needs twenty times as long as PowerSGD. So to a loss that is reached early, the simple ways win. But look at the right ends of the lines: DGC has finished its 26 epochs after 1.2 s, and dense training after 35 s, with the same loss.
 #
 # In a notebook, `launch` gives real processes a slow wire: with `rate`, what a rank sends leaves at so many bytes a second. Here is one epoch of our own code on two processes, at 400 kB/s:
 
