@@ -344,18 +344,18 @@ study.curves(
 PSI = 1e9
 RANKS = 16
 ring = 2 * (RANKS - 1) / RANKS
-thin = 4 * (4000 + 4000) / 4000**2
+matrices = 4 * (4000 + 4000) / 4000**2
 memory = 30 * PSI / 3.35e12
 
 
 def step_times(speed, share=0.001):
     """Seconds of a step by each way."""
-    sparse = (RANKS - 1) * 6 * share * PSI
+    gathered = (RANKS - 1) * 6 * share * PSI
     return {
         "dense": 0.2 + max(0.3, ring * 4 * PSI / speed),
         "fp16": 0.2 + max(0.3, ring * 2 * PSI / speed),
-        "PowerSGD, rank 4": 0.2 + max(0.3, ring * 4 * thin * PSI / speed) + memory,
-        "DGC": 0.5 + memory + sparse / speed,
+        "PowerSGD, rank 4": 0.2 + max(0.3, ring * 4 * matrices * PSI / speed) + memory,
+        "DGC": 0.5 + memory + gathered / speed,
     }
 
 
