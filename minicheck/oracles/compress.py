@@ -54,7 +54,7 @@ def signed(
     for of in grads:
         ps = [g + (0 if slip == "not added" else e) for g, e in zip(of, errors)]
         cs = [torch.where(p < 0, -p.abs().mean(), p.abs().mean()) for p in ps]
-        size = sum(p.abs().mean() for p in ps) / len(ps)
+        size = torch.stack([p.abs().mean() for p in ps]).mean()
         if slip == "one scale":
             cs = [torch.where(p < 0, -size, size) for p in ps]
         mean = sum(cs) / len(cs)
