@@ -177,7 +177,7 @@ assert list(turns.values()) == [25, 31, 24, 24], turns
 #
 # ## Two more parts, and the whole
 #
-# **[Local gradient clipping](term:local-gradient-clipping).** Recurrent networks and transformers are trained with clipping: if the norm of the average gradient is above a threshold *L*, the gradient is scaled down to it. Under DGC nobody has the average gradient. After the exchange it is too late, because an exploding gradient would have been added to v, and would be sent from there for many steps. So each rank clips its own gradient *before* it adds it. To which threshold? The average is a sum of *n* shares $g_r/n$. Suppose that they are independent, with mean 0 and norm *x* each. In the square of the sum's norm all mixed products vanish on average, so it is $nx^2$, and the norm of the sum is $\sqrt n\,x$. To hold the sum to *L*, each share is held to $L/\sqrt n$.
+# **[Local gradient clipping](term:local-gradient-clipping).** Recurrent networks and transformers are trained with [clipping](term:gradient-clipping): if the norm of the average gradient is above a threshold *L*, the gradient is scaled down to it. Under DGC nobody has the average gradient. After the exchange it is too late, because an exploding gradient would have been added to v, and would be sent from there for many steps. So each rank clips its own gradient *before* it adds it. To which threshold? The average is a sum of *n* shares $g_r/n$. Suppose that they are independent, with mean 0 and norm *x* each. In the square of the sum's norm all mixed products vanish on average, so it is $nx^2$, and the norm of the sum is $\sqrt n\,x$. To hold the sum to *L*, each share is held to $L/\sqrt n$.
 #
 # **[Warm-up](term:sparsity-warm-up) of the sparsity.** In the first epochs weights change quickly, and what waits is soon out of date. So more numbers travel then: 25 % in the first epoch and a quarter of that in each epoch that follows, 6.25 %, 1.56 %, 0.4 %, until 0.1 % is reached.
 #
@@ -405,7 +405,7 @@ assert 12 < rows[0][2] / rows[1][2] < 13
 # %% [markdown]
 # A twelfth of the bytes, and four fifths of those in the first epoch. We shall come back to this bargain with a longer run. First the other two parts.
 #
-# **Without warm-up** the loss suffers where little travels at a high learning rate. Here the rate is 0.2 and only 0.1 % travels, four numbers in a step, with and without four epochs of warm-up. **Without clipping** we need a task whose gradients explode. A recurrent network reads an image row by row, and its gradients pass through one and the same matrix eight times.
+# *Without warm-up* the loss suffers where little travels at a high learning rate. Here the rate is 0.2 and only 0.1 % travels, four numbers in a step, with and without four epochs of warm-up. *Without clipping* we need a task whose gradients explode. A recurrent network reads an image row by row, and its gradients pass through one and the same matrix eight times.
 
 # %%
 slowly = (0.75, 0.9375, 0.984375, 0.996)
@@ -557,9 +557,9 @@ study.source(compress.pack_sparse)
 #
 # ## 16 bits, one bit
 #
-# **fp16** is the mildest compression: round each gradient to [half precision](lesson:precision), all-reduce, convert back. It halves the bytes, remains an all-reduce, and needs no memory of errors. Rounding is relative, so small numbers survive as well, down to the range of fp16.
+# *fp16* is the mildest compression: round each gradient to [half precision](lesson:precision), all-reduce, convert back. It halves the bytes, remains an all-reduce, and needs no memory of errors. Rounding is relative, so small numbers survive as well, down to the range of fp16.
 #
-# **Signs** are the other extreme: one bit for each number. [signSGD](term:signsgd) lets the ranks vote. Each sends the signs of its gradient, and each weight moves by a fixed amount in the direction of the majority. It is tempting, because votes can be counted and nothing needs to be scaled. Take three ranks and one weight. Rank 0 has its minimum at 12, the other two at 0, and all three losses are equally steep. The mean loss has its minimum at the mean, 4. **Where does the vote take the weight, from a start at 4?**
+# *Signs* are the other extreme: one bit for each number. [signSGD](term:signsgd) lets the ranks vote. Each sends the signs of its gradient, and each weight moves by a fixed amount in the direction of the majority. It is tempting, because votes can be counted and nothing needs to be scaled. Take three ranks and one weight. Rank 0 has its minimum at 12, the other two at 0, and all three losses are equally steep. The mean loss has its minimum at the mean, 4. **Where does the vote take the weight, from a start at 4?**
 
 # %%
 guess_vote = 4.0  # the weight: change this number
@@ -918,7 +918,7 @@ assert 4.4e11 < even < 4.5e11 and abs(at_nvlink["DGC, 99.9 %"] / at_nvlink["dens
 # - **On a fast link.** On two ranks the lines meet at about 450 GB/s, which is [NVLink](term:nvlink). There, choosing takes as long as sending everything.
 # - **On many ranks.** What is gathered grows with *n*. DGC at 99.9 % sends as much as dense on 1,333 ranks, and its warm-up on six.
 # - **Where backward hides the messages.** With [buckets and overlap](lesson:buckets) a rank may not wait for them at all, and saving what nobody waits for saves nothing. Local clipping even forbids the overlap.
-# - **In a short run, or in fine-tuning**, which may end before DGC has caught up. fp16 or PowerSGD lose less.
+# - **In a short run.** Fine-tuning, for instance, may end before DGC has caught up. fp16 or PowerSGD lose less.
 # - **With an optimizer other than SGD.** Momentum correction is derived from the linearity of momentum. Adam divides by a root of squares, which is not linear, so DGC as it stands does not apply to it; fp16 and PowerSGD can be combined with any optimizer.
 # - **Where memory is short.** u and v are two more numbers for each weight, on every rank.
 # - **Where the result must be that of one machine.** All but dense change the run, so a bug in them cannot be found by comparing it with the serial program.

@@ -17,8 +17,6 @@ ENTRY = re.compile(r"^## +(.+?) *\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 WHERE = re.compile(r"→ \[\d\d .*\]\(\.\./notebooks/(\d\d_\w+)\.ipynb\)")
 CHINESE = re.compile(r"\n中文：\S.*\n\n")
 LESSONS = sorted(ROOT.glob("course/[0-9]*_*/lesson.py"))
-# Lessons that are still being written, whose bold phrases nobody has gone through yet.
-WAITING = ("23",)
 
 
 def plain(words):
@@ -80,12 +78,7 @@ def texts():
     return {path.parent.name: prose(path.read_text(encoding="utf-8")) for path in LESSONS}
 
 
-def waiting(name):
-    later = pytest.mark.xfail(reason="if this passes, take it out of WAITING", strict=True)
-    return pytest.param(name, marks=later if name[:2] in WAITING else ())
-
-
-@pytest.mark.parametrize("name", [waiting(path.parent.name) for path in LESSONS])
+@pytest.mark.parametrize("name", [path.parent.name for path in LESSONS])
 def test_what_is_bold_is_a_term(name):
     assert list(strays(texts()[name], glossary())) == []
 
