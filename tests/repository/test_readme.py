@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from course.links import Links
 from tests.repository.files import ROOT, repository
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,6 +47,13 @@ def test_each_technique_is_where_the_table_says(technique, name, path, link, num
     )
     folder = ROOT / "course" / Path(notebook).name
     assert notebook.startswith("notebooks/") == (folder / "lesson.py").exists()
+
+
+def test_each_lesson_and_assignment_is_in_the_table():
+    for row in Links(ROOT).lessons.values():
+        lesson = f"[{row.title}](notebooks/{row.folder}.ipynb)"
+        exercises = f"[{row.folder}](exercises/{row.folder}/{row.folder}.ipynb)"
+        assert f"| {row.number} | {lesson} | {exercises} |" in README
 
 
 def test_each_folder_of_techniques_is_in_the_table():
