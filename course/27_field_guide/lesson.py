@@ -810,6 +810,41 @@ assert rows[0][1] < rows[3][1] and rows[0][2] > rows[3][2]
 # %% [markdown]
 # So Megatron's tensor parallelism wants `CUDA_DEVICE_MAX_CONNECTIONS=1`, and FSDP2 wants it unset. With tensor parallelism *and* FSDP2 there are more streams, some of which share one of eight queues by bad luck, and 16 or more are advised (32 is the most). It must be set before the process touches the GPU. This section is a model of a rule. We have not measured it: nothing in this course has run on two GPUs.
 #
+# ### When everything overlaps, and the better schedule is slower
+#
+# There is one more way to be slow that no timeline explains, since nobody in it waits for long. You have changed [1F1B](term:1f1b) for the [interleaved schedule](term:interleaved-schedule), the bubble is half as large, and a step takes *longer*. [Schedules](lesson:schedules) gave two reasons, slow links and few micro-batches. The third is memory. On S stages with v chunks each, the first stage keeps (S − 1)/v micro-batches more than the S of 1F1B. If these no longer fit, somebody turns on recomputation, and then every backward contains another forward. Let a forward take 1 and a backward 2, so that it takes 3 with recomputation:
+#
+# $$\text{1F1B: } 3\,(M+S-1), \qquad \text{interleaved, recomputed: } 4\left(M+\frac{S-1}{v}\right).$$
+#
+# The bubble is saved once in a step, and the recomputation is paid for every micro-batch. With v = 2 the second is larger as soon as M exceeds S − 1, which is nearly always. Here are both on the clock of the simulator:
+
+# %%
+from minidist.parallel import schedules
+from minidist.parallel.simulate import simulate
+
+S, M = 4, 8
+rows = []
+for name, schedule, v in (
+    ("1F1B", schedules.one_f_one_b, 1),
+    ("interleaved, v = 2", partial(schedules.interleaved, v=2), 2),
+):
+    lists = schedules.lists(schedule, S, M)
+    kept = schedules.in_flight(lists[0]) / v  # a chunk keeps a v-th of a stage's activations
+    without = simulate(lists, forward=1 / v, backward=2 / v).time
+    recomputed = simulate(lists, forward=1 / v, backward=3 / v).time
+    rows.append((name, kept, without, recomputed))
+study.table(
+    rows,
+    ["4 stages, M = 8", "first stage keeps", "time, nothing recomputed", "time, all recomputed"],
+    title="Modelled, in forwards of a stage",
+)
+
+# %% tags=["maintainer"]
+assert [row[1:] for row in rows] == [(4, 33, 44), (5.5, 28.5, 38)]
+
+# %% [markdown]
+# So interleaving wins wherever both recompute or neither does, and loses, 38 to 33, where it alone has to. Compare schedules *at equal memory*, by what a step takes and not by its bubble.
+#
 # ## What is it called elsewhere?
 #
 # You know what you want, and the flag has another name. [docs/frameworks.md](file:docs/frameworks.md) has every technique of this course in PyTorch's DDP and FSDP2, torchtitan, DeepSpeed, Megatron-LM, Colossal-AI, Paddle Fleet, MindSpore and JAX, each name looked up in the released source. Here is a small reader of that table.
