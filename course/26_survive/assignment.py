@@ -1,11 +1,11 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 26 Survive: exercises
 #
-# The lesson saved a run on one disk that never was full. Here a run has two places to save to, a fast one that not every failure spares and a slow one that is safe. The disk may be full on one rank and not on another. You find the newest checkpoint that is whole, read a matrix on another grid, foretell the numbers of a large run, and decide what to do when a node is gone.
+# The lesson saved a run on one disk that was never full. Here a run has two places to save to: a fast one, which some failures wipe out, and a slow one, which is safe. The disk may be full on one rank and not on another. You find the newest checkpoint that is whole, read a matrix on another grid, predict the numbers of a large run, and decide what to do when a node is gone.
 #
 # There are six exercises, worth 17 points. Each of the first five ends with a check, which says what is wrong. Try as often as you like. The check does not show what your function prints; to see that, call it in a cell of your own. The sixth is an open question, worth 2 points, which your teacher grades.
 #
-# Calls to `minidist.checkpoint`, `minidist.train`, `minidist.collectives` and `minidist.parallel` are refused, and so are files: you save on a `Disk` in memory, whose power can be cut behind any call.
+# Calls to `minidist.checkpoint`, `minidist.train`, `minidist.collectives` and `minidist.parallel` are refused, and so are files: you save on a `Disk` in memory, whose power can be cut after any call.
 
 # %% nbgrader={"grade_id": "setup"}
 import json
@@ -88,7 +88,7 @@ study.curves(
 #
 # | | |
 # |---|---|
-# | `disk.write(name, data)` | a file of these bytes; until synced, a power cut leaves all, a part, or none; **raises `OSError` where there is no room**, and then writes nothing |
+# | `disk.write(name, data)` | a file of these bytes; until synced, a power cut leaves all, a part, or none; **raises `OSError` if there is no room**, and then writes nothing |
 # | `disk.sync(name)` | returns when the file's bytes are safe |
 # | `disk.rename(old, new)` | atomic, and safe at once |
 #
@@ -100,10 +100,10 @@ study.curves(
 # | invariant | wherever the power fails: a manifest that is there is whole, and so is all it names |
 # | | files that were there are not touched |
 # | returns | on no rank before the manifest is there |
-# | raises | if a write fails, whosever and whichever: `OSError` on **every** rank, and there never is a manifest of this step; parts that have been written may stay |
+# | raises | if any write of any rank fails: `OSError` on **every** rank, and there is never a manifest of this step; parts that have been written may stay |
 # | cost | each rank writes its part, once, and rank 0 the manifest besides; 2(n−1) messages, of 64 bytes at most: all tell rank 0, which tells all |
 #
-# The manifest is this dict as JSON: `{"step": step, "ranks": n, "files": {"50/rank-0": [its bytes, its crc32], …}}`. CRC-32, from Python's `zlib`, finds accidents; minidist uses SHA-256, which nobody can forge.
+# The manifest is this dict as JSON: `{"step": step, "ranks": n, "files": {"50/rank-0": [its bytes, its crc32], …}}`. CRC-32, from Python's `zlib`, finds accidents. It has 32 bits, more than a float32 can hold exactly, so send it as int64. (minidist uses SHA-256, which nobody can forge.)
 #
 # About 28 lines.
 #
@@ -153,7 +153,7 @@ def save_parts(comm, disk, step, data):
 check.save_parts(save_parts)
 
 # %% [markdown] nbgrader={"grade_id": "save_parts_target"}
-# **Target:** cut the power behind each of the calls. However much of what was not synced is left, there is no checkpoint until the last call, and then a whole one.
+# **Target:** cut the power after each of the calls. Whether nothing, half or all of the unsynced bytes is left, there is no checkpoint before the last call, and a whole one after it.
 
 
 # %%
@@ -203,9 +203,9 @@ study.table(
 # | word | of | |
 # |---|---|---|
 # | `"damaged"` | a manifest | no JSON, or no dict with `"step"`, `"ranks"` and `"files"` |
-# | `"foreign"` | a manifest | its `"step"` is another one |
+# | `"foreign"` | a manifest | its `"step"` is not that of its name |
 # | `"missing"` | a part `f"{step}/rank-{r}"`, r below `"ranks"` | not in the manifest, or not on the disk |
-# | `"size"`, `"checksum"` | a part | it has other bytes than the manifest says |
+# | `"size"`, `"checksum"` | a part | its size, or its crc32, is not what the manifest says |
 #
 # If a manifest is damaged or foreign, its parts are not looked at. A step without a manifest was never finished: it is passed over, and not mentioned. Steps are numbers, and the newest has the largest. What was read is never run, and nothing on the disk is changed. **Cost:** no file is read twice, none that has the wrong size, and nothing of checkpoints older than the newest whole one. About 20 lines.
 
@@ -283,7 +283,7 @@ study.table(
 # | call | `load_box(wanted, files, read)` |
 # | a box | `((top, bottom), (left, right))`: rows top…bottom − 1, columns left…right − 1 of the matrix |
 # | `files` | `{name: box}`, **not changed**; two boxes are the same (replicas) or have nothing in common |
-# | `read(name, rows, columns)` | rows `(first, end)` and columns `(first, end)` **counted from where its box begins** |
+# | `read(name, rows, columns)` | reads these rows `(first, end)` and columns `(first, end)` of a file, **counted from where its box begins** |
 # | returns | a float64 tensor, the wanted box |
 # | errors | `ValueError` if no file has some part of it |
 # | cost | each number is read once, no other number is, and no file of which nothing is wanted; nothing is kept from one call to the next |
@@ -416,7 +416,7 @@ study.bars({name: 100 * share for name, share in bills.items()}, unit="%", title
 # Answer with a plot and about ten sentences. Your teacher gives:
 #
 # - **1 point for the search.** The work lost, in hours of the whole run, by both choices for repairs of ten minutes to a day, for 8 and 64 nodes, with names and units on both axes; the times of repair at which the choice changes; and the same with a power of two.
-# - **1 point for the doubt.** What the run on fewer nodes does not do bit for bit, and what of it one would check; what one more failure meanwhile would change; one thing that the sum leaves out, with its size; and whether a spare node would pay.
+# - **1 point for the doubt.** What the run on fewer nodes does not reproduce bit for bit, and how you would check it; what one more failure meanwhile would change; one thing that the sum leaves out, with its size; and whether a spare node would pay.
 
 
 # %% nbgrader={"grade_id": "wait_or_shrink_plot", "solution": true}

@@ -131,6 +131,12 @@ BUGS = [
     ),
     Bug(
         "save_every",
+        "saves to the disk no more often than to memory",
+        old="found.append(seconds)",
+        new="found.append(max(seconds, *found, 0.0))",
+    ),
+    Bug(
+        "save_every",
         "pasted from the lesson: one interval for all failures",
         cell='''
 def save_every(memory, disk, node_hours, nodes, all_hours):

@@ -155,7 +155,7 @@ DAMAGE |= {
 
 
 # ------------------------------------------------------------
-# A disk in memory that can lose its power behind any call: what the exercises of lesson 26 save on.
+# A disk in memory that can lose its power after any call: what the exercises of lesson 26 save on.
 #
 #     write    the bytes are in a cache: a power cut leaves all of them, a part, or none
 #     sync     now they are on the disk
@@ -238,7 +238,7 @@ class Disk:
         return self.files[name]
 
     def crashes(self) -> Iterator[tuple[str, dict[str, bytes]]]:
-        """What a power cut behind each call may leave: (the call, {name: bytes})."""
+        """What a power cut after each call may leave: (the call, {name: bytes})."""
         changes = [one for one in self.log if one[1] in CHANGES]
         for calls in range(len(changes) + 1):
             for kept in KEPT:
@@ -295,7 +295,7 @@ def said(log: list, calls: int) -> str:
     if not calls:
         return "before the first call"
     rank, call, name, what = log[calls - 1]
-    return f"behind rank {rank}'s {call} of {name}" + f" to {what}" * (call == "rename")
+    return f"after rank {rank}'s {call} of {name}" + f" to {what}" * (call == "rename")
 
 
 # ------------------------------------------------------------
@@ -322,7 +322,7 @@ class SaveEvery(Solo):
     """`save_every(memory, disk, node_hours, nodes, all_hours)`: seconds between saves to each, and the share lost."""
 
     name = "save_every"
-    right = "22 clusters, of one node to 40,000: the intervals of both places, and the share of the time that is lost."
+    right = "23 clusters, of one node to 40,000: the intervals of both places, and the share of the time that is lost."
     forbidden = FORBIDDEN
     cases = (
         *(Case(1, f"cluster {i + 1} of 20") for i in range(20)),
@@ -331,6 +331,11 @@ class SaveEvery(Solo):
             1,
             "a cluster that does nothing but restart",
             ((300.0, 1200.0), (400.0, 1800.0), 5e3, 40_000, 200.0),
+        ),
+        Case(
+            1,
+            "one node, and a power failure every day",
+            ((5.0, 20.0), (20.0, 400.0), 1e5, 1, 24.0),
         ),
     )
 
@@ -390,6 +395,8 @@ def _slips(name, memory, disk, node_hours, nodes, all_hours):
     return {
         "A failure loses half an interval on average, not all of it.": lost + again,
         "The restarts are missing.": lost - restarts,
+        "Memory's restarts are missing.": lost - memory[1] / nodes_fail,
+        "The disk's restarts are missing.": lost - disk[1] / all_fail,
         "The saves themselves take time, too: cost in every interval.": lost - saves,
         "That is what memory's saves and failures take: those of the disk come on top.": alone[0],
         "That is what the disk's saves and failures take: those of memory come on top.": alone[1],
@@ -401,7 +408,7 @@ def _slips(name, memory, disk, node_hours, nodes, all_hours):
 
 
 # ------------------------------------------------------------
-# Saving: every rank its part, the manifest last, and a power cut behind every call.
+# Saving: every rank its part, the manifest last, and a power cut after every call.
 #
 # What the ranks did to the disk is written down, call by call; here it is done again, up to each call, then the power is
 # cut: of what was not synced all, a half, or nothing is left. Whatever is found then must be the checkpoint that was
@@ -425,7 +432,7 @@ class SaveParts(Exam):
 
     name = "save_parts"
     right = (
-        "n = 1…4, a power cut behind every call with all, half and none of what was not synced; a full disk on each rank, "
+        "n = 1…4, a power cut after every call with all, half and none of what was not synced; a full disk on each rank, "
         "for its part and for the manifest; 3 real processes."
     )
     forbidden = FORBIDDEN
@@ -488,7 +495,7 @@ class SaveParts(Exam):
             for kept in KEPT:
                 left, when = (
                     crashed(before, changes[:calls], kept),
-                    f"after a power cut {said(changes, calls)}",
+                    f"if the power is cut {said(changes, calls)}",
                 )
                 _old(left, before, name, when)
                 if full and name in left:
@@ -596,9 +603,13 @@ def _compare(body, want, when):
             f"the manifest's files are {sorted(body['files'])}, and should be {sorted(want['files'])}."
         )
     for part, sums in want["files"].items():
-        if list(body["files"][part]) != sums:
+        found = list(body["files"][part])
+        if found != sums:
+            in_float32 = torch.tensor(sums, dtype=torch.float32).tolist()
+            why = " That is what float32 keeps of them: send int64." if found == in_float32 else ""
             raise Wrong(
-                f"{when}, the manifest says {body['files'][part]} of {part}: its bytes and zlib.crc32 of them are {sums}."
+                f"{when}, the manifest says {body['files'][part]} of {part}: its bytes and zlib.crc32 of them are "
+                f"{sums}.{why}"
             )
 
 
@@ -844,12 +855,18 @@ class LoadBox(Report):
         asked = self._asked(matrix, boxes)
         if len(found) != len(asked):
             raise Wrong("not every box was asked for.")
-        for (held, box), (got, log) in zip(asked, found, strict=True):
+        for i, ((held, box), (got, log)) in enumerate(zip(asked, found, strict=True)):
             where = f"box {_said(box)}: "
             covered = any_covered(box, files)
             if "refused" in got:
                 if covered:
-                    raise Wrong(f"{where}raised ValueError: {got['refused']}. It is all there.")
+                    why = ""
+                    if held[slice(*box[0]), slice(*box[1])].isnan().any():
+                        why = " A number that was saved may be nan: count what you have filled."
+                    if i == len(boxes):  # the same box went well the first time
+                        why = " The box is asked for a second time: keep nothing from one call to the next."
+                    words = f": {got['refused']}" if got["refused"] else ""
+                    raise Wrong(f"{where}raised ValueError{words}. It is all there.{why}")
                 continue
             if not covered:
                 raise Wrong(
@@ -882,6 +899,11 @@ def reader(matrix: Tensor, files: dict[str, Box]):
         log.append([name, tuple(rows), tuple(columns)])
         (top, bottom), (left, right) = files[name]
         part = matrix[top:bottom, left:right]
+        if min(*rows, *columns) < 0 or rows[1] > bottom - top or columns[1] > right - left:
+            raise IndexError(
+                f"rows {tuple(rows)} and columns {tuple(columns)} of {name}, which has {bottom - top} × {right - left}: "
+                "they count from where its box begins"
+            )
         return part[rows[0] : rows[1], columns[0] : columns[1]].clone()
 
     return read, log
