@@ -23,12 +23,12 @@ from minidist import study
 # | class | `Recompute`, a `torch.autograd.Function`, called by `checkpoint` below |
 # | `forward(ctx, fn, alive, *xs)` | returns `fn(*xs)`, a tensor; `alive` is an empty tensor that needs a gradient, and is not used |
 # | `xs` | one or more tensors; some need a gradient, some do not, and some hold whole numbers, which cannot have one |
-# | `backward(ctx, dy)` | returns as many values as `forward` has inputs: a gradient for each of `xs` that needs one, and None for `fn`, `alive` and whole numbers; `dy` is not changed |
+# | `backward(ctx, dy)` | returns as many values as `forward` has inputs: a gradient for each of `xs` that needs one, and None for `fn` and `alive`; what it returns for other `xs`, such as whole numbers, is dropped; `dy` is not changed |
 # | `fn` | uses parameters that are not among its inputs, and draws no random numbers |
 # | cost | `fn` runs once in forward and once in backward |
 # | memory | between the two, of all tensors of `fn` only `xs` are kept; after `backward`, nothing |
 #
-# **Invariant:** the gradients of `xs` and of the parameters are those of `fn(*xs)`; what stood in `.grad` is added to. One block may be used several times, and one tensor may go into several blocks. Perhaps none of `xs` needs a gradient, and the parameters do. About 9 lines.
+# **Invariant:** the gradients of `xs` and of the parameters are those of `fn(*xs)`; what stood in `.grad` is added to. One block may be used several times, and one tensor may go into several blocks, or twice into one. Perhaps none of `xs` needs a gradient, and the parameters do. About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -149,7 +149,7 @@ averages(twice, 3)
 # | `buffers` | a list of tensors, of any dtype; none of them needs a gradient; read and changed in place by fn |
 # | returns | `(first, again)`, as above; each runs fn once, and returns what it gives, a tensor |
 #
-# **Invariant:** `again` finds PyTorch's random generator and the buffers as its `first` found them. Afterwards both are as they were before `again`, also when fn raises an error there. They stay the same tensors. `first` leaves both where fn does. Nothing that fn was given is kept, only the generator's state and the buffers' values. About 18 lines.
+# **Invariant:** `again` finds PyTorch's random generator and the buffers as its `first` found them. Afterwards both are as they were before `again`, also when fn raises an error there; that run then counts as repeated. They stay the same tensors. `first` leaves both where fn does. Nothing that fn was given is kept, only the generator's state and the buffers' values. About 18 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -303,7 +303,7 @@ study.table(rows, ["64 layers", "all kept", "equal segments", "yours"])
 # | cost | the FLOPs of 3 products of matrices in forward, and of 6 in backward; as many operators on single numbers as you like |
 # | memory | between the two, only the four inputs and two tensors of (rows, wide), in the dtype of x; after `backward`, nothing |
 #
-# **Invariant:** output and gradients are autograd's, but for rounding. About 14 lines.
+# **Invariant:** output and gradients are autograd's, but for rounding, whatever numbers x has: also zeros. About 14 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -457,7 +457,7 @@ study.curves(
     lines,
     logy=True,
     xlabel="blocks back",
-    ylabel="error",
+    ylabel="largest error (0 is drawn as 1e-17)",
     title="What comes back",
 )
 

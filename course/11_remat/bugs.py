@@ -409,6 +409,39 @@ return fn(*xs)
 """,
     ),
     Bug(
+        "recompute",
+        "a tensor that is two of xs is detached once, and its gradient counts twice",
+        old="""
+xs = [x.detach() for x in ctx.saved_tensors]
+""",
+        new="""
+seen = {}
+xs = [seen.setdefault(x.data_ptr(), x.detach()) for x in ctx.saved_tensors]
+""",
+    ),
+    Bug(
+        "recompute",
+        "what is detached is asked whether it needs a gradient",
+        old="""
+for x, needed in zip(xs, ctx.needs_input_grad[2:]):
+    x.requires_grad_(needed)
+""",
+        new="""
+for x in xs:
+    x.requires_grad_(x.requires_grad)
+""",
+    ),
+    Bug(
+        "recompute",
+        "the sum that is differentiated is made without a graph",
+        old="""
+y.backward(dy)
+""",
+        new="""
+(y * dy).sum().backward()
+""",
+    ),
+    Bug(
         "twice",
         "the lesson's: random numbers only",
         cell='''
@@ -824,6 +857,32 @@ finally:
         ),
     ),
     Bug(
+        "twice",
+        "after an error in fn the generator is put back, and the buffers are not",
+        cell="""
+def twice(fn, buffers):
+    states = []
+
+    def first(*args):
+        states.append((torch.get_rng_state(), [b.clone() for b in buffers]))
+        return fn(*args)
+
+    def again(*args):
+        random, old = states.pop()
+        now = [b.clone() for b in buffers]
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(random)
+            for b, value in zip(buffers, old):
+                b.copy_(value)
+            y = fn(*args)
+        for b, value in zip(buffers, now):
+            b.copy_(value)
+        return y
+
+    return first, again
+""",
+    ),
+    Bug(
         "segments",
         "the fewest equal segments",
         cell="""
@@ -1147,6 +1206,29 @@ ctx.numbers = [(a * a.sigmoid()).tolist(), a.tolist()]
 ctx.save_for_backward(x, w1, w3, w2, a, b)
 return (a * a.sigmoid() * b) @ w2
 """,
+    ),
+    Bug(
+        "gated_layer",
+        "a and silu(a) · b are kept, and b is what a division leaves",
+        edits=(
+            (
+                "ctx.save_for_backward(x, w1, w3, w2, a, b)",
+                "ctx.save_for_backward(x, w1, w3, w2, a, a * a.sigmoid() * b)",
+            ),
+            (
+                """
+x, w1, w3, w2, a, b = ctx.saved_tensors
+s = a.sigmoid()
+silu = a * s
+""",
+                """
+x, w1, w3, w2, a, wide = ctx.saved_tensors
+s = a.sigmoid()
+silu = a * s
+b = wide / silu
+""",
+            ),
+        ),
     ),
     Bug(
         "gated_layer",

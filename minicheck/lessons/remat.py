@@ -51,8 +51,8 @@ from ..oracles.remat import FORBIDDEN, fewest, peak_of, rerun
 ROWS, WIDTH = 7, 5
 HINTS = {
     "can require gradients": ". What holds whole numbers has no gradient: ctx.needs_input_grad says which need one",
-    "does not require grad": ". Inside a `backward` no graph is made, unless you say so: torch.enable_grad(), "
-    "around the call",
+    "does not require grad": ". Inside a `backward` no graph is made, unless you say so: torch.enable_grad(), around "
+    "all that is to be differentiated. And what has been detached requires a gradient only if you say so",
     "a second time": ". What was saved still has its history: detach it",
     "incorrect number of gradients": ". `backward` returns one for each input of `forward`",
 }
@@ -197,18 +197,21 @@ def hints():
 
 
 class Alone(Block):
-    """A block with one operand."""
+    """A block with one operand, or two."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return super().__call__(x, torch.arange(len(x)), torch.zeros_like(self.b))
+    def __call__(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
+        shared = torch.zeros_like(self.b) if shared is None else shared
+        return super().__call__(x, torch.arange(len(x)), shared)
 
 
 def apart(form, pair: tuple[Tensor, Tensor], x: Tensor) -> list[Tensor | None]:
-    """Gradients of x and of 2x, which a block takes one after the other; what x gives goes back first."""
-    block = Alone(*pair)
-    leaves = [x.clone().requires_grad_(), (2 * x).requires_grad_()]
-    for y in [form(block, leaf) for leaf in leaves]:
+    """Gradients of x and of 2x, which a block takes one after the other; what x gives goes back first. And of 3x, which
+    is both operands of a block."""
+    block = Alone(*(p.clone().requires_grad_() for p in pair))
+    leaves = [(n * x).requires_grad_() for n in (1, 2, 3)]
+    for y in [form(block, leaf) for leaf in leaves[:2]]:
         y.sum().backward()
+    form(block, leaves[2], leaves[2]).sum().backward()
     return [leaf.grad for leaf in leaves]
 
 
@@ -313,10 +316,16 @@ class Recompute(Report):
             )
         holds(got, {"kept": "dy was changed, and belongs to others, too: work on a copy."})
         self._gradients(got, want)
-        if not all(map(near, got["apart"], apart(run, given[0][0], given[1]))):
+        *blocks, both = apart(run, given[0][0], given[1])
+        if not all(map(near, got["apart"], blocks)):
             raise Wrong(
                 "two blocks apart, of which the first goes back first: the gradients are not those of their own x. What "
                 "forward keeps belongs to its ctx."
+            )
+        if not near(got["apart"][2], both):
+            raise Wrong(
+                "one tensor that is two of xs gets a wrong gradient: `backward` returns for each of them the gradient of "
+                "this place alone, and autograd adds them. So detach each place by itself."
             )
 
     def _again(self, calls, first):
@@ -337,6 +346,11 @@ class Recompute(Report):
                 )
 
     def _gradients(self, got, want):
+        if got["x"] is None and want["x"] is not None:
+            raise Wrong(
+                "the input of the first block needs a gradient, and gets none. Which of xs need one says "
+                "ctx.needs_input_grad, not what has been detached."
+            )
         for i, (mine, right) in enumerate(zip(got["grads"], want["grads"], strict=True)):
             before = 1 - i % 2
             added(
@@ -349,8 +363,6 @@ class Recompute(Report):
                 ". Does dy go into the backward, and do the gradients of these xs alone (detached) come out of it, "
                 "once?",
             )
-        if (got["x"] is None) != (want["x"] is None):
-            raise Wrong("the input of the first block needs a gradient, and gets none.")
         if want["x"] is not None and not near(got["x"], want["x"]):
             raise Wrong(
                 "the gradients of the parameters are right, but that of the first input is not: `backward` "
@@ -417,7 +429,7 @@ class Twice(Report):
             ("4 runs, two of them after an `again`", "FFAFFAAA"),
             ("two functions in turn", "FfAafFFaAA"),
             ("6 runs", "FFFFFFAAAAAA"),
-            ("2 runs, and fn raises an error when the second is repeated", "FFXA"),
+            ("3 runs, and fn raises an error when the second is repeated", "FFFAXA"),
         )
     )
 
@@ -498,7 +510,7 @@ class Twice(Report):
 
     def _left(self, call, i, state, moved, buffers, found):
         """The generator and the buffers after a call."""
-        when = " in which fn raises an error" if call == "X" else ""
+        when = ", in which fn raises an error," if call == "X" else ""
         if not isinstance(state, Tensor) or not state.equal(torch.get_rng_state()):
             raise Wrong(
                 f"after `first`, run {i}, the generator is not where fn leaves it: the next run draws the same numbers."
@@ -669,12 +681,13 @@ class GatedLayer(Report):
     """`GatedLayer`, a torch.autograd.Function of (x, w1, w3, w2): two wide tensors kept, no product repeated."""
 
     name = "gated_layer"
-    right = "6 layers, float64 and float32: output and gradients, two wide tensors kept, 3 products and 6."
+    right = "7 layers, float64 and float32: output and gradients, two wide tensors kept, 3 products and 6."
     forbidden = FORBIDDEN
     step = 3.0
     cases = table("{} rows, {} wide, inside {}", ((5, 3, 16), (2, 2, 24), (7, 4, 20), (1, 3, 30)))
     cases += (
         Case(1, "a nan in dy", (3, 2, 16)),
+        Case(1, "x of zeros", (3, 2, 18)),
         Case(1, "many rows", (300, 2, 40)),
     )
 
@@ -685,6 +698,8 @@ class GatedLayer(Report):
         drawn = [normal(rng, *shape, dtype=dtype) for shape in shapes]
         if "nan" in case.what:
             drawn[-1][0, 1] = math.nan
+        if "zeros" in case.what:  # as rows are that only fill up a batch
+            drawn[0].zero_()
         return [tuple(drawn)]
 
     def run(self, comm, yours, *given):
@@ -777,7 +792,7 @@ class GatedLayer(Report):
         }
         rule = (
             "Go back step by step, and return the gradients in the order of the inputs: x, w1, w3, w2. If it is nearly "
-            "right: was something kept in fewer bits?"
+            "right: was something kept in fewer bits? If it is nan: what do you divide by?"
         )
         for i, name in ((3, "w2"), (1, "w1"), (2, "w3"), (0, "x")):
             none = f"{name} gets no gradient: `backward` returns one for each of x, w1, w3 and w2."
@@ -995,6 +1010,7 @@ def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480):
             6 * x: "And the one layer whose backward comes.",
             7 * x + a: "log₂ 64 is 6.",
             7 * x: "The last layer keeps all of its 400 MB.",
+            7 * a: "Six inputs are held, of 100 MB each, and one layer whole.",
         },
         "share": {
             core / 34: "Of all that is kept: 34 + 5as/h.",
