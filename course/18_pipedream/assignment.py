@@ -108,7 +108,7 @@ study.table(rows, ["room", "slots, 8 micro-batches", "versions held, by stage"])
 # | | |
 # |---|---|
 # | call | `staleness(lists, leader)` |
-# | `lists` | for each stage its list of words: PipeDream's, or another; with fewer U's, or F's and B's in another order; **not changed** |
+# | `lists` | for each stage its list of words: PipeDream's, or another; with fewer U's, or U's that come later than their B, or F's and B's in another order; **not changed** |
 # | `leader` | for each stage the number of its leader, itself or a stage before it: `[0, 1, 2, 3]` is stashing alone, `[0, 0, 0, 0]` vertical sync, and `[0, 0, 2, 2]` has two nodes; **not changed** |
 # | returns | for each stage a list of M numbers: the updates between the version that the forward of micro-batch 0, 1, … uses and the newest one when its backward comes |
 #
@@ -523,7 +523,7 @@ study.curves(
 # - `two_bytes`: the same with PipeDream-2BW
 # - `updates`: how many updates does a stage make, with 2BW?
 # - `gain`: how many times as fast are the 600 micro-batches in 2BW's stream as in steps of 10 with a flush after each (1F1B)?
-# - `rates`: how many times as large a learning rate does 2BW bear as the stage of PipeDream with stashing whose gradients are the latest? (By the lesson's formula for one weight.)
+# - `rates`: how many times as large a learning rate does 2BW bear as that stage of PipeDream with stashing whose gradients are late by most updates? (By the lesson's formula for one weight.)
 #
 # Write numbers or formulas, right within 1 %. You may use `math`.
 
@@ -585,13 +585,13 @@ for late in (1, 7):
         low, high = (middle, high) if shrinks(late, middle) else (low, middle)
     largest[late] = low
 rows = [
-    ("stage_bytes", stage_bytes, f"{sizes[2] * (peaks['stashing'][2] + 2):g}"),
-    ("stash_bytes", stash_bytes, f"{together['stashing']:g}"),
-    ("vertical_bytes", vertical_bytes, f"{together['vertical']:g}"),
-    ("two_bytes", two_bytes, f"{together['2bw']:g}"),
+    ("stage_bytes", stage_bytes, round(sizes[2] * (peaks["stashing"][2] + 2))),
+    ("stash_bytes", stash_bytes, round(together["stashing"])),
+    ("vertical_bytes", vertical_bytes, round(together["vertical"])),
+    ("two_bytes", two_bytes, round(together["2bw"])),
     ("updates", updates, sum(action.kind == "U" for action in groups[0])),
-    ("gain", gain, f"{60 * simulate(step).time / simulate(groups).time:.3f}"),
-    ("rates", rates, f"{largest[1] / largest[7]:.2f}"),
+    ("gain", gain, round(60 * simulate(step).time / simulate(groups).time, 3)),
+    ("rates", rates, round(largest[1] / largest[7], 2)),
 ]
 study.table(rows, ["", "predicted", "counted"])
 

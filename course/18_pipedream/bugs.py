@@ -295,6 +295,25 @@ def staleness(lists, leader):
 """,
     ),
     Bug(
+        "staleness",
+        "the newest version, too, is looked up in the leader's list",
+        cell="""
+def staleness(lists, leader):
+    rows = []
+    for lead in leader:
+        words = lists[lead]
+        late = {}
+        for at, word in enumerate(words):
+            made = sum(other[0] == "U" for other in words[:at])
+            if word[0] == "F":
+                late[int(word[1:])] = -made
+            elif word[0] == "B":
+                late[int(word[1:])] += made
+        rows.append([late[m] for m in sorted(late)])
+    return rows
+""",
+    ),
+    Bug(
         "needed",
         "the leader is not looked at",
         old="to_come = dict(rows[lead])",
@@ -802,6 +821,18 @@ class Store:
 """,
     ),
     Bug(
+        "store",
+        "a forward gives up one old version at most, though numbers may skip some",
+        old="""
+for old in [k for k in self.versions if k < number]:
+    del self.versions[old]
+""",
+        new="""
+if min(self.versions) < number:
+    del self.versions[min(self.versions)]
+""",
+    ),
+    Bug(
         "two_versions",
         "as it was found",
         old="older, newer = newer, newer - rate * mean",
@@ -962,6 +993,16 @@ def run_2bw(down, up, part, words, xs, ys, loss_fn, rate, m):
                 "versions[updates] = newest",
             ),
         ),
+    ),
+    Bug(
+        "run_2bw",
+        "a new version keeps the graph of its update, and so all versions before it",
+        old="""
+name: (w - rate * t / count).detach().requires_grad_()
+""",
+        new="""
+name: w - rate * t / count
+""",
     ),
     Bug(
         "run_2bw",

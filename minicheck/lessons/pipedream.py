@@ -126,7 +126,7 @@ def _ahead(stage, words, want):
     first, enough = words.index("B0"), want.index("B0")
     if first != enough:
         raise Wrong(
-            f"stage {stage}: {first} forwards come before B0, and there is room for {enough}: limits are its room, S − stage, "
+            f"stage {stage}: forwards before B0: {first}, and there is room for {enough}: limits are its room, S − stage, "
             "and what the stages before it send, which have room of their own. Where a stage is less far ahead than it can "
             "be, it waits."
         )
@@ -145,6 +145,7 @@ SHAPES = (
     ("gpipe", 3, 4, 1),
     ("naive", 3, 4, 1),
     ("last in", 2, 13, 1),
+    ("put off", 4, 8, 1),
     ("1f1b", 6, 20, 2),
 )
 NAMES = {
@@ -152,6 +153,7 @@ NAMES = {
     "gpipe": "all forwards first",
     "naive": "one micro-batch at a time",
     "last in": "the last forward goes back first",
+    "put off": "odd stages update a backward later",
 }
 
 
@@ -227,8 +229,14 @@ class Staleness(OfLists):
                 f"That is with the version of the last stage: the leader of this stage is {lead}.": late(
                     forward[-1], s
                 ),
+                "The backward is looked up in the leader's list: the newest version is this stage's own.": late(
+                    forward[lead], lead
+                ),
             }
-            rule = "From the U's before F in the leader's list to the U's before B in the stage's own, for each micro-batch."
+            rule = (
+                "For each micro-batch, it is how many U's stand before its B in the stage's own list, less how many stand "
+                "before its F in the leader's. Count them: the number of a U is that of a micro-batch."
+            )
             listed(f"stage {s}, whose leader is stage {lead}", mine, want, looks, rule, row)
 
 
@@ -311,18 +319,21 @@ class Store(Report):
             "micro-batches in another order, one of which goes back late, and inf in a gradient",
             None,
         ),
+        Case(1, "one stage, and numbers that skip a version", None),
     )
 
     def draw(self, case, rng):
         if case.given:
             row = updated("1f1b", *case.given)
             used = before(updated("1f1b", 0, *case.given[1:]), "F")  # those of stage 0
+        elif "skip" in case.what:
+            row, used = updated("1f1b", 0, 1, 5, 1), [0, 0, 2, 2, 4]
         else:
             row, used = list(LATE), NUMBERS
         rate = (1 + integer(rng, 0, 7)) / 8
         drawn = lambda: normal(rng, SHAPE)
         grads = [drawn() for word in row if word[0] == "U"]
-        if not case.given:
+        if "inf" in case.what:
             grads[0][0, 0] = torch.inf
         return [(row, used, drawn(), grads, rate)]
 
@@ -554,7 +565,7 @@ class RunTwoVersions(RunStage):
                     f"stage {s}: the weights are right, but {got['versions']} tensors of a weight's shape are "
                     f"alive in a forward, and {enough} are plenty for {LAYERS} layers: two versions, the sum of a group's "
                     "gradients, and the last gradients. Is an old version kept after the group that needed it, or one for "
-                    "each micro-batch?"
+                    "each micro-batch? Or has an update a graph, which holds all versions before it? Detach a new version."
                 )
 
     def _weights(self, args, found):
@@ -649,6 +660,7 @@ def predict_pipedream(S=8, stage=2, M=600, m=10, nbytes=100_000_000):
             3
             * versions
             * nbytes: "Adam's moments belong to the newest version: they are held once.",
+            (versions + 3) * nbytes: "Stages are numbered from 0.",
             (stage + 3) * nbytes: "It is the other way round: the last stage goes back at once.",
             (S + 2) * nbytes: "That is with the versions of stage 0.",
             (versions + 1)
@@ -680,6 +692,7 @@ def predict_pipedream(S=8, stage=2, M=600, m=10, nbytes=100_000_000):
         "updates": {
             M: "That is PipeDream's: 2BW updates once for m micro-batches.",
             M // S: "m, not S.",
+            M // m * S: "Of one stage, not of all.",
         },
         "gain": {
             (m + S - 1) / m: "That is of an endless stream: this one has to be filled once, too.",
@@ -692,6 +705,10 @@ def predict_pipedream(S=8, stage=2, M=600, m=10, nbytes=100_000_000):
                 S - 1
             ): "That is the rate itself, for stashing: how many times as large is 2BW's?",
             limit(S - 1) / limit(1): "It is the other way round.",
+            limit(1)
+            / limit(
+                0
+            ): "That stage is not late at all: look for the one that is late by most updates.",
             limit(1) / limit(S): "The gradients of stage 0 are S − 1 updates late.",
             S - 1: "That is the ratio of how late they are: the rate goes with 2·sin(π/(4d + 2)).",
         },
@@ -781,5 +798,5 @@ class TwoVersions(Report):
         }
         rule = "Is each update made from the newest weights, and from the gradients of its own group alone?"
         at = max(0, g - 1)
-        what = f"micro-batch {i}, group {g}: version {at}, at which its gradient is taken"
+        what = f"micro-batch {i}, group {g}: version {at}, at which its gradient is taken,"
         close(w, made[at], what, looks, rule)

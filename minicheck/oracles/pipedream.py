@@ -17,16 +17,21 @@ from .pipelines import words
 def updated(kind: str, stage: int, S: int, M: int, every: int) -> list[str]:
     """Lesson 16's lists, with an update after every `every` backwards, and after the last.
 
-    "last in": all forwards, then the backwards in the other order.
+    "last in": all forwards, then the backwards in the other order.  "put off": 1F1B, in which every second stage
+    makes an update only after the next backward.
     """
-    given = words("gpipe" if kind == "last in" else kind, stage, S, M)
+    given = words({"last in": "gpipe", "put off": "1f1b"}.get(kind, kind), stage, S, M)
     rows, done = [], 0
+    waiting = []
     for word in given if kind != "last in" else given[:M] + given[: M - 1 : -1]:
         rows.append(word)
         if word[0] == "B":
             done += 1
-            rows += [f"U{word[1:]}"] if done % every == 0 or done == M else []
-    return rows
+            update = [f"U{word[1:]}"] if done % every == 0 or done == M else []
+            if kind == "put off" and stage % 2:
+                update, waiting = waiting, update
+            rows += update
+    return rows + waiting
 
 
 def within(stage: int, S: int, M: int, room: Sequence[int]) -> list[str]:
