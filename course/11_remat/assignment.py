@@ -303,7 +303,7 @@ study.table(rows, ["64 layers", "all kept", "equal segments", "yours"])
 # | cost | the FLOPs of 3 products of matrices in forward, and of 6 in backward; as many operators on single numbers as you like |
 # | memory | between the two, only the four inputs and two tensors of (rows, wide), in the dtype of x; after `backward`, nothing |
 #
-# **Invariant:** output and gradients are autograd's, but for rounding, whatever numbers x has: also zeros. About 14 lines.
+# **Invariant:** output and gradients are autograd's, but for rounding, whatever numbers x has, also zeros and hundreds. About 14 lines.
 #
 # <details><summary>Hint</summary>
 #

@@ -1232,6 +1232,56 @@ b = wide / silu
     ),
     Bug(
         "gated_layer",
+        "sigmoid(a) and b are kept, and a is made of it by a logarithm",
+        edits=(
+            (
+                "ctx.save_for_backward(x, w1, w3, w2, a, b)",
+                "ctx.save_for_backward(x, w1, w3, w2, a.sigmoid(), b)",
+            ),
+            (
+                """
+x, w1, w3, w2, a, b = ctx.saved_tensors
+s = a.sigmoid()
+""",
+                """
+x, w1, w3, w2, s, b = ctx.saved_tensors
+a = torch.logit(s)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "gated_layer",
+        "all are kept, two in one complex tensor",
+        cheat=True,
+        edits=(
+            (
+                """
+ctx.save_for_backward(x, w1, w3, w2, a, b)
+return (a * a.sigmoid() * b) @ w2
+""",
+                """
+s = a.sigmoid()
+ctx.save_for_backward(x, w1, w3, w2, torch.complex(a, b), torch.complex(s, a * s))
+return (a * s * b) @ w2
+""",
+            ),
+            (
+                """
+x, w1, w3, w2, a, b = ctx.saved_tensors
+s = a.sigmoid()
+silu = a * s
+""",
+                """
+x, w1, w3, w2, pair, other = ctx.saved_tensors
+a, b = pair.real, pair.imag
+s, silu = other.real, other.imag
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "gated_layer",
         "the derivative of a sigmoid",
         old="da = dwide * b * s * (1 + a * (1 - s))",
         new="da = dwide * b * s * (1 - s)",

@@ -60,18 +60,18 @@ HINTS = {
 
 class Made(TorchDispatchMode):
     """Notes each memory that is made with room for `size` numbers; `alive(but)`: how often they have room in what is
-    still held, but for the memories of `but`."""
+    still held, but for the memories of `but`. itemsize: of those numbers; else of each tensor's own."""
 
-    def __init__(self, size):
+    def __init__(self, size, itemsize=None):
         super().__init__()
-        self.size, self.made = size, {}
+        self.size, self.itemsize, self.made = size, itemsize, {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         for x in tree_leaves(out):
             if isinstance(x, Tensor) and x.numel() >= self.size:
                 memory = x.untyped_storage()
-                copies = memory.nbytes() // (self.size * x.itemsize)
+                copies = memory.nbytes() // (self.size * (self.itemsize or x.itemsize))
                 self.made[memory._cdata] = StorageWeakRef(memory), copies
         return out
 
@@ -90,8 +90,8 @@ class Held(Made):
 
     runs = 0
 
-    def __init__(self, size, deep):
-        super().__init__(1)
+    def __init__(self, size, deep, itemsize=None):
+        super().__init__(1, itemsize)
         self.unit, self.deep = size, deep
         self.start = outside_tensors() if deep else 0
 
@@ -687,7 +687,7 @@ class GatedLayer(Report):
     cases = table("{} rows, {} wide, inside {}", ((5, 3, 16), (2, 2, 24), (7, 4, 20), (1, 3, 30)))
     cases += (
         Case(1, "a nan in dy", (3, 2, 16)),
-        Case(1, "x of zeros", (3, 2, 18)),
+        Case(1, "x of zeros, and of hundreds", (3, 2, 18)),
         Case(1, "many rows", (300, 2, 40)),
     )
 
@@ -698,8 +698,9 @@ class GatedLayer(Report):
         drawn = [normal(rng, *shape, dtype=dtype) for shape in shapes]
         if "nan" in case.what:
             drawn[-1][0, 1] = math.nan
-        if "zeros" in case.what:  # as rows are that only fill up a batch
-            drawn[0].zero_()
+        if "zeros" in case.what:  # where silu(a) is 0, or sigmoid(a) is 0 or 1 to all digits
+            drawn[0][0] = 0
+            drawn[0][1] *= 100
         return [tuple(drawn)]
 
     def run(self, comm, yours, *given):
@@ -711,7 +712,11 @@ class GatedLayer(Report):
         report = {}
         inputs = [x.clone().requires_grad_() for x in given[:4]]
         dy = given[4].clone()
-        with hints(), FlopCounterMode(display=False) as both, Held(rows * wide, rows > 100) as held:
+        with (
+            hints(),
+            FlopCounterMode(display=False) as both,
+            Held(rows * wide, rows > 100, dy.itemsize) as held,
+        ):
             y = yours.apply(*inputs)
             if not isinstance(y, Tensor) or not y.requires_grad:
                 return {"y": bare(y) if isinstance(y, Tensor) else None, "graph": False}
@@ -744,8 +749,8 @@ class GatedLayer(Report):
         self._gradients(got["grads"], leaves, a.detach(), b.detach(), dy)
         if got["kept"] > 2:
             raise Wrong(
-                f"the gradients are right, but between forward and backward {got['kept']} tensors as wide as a are alive, "
-                "and two are enough: from a and b, silu(a) and silu(a) · b are made again without a product. (Did a graph "
+                f"the gradients are right, but between forward and backward {got['kept']} tensors as wide as a, in the "
+                "dtype of x, are alive, and two are enough: from a and b, silu(a) and silu(a) · b are made again without a product. (Did a graph "
                 "inside `forward`, or a list, keep the others?)"
             )
         if got["left"]:
@@ -792,7 +797,7 @@ class GatedLayer(Report):
         }
         rule = (
             "Go back step by step, and return the gradients in the order of the inputs: x, w1, w3, w2. If it is nearly "
-            "right: was something kept in fewer bits? If it is nan: what do you divide by?"
+            "right: was something kept in fewer bits? If it is nan: what do you divide by, or take the logarithm of?"
         )
         for i, name in ((3, "w2"), (1, "w1"), (2, "w3"), (0, "x")):
             none = f"{name} gets no gradient: `backward` returns one for each of x, w1, w3 and w2."
