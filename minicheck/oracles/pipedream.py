@@ -22,7 +22,7 @@ def updated(kind: str, stage: int, S: int, M: int, every: int) -> list[str]:
     """
     given = words({"last in": "gpipe", "put off": "1f1b"}.get(kind, kind), stage, S, M)
     rows, done = [], 0
-    waiting = []
+    waiting: list[str] = []
     for word in given if kind != "last in" else given[:M] + given[: M - 1 : -1]:
         rows.append(word)
         if word[0] == "B":
