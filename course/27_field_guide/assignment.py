@@ -5,8 +5,8 @@
 # what went wrong, find the rank that all others wait for, and take the weights to where others can load them.
 #
 # Eight exercises, 23 points; the last one, worth 2, is open and graded by hand. After each of the others, run the check: it draws
-# runs, dumps and sizes of its own, and says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. What is
-# refused is the library's own: `minidist.study.compare`, `minidist.comm.flight` and `minidist.checkpoint`. All exercises
+# runs, dumps and sizes of its own, and says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The library's own answers
+# are refused: `minidist.study.compare`, `minidist.comm.flight` and `minidist.checkpoint`. All exercises
 # run on one rank, on what many ranks have written down.
 
 # %% nbgrader={"grade_id": "setup"}
@@ -29,15 +29,15 @@ from minidist.study.compare import record
 # ## 1 · Is it rounding? (2 points)
 #
 # The lesson derived how far sums in another order may be apart, as a share of the largest number. Here is what a tool
-# needs beyond that: which runs may not differ at all, what is the largest number where some are not finite, and a verdict.
-# A serial and a parallel run have the same tensor, with other digits. Say how far a number may be off, and what the
-# difference is.
+# needs beyond that: which runs may not differ at all, what the largest number is where some are not finite, and a verdict.
+# A serial and a parallel run both have some tensor, and its digits differ. Say how far a number may be off, and what kind
+# of difference this is.
 #
 # | | |
 # |---|---|
 # | call | `judged(serial, parallel, axes, terms, modules)` |
 # | `serial`, `parallel` | two tensors of one shape and dtype, fp64, fp32, bf16 or fp16; **not changed** |
-# | `axes` | by what the run is parallel, a list of some of "data", "accumulate", "zero", "tensor", "context", "pipeline", "remat"; may be empty; **not changed** |
+# | `axes` | what is done differently in the parallel run: a list of some of "data", "accumulate", "zero", "tensor", "context", "pipeline", "remat"; may be empty; **not changed** |
 # | `terms`, `modules` | K, how many terms the longest sum has; D, through how many modules the numbers went |
 # | returns | `(allowed, verdict)`: how far a number may be off, a float; "equal", "rounding" or "wrong" |
 #
@@ -109,8 +109,9 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "first_wrong_spec"}
 # ## 2 · The first tensor that differs (4 points)
 #
-# After the first mistake everything is wrong. So the first tensor that differs says most. The search in the lesson looked
-# at rank 0 and at whole tensors alone; yours puts together what the ranks have, whole or in parts, in one call or several.
+# After the first mistake everything is wrong. So the first tensor that differs says the most. The naive search of the lesson
+# looked at whole tensors of rank 0 alone; yours puts together what the ranks have, be it whole or in parts, in one
+# micro-batch or several.
 #
 # | | |
 # |---|---|
@@ -124,10 +125,10 @@ study.curves(
 # "parameter"; of a kind the names as the serial record has them. Only "gradient" is turned around: it was written down
 # after backward, and those next to the loss were there first. Other kinds, such as "local", are not compared.
 #
-# **Tensors:** several tensors under one key are a step's micro-batches: put them one behind the other, along dimension 0.
-# A rank may have more of them than the serial run. Whatever is put together has the serial shape, and is a copy; or it is a
-# part, along the one dimension in which it is smaller: the parts of all ranks, one rank behind the other, are the whole
-# tensor. Under one key all ranks have copies, or all have parts, which may be uneven. A rank has nothing under the keys of
+# **Tensors:** several tensors under one key are a step's micro-batches: concatenate them along dimension 0.
+# A rank may have more of them than the serial run. The result either has the serial shape, and is a copy; or it is a part,
+# along the one dimension in which it is smaller: the parts of all ranks, concatenated in the order of the ranks, are the
+# whole tensor. Under one key all ranks have copies, or all have parts, which may be uneven. A rank has nothing under the keys of
 # another stage. Masks are of bool, all else of fp64; loss and norm have no dimension. About 25 lines.
 #
 # <details><summary>Hint</summary>
@@ -290,7 +291,7 @@ def cause(serial, found, own):
 check.cause(cause)
 
 # %% [markdown] nbgrader={"grade_id": "cause_target"}
-# **Target:** mistakes of an all-reduce on three ranks, and what you call them.
+# **Target:** mistakes of an all-reduce on three ranks, and what your function calls them.
 
 # %%
 random = torch.Generator().manual_seed(0)
@@ -313,8 +314,8 @@ study.table(rows, ["on three ranks", "cause", "detail"])
 # %% [markdown] nbgrader={"grade_id": "counted_spec"}
 # ## 4 · What a norm counts (2 points)
 #
-# All gradients are right, and the norm by which they are clipped is not: a part is left out, or what several ranks hold as
-# copies is counted on each of them.
+# All gradients are right, and the norm by which they are clipped is not: a part is left out, or a tensor of which several
+# ranks hold copies is counted on each of them.
 #
 # | | |
 # |---|---|
@@ -324,7 +325,7 @@ study.table(rows, ["on three ranks", "cause", "detail"])
 # | `copies` | `{name: how many ranks hold a copy of it}`, 1 for what is cut among the ranks; **not changed** |
 # | returns | `{name: k}`: how often each counts, so that norm² = Σ k·‖gradient‖², where k is 0, 1 or its number of copies; `None` if there are no such k |
 #
-# Squares are equal if they differ by less than one in a million. There is at most one such k for each. About 10 lines.
+# Squares are equal if they differ by less than one in a million. There is at most one way to choose them all. About 10 lines.
 
 
 # %% nbgrader={"grade_id": "counted", "solution": true}
@@ -363,7 +364,7 @@ study.table(rows, ["norm", *gradients])
 # ## 5 · Who hangs (4 points)
 #
 # A watchdog has ended the run, and left PyTorch's flight recorder of each rank. Nearly all ranks are in a call that is not
-# over. Who is it that they wait for? In the lesson there was one group, and whoever had not come to its call was guilty. With
+# over. Which ranks do they wait for? In the lesson there was one group, and whoever had not come to its call was guilty. With
 # several groups most of those who have not come are waiting themselves.
 #
 # | | |
