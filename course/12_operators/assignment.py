@@ -1,11 +1,11 @@
 # %% [markdown] nbgrader={"grade_id": "top"}
 # # 12 Operators and graphs: exercises
 #
-# The lesson counted a launch on top of every kernel, fused a bias with GELU, merged the sums of a softmax, put attention together from tiles, laid a model into one buffer and grouped a graph between its products. Here each of these goes one step further: the CPU runs ahead of the GPU, an operator has two halves, a third sum comes along, later keys are hidden, only some weights decay, and a product does the work that follows it.
+# The lesson counted a launch on top of every kernel, fused a bias with GELU, merged the sums of a softmax, put attention together from tiles, laid a model's parameters in one buffer and grouped a graph's operators around its products. Here each of these goes one step further: the CPU runs ahead of the GPU, an operator has two halves, a third sum comes along, later keys are hidden, only some weights decay, and a product does the work that follows it.
 #
 # Eight exercises, 20 points. After each of the first seven, run the check: it draws its own numbers, and counts what your code makes, keeps and multiplies. It says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a cell of your own. The eighth is an open question, which your teacher reads.
 #
-# What is refused, inside your functions, is the library's own (`minidist.train`, `minidist.study`). The tensors that the check hands out have numbers for PyTorch's operators alone, so numpy gets none, and code that takes many numbers out of tensors one by one (`item()`, `tolist()`, an `if`) is refused. Arguments are never changed, unless the exercise says so.
+# Inside your functions the library's own answers (`minidist.train`, `minidist.study`) are refused. The tensors that the check hands out show their numbers to PyTorch's operators alone: numpy gets none, and code that takes many numbers out of tensors one by one (with `item()`, `tolist()` or an `if`) is refused. Never change an argument, unless the exercise says so.
 
 # %% nbgrader={"grade_id": "setup"}
 import math
@@ -27,7 +27,7 @@ DEVICE = {"launch": H100.launch, "bandwidth": H100.bandwidth, "peak": H100.peak(
 # %% [markdown] nbgrader={"grade_id": "run_ahead_spec"}
 # ## 1 · The CPU runs ahead (2 points)
 #
-# In the lesson each launch comes on top of its kernel's work, as if the CPU waited for every kernel. It does not: it launches one kernel after the other, whether the device is ready or not, and the device starts a kernel as soon as that has been launched and the kernel before has ended. Only where the program asks for a number (`.item()`, or an `if` on a tensor) does the CPU wait, until that kernel has ended; then it launches the next.
+# In the lesson each launch comes on top of its kernel's work, as if the CPU waited for every kernel. It does not: it launches one kernel after the other, whether the device is ready or not, and the device starts a kernel as soon as it has been launched and the one before it has ended. Only where the program asks for a number (`.item()`, or an `if` on a tensor) does the CPU wait until the kernel that makes it has ended; then it launches the next.
 #
 # | | |
 # |---|---|
@@ -35,7 +35,7 @@ DEVICE = {"launch": H100.launch, "bandwidth": H100.bandwidth, "peak": H100.peak(
 # | `kernels` | in order, each `(nbytes, flops, asked)`; `asked`: the CPU waits until this kernel has ended; perhaps an empty list |
 # | `device` | a dictionary: `"launch"` in seconds of the CPU, `"bandwidth"` in bytes/s, `"peak"` in FLOP/s |
 # | returns | the seconds from the first launch's beginning to the last kernel's end, and a list with a word for each kernel |
-# | a word | `"launch"` if the device stood idle before this kernel, for however short a time; otherwise `"memory"` or `"compute"`, whichever of the two takes longer in it |
+# | a word | `"launch"` if the device stood idle before this kernel, for however short a time; otherwise `"memory"` or `"compute"`, whichever takes longer in this kernel |
 #
 # Bytes and FLOPs of a kernel go on at the same time. The device is idle until the first kernel has been launched. About 12 lines.
 #
@@ -96,16 +96,16 @@ study.table(rows, ["20 additions of 1,048,576 numbers, fp32", "µs, modelled", "
 # | | |
 # |---|---|
 # | call | `geglu(h, b)` |
-# | `h`, `b` | (…, 2H) and (2H,); perhaps without further dimensions; of one dtype |
+# | `h`, `b` | (…, 2H) and (2H,), of one dtype; `h` may have several dimensions of rows, or none: (2H,) |
 # | returns | with z = h + b: gelu(first half of z) · (second half of z), (…, H); gelu is `F.gelu`, with erf |
-# | backward | the gradients of h, (…, 2H), and of b, (2H,), which is the sum over all rows; h or b may need none |
-# | memory | kept for backward are h and b: nothing that you made |
+# | backward | the gradients of h, (…, 2H), and of b, (2H,), which is the sum over all rows (one row, where h has no further dimension); h may need none |
+# | memory | h and b are kept for backward, and nothing that you made |
 #
 # **Invariant:** backward forms again what it needs, from this call's h and b. The incoming gradient is not changed, and a nan is not hidden. Complete `forward` and `backward`. About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Two operators, each with a backward of its own, keep the result that lies between them. By the product rule both halves of z have a gradient, and each of them needs the other half. `z.chunk(2, -1)` are the halves, `torch.cat` puts two together.
+# Two operators, each with a backward of its own, keep the result that lies between them. By the product rule both halves of z have a gradient, and each of them needs the other half. `z.chunk(2, -1)` are the halves, `torch.cat` puts two together. (`x.sum([])`, over no dimension at all, sums over every one.)
 #
 # </details>
 
@@ -142,7 +142,7 @@ def geglu(h, b):
 check.geglu(geglu)
 
 # %% [markdown] nbgrader={"grade_id": "geglu_target"}
-# **Target:** of four bars in PyTorch's way, one is left: the result. (4,096 × 2 · 3,072 numbers; after forward the meter sees what is alive.)
+# **Target:** PyTorch's way leaves four times the result in memory after forward; yours leaves the result alone, the mark. (h has 4,096 × 2 · 3,072 numbers.)
 
 
 # %%
@@ -175,7 +175,7 @@ study.bars(
 #
 # $$-\sum p \log p = \log s - \frac{t}{s},\qquad t = \sum e^{x - m}\,(x - m).$$
 #
-# A row comes in parts, and all three of m, s and t are to be taken in one reading. The next cell was found in somebody's code. It rescales both sums when a larger number comes, as the lesson taught, and its test passes.
+# A row comes in parts, and m, s and t are all to be taken in one reading. The function in the next cell was found in somebody's code. It rescales both sums when a larger number comes, as the lesson taught, and it passed its author's test, a row of falling numbers.
 
 
 # %% nbgrader={"grade_id": "entropy_broken"}
@@ -197,7 +197,7 @@ def entropy(parts):
 
 # %%
 def apart(find, row):
-    """How far the entropy, found in three parts, is from the one of the whole row."""
+    """How far the entropy, found in three parts, is from the whole row's."""
     return (find(row.split(2, 1)) - torch.special.entr(row.softmax(1)).sum(1)).abs().max().item()
 
 
@@ -213,13 +213,13 @@ print(f"rising numbers: wrong by {apart(entropy, row.flip(1)):.2f}")
 # | call | `entropy(parts)` |
 # | `parts` | a list of tensors (rows, columns) of one dtype, of any number of columns; neither the list nor a tensor is changed |
 # | returns | the entropy of softmax of each whole row, in nats (with the natural logarithm), (rows,), of that dtype |
-# | memory | one part at a time, in one reading; nothing larger than a part is made |
+# | memory | one part at a time, in one reading; nothing larger than a part is made, and at most nine times as much as the largest part is held at once |
 #
-# **Invariant:** after each part, m, s and t are those of all parts so far. A number may be −inf (its key is masked), and so may all of a row in a part, even in the first: it then adds nothing, for p log p goes to 0 with p. In floating point 0 · −inf and −inf − −inf are nan. Every row has a finite number somewhere. A nan in a row is not hidden: its entropy is nan.
+# **Invariant:** after each part, m, s and t are those of all parts so far. A number may be −inf (its key is masked), and so may all of a row in a part, even in the first: it then adds nothing, for p log p goes to 0 with p. In floating point 0 · −inf and −inf − −inf are nan. Every row has a finite number somewhere, perhaps one far below −10⁹. A nan in a row is not hidden: its entropy is nan.
 #
 # <details><summary>Hint</summary>
 #
-# Write t of the old numbers, with the new m, as a sum: e^(x − new) (x − new), where x − new = (x − old) + (old − new). Start with a finite m: `torch.finfo(dtype).min`.
+# Write t of the old numbers with the new m as a sum, of e^(x − new) · (x − new), and put in x − new = (x − old) + (old − new). Start with a finite m: `torch.finfo(dtype).min`.
 #
 # </details>
 
@@ -257,19 +257,19 @@ with check.limit(10):
 # %% [markdown] nbgrader={"grade_id": "attention_spec"}
 # ## 4 · Causal attention in tiles (4 points)
 #
-# The lesson's queries see all keys. In a language model a token sees itself and what stands before it, and about half of the tiles hold nothing that anybody may see: they need not be computed at all. Besides, there may be more keys than queries, because those of earlier tokens have been kept.
+# The lesson's queries see all keys. In a language model a token sees itself and what stands before it, so about half of the tiles hold nothing that any query may see, and need not be computed at all. Besides, there may be more keys than queries, because those of earlier tokens have been kept.
 #
 # | | |
 # |---|---|
 # | call | `attention(q, k, v, tile)` |
 # | `q`, `k`, `v` | (T, d), (K, d), (K, d), with T ≤ K: the queries are those of the *last* T of K tokens |
-# | `tile` | so many queries, and so many keys, at a time, from the first query and the first key on; it need not divide T or K |
-# | returns | two tensors: the result, (T, d), and of each query m + log s, (T,), which a backward would need |
+# | `tile` | how many queries, and how many keys, are taken at a time, counted from the first query and the first key; it need not divide T or K |
+# | returns | two tensors: the result, (T, d), and m + log s of each query, (T,), which a backward would need |
 # | a query | sees the keys of its own token and of all earlier ones; softmax(q kᵀ / √d) goes over these alone |
 # | memory | scores: one tile, (tile, tile), at a time; nothing larger than q or k is made |
 # | cost | two products for each tile in which some query sees some key, each once: 4 · tile² · d FLOPs, or less; none for the other tiles |
 #
-# m and s are the largest score, and the sum of exp(score − m), of what the query sees. **Invariant:** exact. Scores may be some thousand: exp of them is inf. A nan in a query is not hidden: its row is nan. No `scaled_dot_product_attention`. About 20 lines.
+# m and s are the largest score, and the sum of exp(score − m), of what the query sees. **Invariant:** exact. Scores may be some hundred thousand, above or below 0, so that exp of them is inf or 0. A nan in a query is not hidden: its row is nan. No `scaled_dot_product_attention`. About 20 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -313,7 +313,7 @@ def attention(q, k, v, tile):
 check.attention(attention)
 
 # %% [markdown] nbgrader={"grade_id": "attention_target"}
-# **Target:** your points on both lines: memory that grows with T, and little more than half of the FLOPs of full attention.
+# **Target:** memory that grows with T and comes near the lower line (with few tokens, the tiles themselves stand out), and FLOPs on the lower line, little more than half of those of full attention.
 
 
 # %%
@@ -355,22 +355,22 @@ study.curves(
 # %% [markdown] nbgrader={"grade_id": "flatten_spec"}
 # ## 5 · One buffer, and some of it decays (3 points)
 #
-# Weight decay is for matrices; biases and LayerNorm's weights have none. In the order of the model the two kinds alternate, and a flat buffer in that order would need a launch for each change. So put first what decays. And a weight that is used twice (an embedding that is the last layer, too) stands in the list twice, and must lie in the buffer once.
+# Weight decay is for matrices; biases and LayerNorm's weights have none. In the order of the model the two kinds alternate, and a flat buffer in that order would need a launch for each change. So what decays goes first. And a weight that is used twice (an embedding that is the last layer, too) stands in the list twice, and must lie in the buffer once.
 #
 # | | |
 # |---|---|
 # | call | `flatten(params, decays)` |
-# | `params` | a list of `nn.Parameter`s of one dtype, of any shapes; one may be transposed in memory, or frozen, or have a gradient, or stand there twice; the list is not changed |
+# | `params` | a list of `nn.Parameter`s of one dtype, of any shapes; one may be transposed in memory, be frozen (`requires_grad` is False), have a gradient already, or stand there twice; the list is not changed |
 # | `decays` | a list of as many bools, the same at both places of a parameter that stands there twice; perhaps all alike |
 # | returns | `flat`, `grads` and `end`: two tensors (N,), and a whole number. N is the sum of the sizes of the different parameters, of which `end` belong to those that decay |
 # | afterwards | each `p.data` is a view of `flat`, each `p.grad` one of `grads`, at the same place. First come those that decay, then the others, each kind in the order of its first places in the list; row by row, without gaps |
-# | memory | flat and grads; the old memory of the parameters, and old gradients, are free |
+# | memory | flat and grads alone are held; the parameters' old memory and their old gradients are freed |
 #
-# **Invariant:** the parameters keep their values, shapes and `requires_grad`; flat and grads have none; `grads` is 0. Then backward adds into `grads`, and a whole step of SGD is two launches: `flat[:end].mul_(1 - lr * decay)` and `flat.add_(grads, alpha=-lr)`. About 14 lines.
+# **Invariant:** the parameters keep their values, shapes and `requires_grad`; `flat` and `grads` need no gradient, and `grads` is 0. Then backward adds into `grads`, and a whole step of SGD is two launches: `flat[:end].mul_(1 - lr * decay)` and `flat.add_(grads, alpha=-lr)`. About 14 lines.
 #
 # <details><summary>Hint</summary>
 #
-# First make the order: a list of different parameters, to which you go through `params` twice. (`p in some_list` compares numbers; a dictionary's keys are compared by identity.) Then `torch.cat([p.detach().reshape(-1) for p in order])` is flat.
+# First put the different parameters in order, going through `params` twice. (`p in some_list` compares numbers; a dictionary's keys are compared by identity.) Then `torch.cat([p.detach().reshape(-1) for p in order])` is flat.
 #
 # </details>
 
@@ -446,7 +446,7 @@ study.curves(
 # | `wanted` | names of results that somebody needs afterwards |
 # | returns | for each kernel, in order, `(names of its operators, bytes that it moves)` |
 #
-# **Rule:** a product begins a kernel. A reduction begins one if there is a product in the kernel before it; otherwise it joins that kernel. What is pointwise joins the kernel before it. The first operator begins the first kernel. **Bytes:** each tensor that comes from outside the kernel is read once; each result that is wanted, or that another kernel reads, is written once. Nothing else leaves the chip. About 14 lines.
+# **Rule:** a product begins a kernel. A reduction begins one if there is a product in the kernel before it; otherwise it joins that kernel. What is pointwise joins the kernel before it. The first operator begins the first kernel. **Bytes:** each tensor that comes from outside the kernel is read once; each result that is wanted, or that another kernel reads, is written once. Nothing else leaves the chip, so a result that nobody needs is not written. About 14 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -518,9 +518,9 @@ study.table(rows, ["kernel", "bytes, one by one", "bytes, fused"])
 #
 # - `tensors`: in how many tensors must the weights lie, so that the launches of AdamW's plain loop in fp32 take as long as its bytes? (Eight operators a tensor; 21 numbers a weight.)
 # - `mixed_ms`: milliseconds of one step of Adam in one launch, in mixed precision: the gradients are fp32, and so are the states and a copy of the weights; from the copy the step also writes the weights in bf16
-# - `edge`: of how many numbers is an addition of three bf16 tensors, in one launch, whose bytes take as long as the launch?
+# - `edge`: three bf16 tensors are added in one launch. How many numbers has each, if the bytes take as long as the launch?
 # - `kept_mib`: MiB that attention in tiles keeps for backward, of 16 heads, T = 8,192, d = 32, where q, k, v and the result are bf16, and the one number a query is fp32
-# - `queries`: from how many queries a tile on is its forward bound by compute, in bf16, if k and v are read from memory again for each tile of queries? (All queries see all keys; T is so large that q and the result do not count.)
+# - `queries`: from how many queries a tile on is attention's forward bound by compute, in bf16, if k and v are read from memory again for each tile of queries? (All queries see all keys; T is so large that q and the result do not count.)
 # - `batch`: from how many rows B on is a bf16 product of (B, 8192) and (8192, 8192) bound by compute? (A server that makes one token for each of B users does such products.)
 #
 # Write numbers or formulas, right within 1 %; none is to be rounded to a whole number.
@@ -543,7 +543,7 @@ batch = ridge * 8192 / (8192 - 2 * ridge)  # B·n / (n + 2B) = ridge
 check.predict_operators(tensors, mixed_ms, edge, kept_mib, queries, batch, of=STUDENT)
 
 # %% [markdown] nbgrader={"grade_id": "predict_operators_target"}
-# **Target:** predicted and counted alike. Counted by the meter, on tensors without numbers, of the model that stands above: at your number of tensors launches and bytes take half of the time each; at your edge, too; and at your batch memory and compute take the same time.
+# **Target:** predicted and counted agree. The meter counts, on tensors without numbers, for 10⁹ weights (so the first line fits these alone, and not weights of your own). At your number of tensors, and at your edge, launches take half of the time and bytes the other half; at your batch, memory and compute take the same time.
 
 
 # %%

@@ -79,6 +79,27 @@ return max(len(kernels) * device["launch"], work), words
     ),
     Bug(
         "run_ahead",
+        "the kernel's own time is added to the CPU's clock",
+        old="launched = ended",
+        new="launched += max(memory, compute)",
+    ),
+    Bug(
+        "run_ahead",
+        "the CPU waits until each kernel has begun",
+        old="""
+ended = max(launched, ended) + max(memory, compute)
+if asked:
+    launched = ended
+""",
+        new="""
+launched = max(launched, ended)
+ended = launched + max(memory, compute)
+if asked:
+    launched = ended
+""",
+    ),
+    Bug(
+        "run_ahead",
         "the CPU waits before the kernel, not after it",
         old="""
 ended = max(launched, ended) + max(memory, compute)
@@ -307,6 +328,24 @@ return F.gelu(gate) * value
         "the first part of the slope is forgotten",
         old="dgate = dy * value * (probability + gate * density)",
         new="dgate = dy * value * gate * density",
+    ),
+    Bug(
+        "geglu",
+        "the minus in the exponent is missing",
+        old="density = torch.exp(-gate * gate / 2) / math.sqrt(2 * math.pi)",
+        new="density = torch.exp(gate * gate / 2) / math.sqrt(2 * math.pi)",
+    ),
+    Bug(
+        "geglu",
+        "brackets around the slope are missing",
+        old="dgate = dy * value * (probability + gate * density)",
+        new="dgate = dy * value * probability + gate * density",
+    ),
+    Bug(
+        "geglu",
+        "db is a sum over all dimensions where there are no rows",
+        old="return dh, dh.reshape(-1, dh.shape[-1]).sum(0)",
+        new="return dh, dh.sum(tuple(range(dh.dim() - 1)))",
     ),
     Bug(
         "geglu",
@@ -725,6 +764,22 @@ m = torch.full(parts[0].shape[:1], torch.finfo(parts[0].dtype).min, dtype=parts[
     ),
     Bug(
         "entropy",
+        "m starts at minus a billion",
+        old="""
+m = torch.full(parts[0].shape[:1], torch.finfo(parts[0].dtype).min, dtype=parts[0].dtype)
+""",
+        new="m = torch.full(parts[0].shape[:1], -1e9, dtype=parts[0].dtype)",
+    ),
+    Bug(
+        "entropy",
+        "t moves without the old sum",
+        old="t = (t + s * (m - peak)) * correction + torch.where(p == 0, 0, p * x).sum(1)",
+        new="""
+t = torch.where(s == 0, 0, (t + m - peak) * correction) + torch.where(p == 0, 0, p * x).sum(1)
+""",
+    ),
+    Bug(
+        "entropy",
         "nan is made, and hidden",
         old="t = (t + s * (m - peak)) * correction + torch.where(p == 0, 0, p * x).sum(1)",
         new="t = ((t + s * (m - peak)) * correction + (p * x).sum(1)).nan_to_num(0.0)",
@@ -840,6 +895,30 @@ def attention(q, k, v, tile):
         "later scores are 0",
         old="scores = scores.masked_fill(later, -math.inf)",
         new="scores = scores.masked_fill(later, 0)",
+    ),
+    Bug(
+        "attention",
+        "later scores are −10,000",
+        old="scores = scores.masked_fill(later, -math.inf)",
+        new="scores = scores.masked_fill(later, -1e4)",
+    ),
+    Bug(
+        "attention",
+        "m starts at −10,000",
+        old="m = qi.new_full((len(qi), 1), -math.inf)",
+        new="m = qi.new_full((len(qi), 1), -1e4)",
+    ),
+    Bug(
+        "attention",
+        "tiles are masked where both have the same number",
+        old="""
+if start + len(kj) - 1 > token:
+    later = torch.ones_like(scores, dtype=torch.bool).triu(token - start + 1)
+""",
+        new="""
+if start == first:
+    later = torch.ones_like(scores, dtype=torch.bool).triu(1)
+""",
     ),
     Bug(
         "attention",
@@ -1468,6 +1547,12 @@ def fused(operators, sizes, wanted):
         "only the last result is written",
         old="moved = (read - made) | (made & others)",
         new="moved = (read - made) | {group[-1][3]}",
+    ),
+    Bug(
+        "fused",
+        "the last result of a kernel is written, whoever needs it",
+        old="moved = (read - made) | (made & others)",
+        new="moved = (read - made) | (made & others) | {group[-1][3]}",
     ),
     Bug(
         "fused",

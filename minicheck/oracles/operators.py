@@ -18,13 +18,18 @@ Looks = dict[str, Tensor]
 Kernel = tuple[int, int, bool]
 
 
+def clock_of_cpu(launched: float, began: float, ended: float, asked: bool) -> float:
+    """When the CPU goes on after a kernel, which it has launched and the device has begun and ended at these times."""
+    return ended if asked else launched
+
+
 def run_ahead(
     kernels: list[Kernel],
     device: dict[str, float],
     work: Callable[[float, float], float] = max,
-    waits: Callable[[bool], bool] = bool,
+    clock: Callable[[float, float, float, bool], float] = clock_of_cpu,
 ) -> tuple[float, list[str]]:
-    """The end of the last kernel, and what each waited for. work: of its two times.  waits: whether the CPU does."""
+    """The end of the last kernel, and what each waited for. work: of its two times.  clock: of the CPU, afterwards."""
     launched = ended = 0.0
     words = []
     for nbytes, flops, asked in kernels:
@@ -32,9 +37,9 @@ def run_ahead(
         memory, compute = nbytes / device["bandwidth"], flops / device["peak"]
         busy = "memory" if memory > compute else "compute"
         words.append("launch" if launched > ended else busy)
-        ended = max(launched, ended) + work(memory, compute)
-        if waits(asked):
-            launched = ended
+        began = max(launched, ended)
+        ended = began + work(memory, compute)
+        launched = clock(launched, began, ended, asked)
     return ended, words
 
 
@@ -43,10 +48,21 @@ def run_ahead_slips(kernels: list[Kernel], device: dict[str, float]) -> dict[str
     busy = sum(max(b / device["bandwidth"], f / device["peak"]) for b, f, _ in kernels)
     return {
         "That is with each launch on top, as in the lesson: the CPU waits only where it asks.": run_ahead(
-            kernels, device, waits=lambda asked: True
+            kernels, device, clock=lambda launched, began, ended, asked: ended
         )[0],
         "Where a kernel's number is asked for, the CPU waits for its end.": run_ahead(
-            kernels, device, waits=lambda asked: False
+            kernels, device, clock=lambda launched, began, ended, asked: launched
+        )[0],
+        "After a kernel that is asked for, the CPU goes on when the device has ended it: set one clock to the "
+        "other. It is not the kernel's own time that is added.": run_ahead(
+            kernels,
+            device,
+            clock=lambda launched, began, ended, asked: launched + (ended - began) * asked,
+        )[0],
+        "The CPU waits here until a kernel has begun before it launches the next: it need not.": run_ahead(
+            kernels,
+            device,
+            clock=lambda launched, began, ended, asked: ended if asked else began,
         )[0],
         "Bytes and FLOPs go on at the same time: the longer of the two counts.": run_ahead(
             kernels, device, work=lambda memory, compute: memory + compute
@@ -111,6 +127,12 @@ def dh_looks(dy: Tensor, h: Tensor, b: Tensor) -> Looks:
         ),
         "Backward saw h without the bias: form z = h + b again.": dh(dy, h, 0 * b),
         "φ lacks its 1/√(2π).": both(value * (phi + gate * torch.exp(-gate * gate / 2))),
+        "φ is exp(−z²/2)/√(2π): the minus is missing.": both(
+            value * (phi + gate * torch.exp(gate * gate / 2) / math.sqrt(2 * math.pi))
+        ),
+        "In the first half, dy and the second half multiply both parts of the slope, Φ(z) and z·φ(z).": torch.cat(
+            [dy * value * phi + gate * density(gate), dy * gelu(gate)], -1
+        ),
         "The first half is GELU, not its slope.": both(value * gelu(gate)),
         "The first half's gradient lacks the second half.": both(slope(gate)),
         "The second half's gradient is GELU of the first half, not its slope.": both(
@@ -138,13 +160,16 @@ def entropies(parts: list[Tensor]) -> Looks:
     whole, right = torch.cat(parts, 1), entropy(parts)
     low = torch.finfo(whole.dtype).min
     m = torch.full_like(right, low)
-    s, t, kept_s, both_t, lagging = torch.zeros(5, len(m), dtype=m.dtype)
+    s, t, kept_s, both_t, lagging, away, bare = torch.zeros(7, len(m), dtype=m.dtype)
     for part in parts:
         peak = torch.maximum(m, part.amax(1))
         less, x = (m - peak).exp(), part - peak[:, None]
         p = x.exp()
         px = torch.special.entr(p).sum(1).neg()
         lagging = lagging + s * (m - peak) * less + px  # t moved, but not rescaled
+        move = (m - peak).masked_fill(s == 0, 0)  # m starts below every number
+        away = (away - s * move) * less + px
+        bare = (bare + move) * less + px
         s, t = s * less + p.sum(1), t * less + px
         kept_s, both_t = kept_s + p.sum(1), both_t + px
         m = peak
@@ -156,6 +181,10 @@ def entropies(parts: list[Tensor]) -> Looks:
         "The sum s is not rescaled when a larger number comes.": kept_s.log()
         + (right - s.log()) * s / kept_s,
         "The sum t is not rescaled when a larger number comes.": s.log() - lagging / s,
+        "t is moved by new m − old m: it should be old m − new m, which is negative.": s.log()
+        - away / s,
+        "t is moved once: each term of the old sum moves, so it is s · (old m − new m).": s.log()
+        - bare / s,
         "That is log s: and t/s?": s.log(),
         "That is log Σ exp(x).": whole.logsumexp(1),
         "The sign of t/s: log s − t/s.": 2 * s.log() - right,
@@ -219,6 +248,10 @@ def attention_looks(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Looks:
     first = (torch.arange(T) // tile * tile + K - T)[:, None]  # token of the tile's first query
     start = torch.arange(K) // tile * tile
     reached = start < first + tile
+    place = torch.arange(T)[:, None]
+    latest = (
+        (place // tile * tile + tile).clamp(max=T) - 1 + K - T
+    )  # token of the tile's last query
     masked = lambda mask, x=open_: x.masked_fill(~mask, -math.inf).softmax(-1) @ v
     pad = -K % tile
     return {
@@ -235,6 +268,15 @@ def attention_looks(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Looks:
             reached, open_.where(seen_by(T, K), 0)
         ),
         "A tile on the diagonal is seen whole: mask in it what is later.": masked(reached),
+        "Tiles are masked where both have the same number: where K > T, the diagonal runs through others.": masked(
+            reached & ((place // tile != start // tile) | (torch.arange(K) - start <= place % tile))
+        ),
+        "Later keys still have a weight: with scores so far below 0, only −inf masks them.": masked(
+            reached, open_.where(seen_by(T, K), -1e4)
+        ),
+        "That is the last tile's softmax alone: the largest score so far is not carried on.": masked(
+            seen_by(T, K) & (start >= latest // tile * tile)
+        ).nan_to_num(),
         "The last tile that some of these queries see is left out: go on to the last query's token.": masked(
             seen_by(T, K) & (start < first.clamp(min=1))
         ),
@@ -325,6 +367,10 @@ def byte_looks(
         + total(made): "All results are counted: those that are read inside the group only "
         "stay on the chip.",
         total(read - made) + total(made & outside): "Results in `wanted` are written, too.",
+        total(read - made)
+        + total(
+            kept | {group[-1][3]}
+        ): "The last result of this kernel is needed by nobody, and is not written.",
         total(read - made)
         + sizes[group[-1][3]]: "Only the last result is written: another one is read outside, "
         "or wanted.",

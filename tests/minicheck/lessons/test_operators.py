@@ -197,9 +197,27 @@ def in_tensors(operators, sizes, wanted):
     )
 
 
+def every_step_named(parts):
+    """Nothing of the last part is let go before the next has been worked on."""
+    m = torch.full_like(parts[0][:, 0], torch.finfo(parts[0].dtype).min)
+    s, t = torch.zeros_like(m), torch.zeros_like(m)
+    for part in parts:
+        peak = torch.maximum(m, part.max(1).values)
+        shift = m - peak
+        correction = shift.exp()
+        x = part - peak[:, None]
+        p = x.exp()
+        px = torch.where(p > 0, p * x, torch.zeros_like(x))
+        t = correction * (t + shift * s) + px.sum(1)
+        s = correction * s + p.sum(1)
+        m = peak
+    return s.log() - t / s
+
+
 RIGHT = [
     ("geglu", by_checkpoint),
     ("entropy", by_mean),
+    ("entropy", every_step_named),
     ("attention", keys_outside),
     ("attention", no_key_too_many),
     ("attention", without_history),
@@ -311,6 +329,10 @@ def test_the_oracle():
         ]
     parts = torch.arange(18.0, dtype=torch.float64).view(2, 9).div(4).split(3, 1)
     looks.append((oracle.entropies(parts), oracle.entropy(parts)))
+    weak = "Later keys still have a weight: with scores so far below 0, only −inf masks them."
+    low = -1e6 * q[5:].abs(), k.abs(), v
+    assert (looks[2][0].pop(weak) - short[0]).abs().max() < 1e-12  # only where scores are low
+    assert (oracle.attention_looks(*low, 4)[weak] - oracle.attention(*low)[0]).abs().max() > 1e-4
     for some, want in looks:
         for text, wrong in some.items():
             assert (wrong - want).abs().max() > 1e-4, text
