@@ -394,7 +394,8 @@ study.reveal(
     [table, picture],
     words="None. Adam divides by the size of the gradient, so a factor n and another norm hardly change its step. "
     "The others train a model that is slightly different from yours, and it learns all the same. "
-    "(The mean of the last four losses is compared.)",
+    "(The mean of the last four losses is compared. The curve of the wrong norm lies low because that run clips, "
+    "as its right one does.)",
 )
 
 # %% tags=["maintainer"]
