@@ -64,7 +64,9 @@ class Made(TorchDispatchMode):
 
     def __init__(self, size, itemsize=None):
         super().__init__()
-        self.size, self.itemsize, self.made = size, itemsize, {}
+        self.size = size
+        self.itemsize = itemsize
+        self.made = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
