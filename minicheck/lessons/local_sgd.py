@@ -518,6 +518,6 @@ PREDICTED = Prediction(
         "n": ("{} ranks", (4, 5, 16)),
         "psi": ("{:,.0f} weights", (6e6, 20e6, 25e6)),
         "start": ("{} dense steps at the start", (100, 300, 400)),
-        "computing": ("{} s of computing", (0.2, 0.05, 0.25)),
+        "computing": ("{} s of computing", (0.2, 0.15, 0.25)),
     },
 )

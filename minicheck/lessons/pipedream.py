@@ -723,7 +723,7 @@ PREDICTED = Prediction(
     "Bytes of versions, updates, the gain in time, and the largest rates, within 1 %.",
     {
         "S": ("{} stages", (4, 6, 10)),
-        "M": ("{} micro-batches", (300, 420, 900)),
+        "M": ("{} micro-batches", (120, 180, 240)),
         "m": ("m = {}", (12, 15, 20)),
     },
 )

@@ -1051,8 +1051,8 @@ PREDICTED = Prediction(
     predict_remat,
     "Bytes, segments, work and share: within 1 %.",
     {
-        "L": ("{} layers", (40, 60, 80)),
-        "k": ("{} segments", (4, 5, 20)),
+        "L": ("{} layers", (80, 120)),
+        "k": ("{} segments", (8, 20, 40)),
         "heads": ("{} heads", (64, 96, 160)),
     },
 )
