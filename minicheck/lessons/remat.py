@@ -1052,7 +1052,7 @@ PREDICTED = Prediction(
     "Bytes, segments, work and share: within 1 %.",
     {
         "L": ("{} layers", (80, 120)),
-        "k": ("{} segments", (8, 20, 40)),
+        "k": ("{} segments", (8, 20)),
         "heads": ("{} heads", (64, 96, 160)),
     },
 )
