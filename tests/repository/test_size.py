@@ -19,15 +19,15 @@ BEFORE = (
     "c6d1835e6853ef50167fbbc24439e37acb35b729"  # when the mutants were there, and nothing had moved
 )
 SIZED = (tokenize.NAME, tokenize.OP, tokenize.NUMBER)
-# What has been reached, with types that mypy accepts. It may fall, and rise with a new technique only.
+# What has been reached, with types that mypy accepts. It may fall, and rise with a new technique or lesson only.
 MOST = {
-    "tracked files": 830,
+    "tracked files": 930,
     "files of the library": 99,
-    "files of graders": 67,
+    "files of graders": 74,
     "skips of the formatter": 2,
-    "tokens of the library": 235_200,
-    "of them, of techniques": 114_000,
-    "tokens of graders": 181_000,
+    "tokens of the library": 235_300,
+    "of them, of techniques": 114_100,
+    "tokens of graders": 213_000,
 }
 TECHNIQUES = ("collectives/", "parallel/", "train/", "checkpoint/", "models", "split")
 
