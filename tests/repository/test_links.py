@@ -123,6 +123,14 @@ def test_every_row_makes_a_head_and_a_foot(links):
             assert numbers[need] < row.number, f"{row.name} needs {need}"
 
 
+def test_an_exercise_has_five_minutes_a_point(links):
+    for row in links.lessons.values():
+        path = ROOT / "minicheck" / "questions" / f"{row.folder}.json"
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        points = sum(cell["metadata"]["nbgrader"].get("points", 0) for cell in cells)
+        assert row.exercises == 5 * points, row.folder
+
+
 def test_every_folder_has_a_row(links):
     folders = {path.name for path in ROOT.glob("course/[0-9]*_*")}
     assert folders <= {row.folder for row in links.lessons.values()}
