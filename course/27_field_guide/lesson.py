@@ -92,9 +92,9 @@ for rank in range(2):
     assert in_world.trace.bytes_sent(rank) == in_processes.trace.bytes_sent(rank)
     assert in_world[rank][0].keys() == in_processes[rank][0].keys()
     for key, calls in in_world[rank][0].items():
-        assert all(
-            torch.equal(a, b) for a, b in zip(calls, in_processes[rank][0][key], strict=True)
-        )
+        for a, b in zip(calls, in_processes[rank][0][key], strict=True):
+            # equal to the last bit where both compute with as many threads
+            assert torch.allclose(a.double(), b.double(), rtol=1e-5, atol=1e-6), key
 
 # %% [markdown]
 # On a cluster the third runner takes over, `train(from_env(), …)` under torchrun, and nothing else in the program changes. So a bug in *what* is sent can be found on your laptop. But first you have to notice that there is one.
