@@ -16,6 +16,7 @@ from minidist.comm.meter import Charge, Ledger, Watch
 from minidist.models import mlp
 
 from ..exam import (
+    ROUNDED,
     Case,
     Costly,
     Prediction,
@@ -756,6 +757,7 @@ def _cost_looks(parameters, tokens, gpus, peak, achieved, again):
             "The fraction is upside down.": 1 / mfu,
             "A fraction is asked for, not a percentage.": 100 * mfu,
             "Is it divided by the number of GPUs twice?": mfu / gpus,
+            ROUNDED: round(mfu, 4),
         },
         "hfu": {
             "That is the MFU: the hardware also executes what is recomputed.": mfu,
@@ -765,6 +767,7 @@ def _cost_looks(parameters, tokens, gpus, peak, achieved, again):
             * 8
             / 6,
             "Is it divided by the number of GPUs twice?": hfu / gpus,
+            ROUNDED: round(hfu, 4),
         },
     }
 

@@ -127,6 +127,8 @@ class Assignment:
     by_hand: dict = field(default_factory=dict)
     # (source, exercise or None) of each cell without points
     cells: list = field(default_factory=list)
+    # by cell, the names that a solution of numbers alone has defined: it is computed once, not for each planted answer
+    numbers: dict = field(default_factory=dict)
 
     def namespace(self, without=None):
         """The names that the solved notebook has defined before its tests; exercise `without` is left as its stub."""
@@ -135,8 +137,15 @@ class Assignment:
             where = f"<ipython {self.folder.name} {i}>"
             if exercise is None:
                 run(definitions(source), where, names)
+            elif exercise != without and i in self.numbers:
+                names.update(self.numbers[i])
             elif exercise != without:
+                before = dict(names)
                 run(source, where, names)
+                if not definitions(source).strip():
+                    self.numbers[i] = {
+                        n: x for n, x in names.items() if before.get(n, self) is not x
+                    }
             else:
                 with contextlib.suppress(NotImplementedError):
                     run(stub(source), where, names)
