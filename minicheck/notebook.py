@@ -260,7 +260,7 @@ def _marked(
     """check: what test cells call by this name. What a test cell of plain asserts says must be believed: it runs beside
     the answers."""
     rows, notes = repaired(answered, asked)
-    asserts = {g: _source(cell) for g, cell in _tests(asked).items() if not asks(_source(cell))}
+    asserts = {g: source_of(cell) for g, cell in _tests(asked).items() if not asks(source_of(cell))}
     rows = [row._replace(source=asserts.get(row.grade_id, row.source)) for row in rows]
     found = run_cells(rows, start, CELL_SECONDS, until)
     found.odd.extend(inspected(row.source) for row in rows)
@@ -270,7 +270,7 @@ def _marked(
         if time.monotonic() > until:
             wrong = "it was not examined: the notebook has taken all the time that it may take"
         else:
-            wrong = _wrong(_source(cell), found.answers.get(grade_id), found.errors, check)
+            wrong = _wrong(source_of(cell), found.answers.get(grade_id), found.errors, check)
             wrong = wrong or found.failed[grade_id]
         share = getattr(wrong, "share", 0.0)
         words = wrong and (plain(str(wrong)).strip() or "it is wrong")
@@ -359,7 +359,7 @@ def _exams(asked: dict) -> list[Exam]:
     """The examinations that the test cells call."""
     found = []
     for cell in _tests(asked).values():
-        for node in ast.walk(ast.parse(_source(cell))):
+        for node in ast.walk(ast.parse(source_of(cell))):
             if (
                 isinstance(node, ast.Attribute)
                 and isinstance(node.value, ast.Name)
@@ -370,34 +370,34 @@ def _exams(asked: dict) -> list[Exam]:
 
 
 def _tests(asked: dict) -> dict[str, dict]:
-    return {_grade_id(cell): cell for cell in asked["cells"] if is_test(cell)}
+    return {grade_id_of(cell): cell for cell in asked["cells"] if is_test(cell)}
 
 
 def is_test(cell: dict) -> bool:
     """Whether a cell asks `check`: it has points, and no answer in it."""
-    mark = _nbgrader(cell)
+    mark = nbgrader_of(cell)
     return bool(mark.get("grade")) and not mark.get("solution")
 
 
 def by_hand(asked: dict) -> dict[str, float]:
     """The points of each exercise that has an open answer, which a teacher reads and grades."""
-    marks = [_nbgrader(cell) for cell in asked["cells"]]
+    marks = [nbgrader_of(cell) for cell in asked["cells"]]
     return {m["grade_id"]: m["points"] for m in marks if m.get("grade") and m.get("solution")}
 
 
 def _points(cell: dict) -> float:
-    return _nbgrader(cell)["points"]
+    return nbgrader_of(cell)["points"]
 
 
-def _nbgrader(cell: dict) -> dict:
+def nbgrader_of(cell: dict) -> dict:
     return cell["metadata"].get("nbgrader", {})
 
 
-def _grade_id(cell: dict) -> str:
-    return _nbgrader(cell).get("grade_id", "")
+def grade_id_of(cell: dict) -> str:
+    return nbgrader_of(cell).get("grade_id", "")
 
 
-def _source(cell: dict) -> str:
+def source_of(cell: dict) -> str:
     return "".join(cell["source"])
 
 

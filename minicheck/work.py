@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .grade import digest_of_grading, questions
-from .notebook import ROOT, Mark, by_hand, examine, is_test
+from .notebook import ROOT, Mark, by_hand, examine, grade_id_of, is_test, nbgrader_of, source_of
 from .submission import Unreadable, read, restored
 from .tables import earned
 
@@ -65,7 +65,8 @@ def _at(root: Path, name: str) -> Path:
 
 
 def _state(root: Path) -> dict:
-    """`taken` by assignment: `cells`, the digest of each source by the cell's identifier, and `parts`; `marks`."""
+    """`taken` by assignment: `cells`, the digest of each source by the cell's identifier; `parts`; `begun`, whether the
+    copy had answers from the start. And `marks`."""
     with contextlib.suppress(OSError, ValueError):
         return json.loads((root / "work" / STATE).read_text(encoding="utf-8"))
     return {"taken": {}, "marks": {}}
@@ -83,31 +84,23 @@ def _digest(*texts: str) -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
-def _source(cell: dict) -> str:
-    return "".join(cell["source"])
-
-
-def _grade_id(cell: dict) -> str:
-    return cell["metadata"].get("nbgrader", {}).get("grade_id", "")
-
-
 def _solves(cell: dict) -> bool:
-    return bool(cell["metadata"].get("nbgrader", {}).get("solution"))
+    return bool(nbgrader_of(cell).get("solution"))
 
 
 def _cells(notebook: dict) -> dict[str, str]:
     return {
-        cell.get("id", str(i)): _digest(_source(cell)) for i, cell in enumerate(notebook["cells"])
+        cell.get("id", str(i)): _digest(source_of(cell)) for i, cell in enumerate(notebook["cells"])
     }
 
 
 def _parts(handed_out: dict, asked: dict) -> dict[str, str]:
     """Of each exercise the digest of all that is said and asked, up to its test cell; answers count as they were asked."""
-    stubs = {_grade_id(cell): _source(cell) for cell in asked["cells"]}
+    stubs = {grade_id_of(cell): source_of(cell) for cell in asked["cells"]}
     found: dict[str, str] = {}
     texts: list[str] = []
     for cell in handed_out["cells"]:
-        texts.append(stubs.get(_grade_id(cell), "") if _solves(cell) else _source(cell))
+        texts.append(stubs.get(grade_id_of(cell), "") if _solves(cell) else source_of(cell))
         if _asks(cell, asked):
             found[_exercise(cell)] = _digest(*texts)
             texts.clear()
@@ -144,7 +137,7 @@ def take(root: Path = ROOT) -> Iterator[str]:
             continue
         changed = changes(name, root)
         if changed:
-            if _cells(read(own)) == taken["cells"]:
+            if not taken["begun"] and _cells(read(own)) == taken["cells"]:
                 _copy(root, name, state)
                 yield f"{name} has changed ({', '.join(changed)}); you had not begun it, so you have the new one."
             else:
@@ -164,9 +157,13 @@ def _copy(root: Path, name: str, state: dict) -> None:
 
 
 def _take(root: Path, name: str, state: dict) -> None:
-    handed_out = _handed_out(root, name)
-    parts = _parts(handed_out, questions(name))
-    state["taken"][name] = {"cells": _cells(handed_out), "parts": parts}
+    handed_out, asked = _handed_out(root, name), questions(name)
+    cells = _cells(handed_out)
+    # somebody may have worked in exercises/ before
+    begun = any(_begun(handed_out, asked).values())
+    begun |= not all(identifier.startswith("assignment-") for identifier in cells)
+    parts = _parts(handed_out, asked)
+    state["taken"][name] = {"cells": cells, "parts": parts, "begun": begun}
 
 
 def renew(name: str, root: Path = ROOT) -> Path:
@@ -186,8 +183,8 @@ def renew(name: str, root: Path = ROOT) -> Path:
     for cell in restored(answered, handed_out)[0]["cells"]:
         if not cell.get("id", "").startswith("handed-in-"):
             place = cell["id"]
-            answers[place] = _source(cell)
-        elif _digest(_source(cell)) not in known:
+            answers[place] = source_of(cell)
+        elif _digest(source_of(cell)) not in known:
             added.setdefault(place, []).append(cell)
     cells = added.get("", [])
     for cell in handed_out["cells"]:
@@ -218,7 +215,7 @@ def look(
     answered = read(_at(root, name))
     begun = _begun(answered, asked)
     state = _state(root)
-    code = _digest(*[_source(c) for c in answered["cells"] if c["cell_type"] == "code"])
+    code = _digest(*[source_of(c) for c in answered["cells"] if c["cell_type"] == "code"])
     key = [code, digest_of_grading(asked)]
     known = state["marks"].get(name, {"key": None, "marks": []})
     to_examine = [
@@ -252,7 +249,7 @@ def _examined(exercise: str, of: float, begun: bool, mark: Mark | None) -> Exerc
 def _worth(asked: dict) -> dict[str, float]:
     """The points of each exercise, open ones as well, in order."""
     return {
-        _exercise(cell): cell["metadata"]["nbgrader"]["points"]
+        _exercise(cell): nbgrader_of(cell)["points"]
         for cell in asked["cells"]
         if _asks(cell, asked)
     }
@@ -260,11 +257,11 @@ def _worth(asked: dict) -> dict[str, float]:
 
 def _asks(cell: dict, asked: dict) -> bool:
     """Whether an exercise ends with this cell."""
-    return is_test(cell) or _grade_id(cell) in by_hand(asked)
+    return is_test(cell) or grade_id_of(cell) in by_hand(asked)
 
 
 def _exercise(test: dict) -> str:
-    return _grade_id(test).removesuffix("_test")
+    return grade_id_of(test).removesuffix("_test")
 
 
 def _begun(answered: dict, asked: dict) -> dict[str, bool]:
@@ -274,7 +271,7 @@ def _begun(answered: dict, asked: dict) -> dict[str, bool]:
     found: dict[str, bool] = {}
     written = False
     for cell in asked["cells"]:
-        written |= mine.get(_grade_id(cell)) != stubs.get(_grade_id(cell))
+        written |= mine.get(grade_id_of(cell)) != stubs.get(grade_id_of(cell))
         if _asks(cell, asked):
             found[_exercise(cell)] = written
             written = False
@@ -284,7 +281,7 @@ def _begun(answered: dict, asked: dict) -> dict[str, bool]:
 def _answers(notebook: dict, asked: dict) -> dict[str, str]:
     """The source of each cell for an answer, as `restored` finds it."""
     cells = restored(notebook, asked)[0]["cells"]
-    return {_grade_id(cell): _source(cell).strip() for cell in cells if _solves(cell)}
+    return {grade_id_of(cell): source_of(cell).strip() for cell in cells if _solves(cell)}
 
 
 def overview(

@@ -425,9 +425,10 @@ class Stages(Pipeline):
     """A pipeline whose parts compute within `around`, a context, and whose loss is scaled by `scaler`.
 
     quiet(action): a context for a backward.  after(): called when gradients of weights are there that came apart from
-    the inputs'.  average(): called when all are there; those of a tied parameter are added up over its stages after it,
-    since a mean of sums and a sum of means differ in the last bit, and its copies would drift apart.  factor: of all losses of this rank.  parts: the share of each micro-batch in the batch, on every stage:
-    what a layer of experts adds to the loss counts as the loss does.
+    the inputs'.  average(): called when all are there, and before those of a tied parameter are added up over its
+    stages: a mean of sums and a sum of means differ in the last bit, and its copies would drift apart.  factor: of all
+    losses of this rank.  parts: the share of each micro-batch in the batch, on every stage: what a layer of experts adds
+    to the loss counts as the loss does.
     """
 
     loss_fn: Callable  # on every stage

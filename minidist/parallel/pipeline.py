@@ -591,7 +591,7 @@ class Pipeline:
         return [self.losses[m] for m in range(M)] if self.last_stage else None
 
     def finish(self) -> None:
-        """What all gradients must be there for."""
+        """End a step, when all gradients are there: add up those of tied parameters."""
         self.ties.end()
 
     def forward(self, action: Action) -> None:

@@ -126,11 +126,9 @@ def _mistakes(
             yield f"this {NOUNS[kind]} was done before, by {before}"
     wanted = [(chunk, NEEDED[kind])]
     for item in shape.needs(stage, action):
-        if (
-            shape.stage(item.part) == stage
-        ):  # its own chunk, or the one before or after it in the model
-            own = shape.chunk(item.part) == chunk
-            wanted += [] if own else [(shape.chunk(item.part), "F" if item.what == "a" else "BI")]
+        of = shape.chunk(item.part)
+        if shape.stage(item.part) == stage and of != chunk:  # the next one in the model lies here
+            wanted.append((of, "F" if item.what == "a" else "BI"))
     for of, kinds in wanted:
         needed = [Action(other, micro, of) for other in kinds]
         if needed and done.isdisjoint(needed):

@@ -115,6 +115,25 @@ def test_an_assignment_that_is_not_begun_follows_the_course(course):
     assert list(work.take(student)) == []
 
 
+def test_answers_that_were_written_in_exercises_are_kept(course):
+    """Somebody has worked there before: the copy is theirs from the start."""
+    _, student = course
+
+    def answered(cells):
+        cell(cells, "shift")["source"] = SHIFT
+
+    change(student, NAME, answered)
+    list(work.take(student))
+    git(student, "checkout", "exercises")
+    change(student, NAME, reworded)
+    [said] = work.take(student)
+    assert said.endswith(f"make work RENEW={NAME}")
+    path = student / "work" / NAME / f"{NAME}.ipynb"
+    assert SHIFT in sources(path)
+    work.renew(NAME, student)
+    assert SHIFT.strip() in [text.strip() for text in sources(path)]
+
+
 def test_what_is_left_out_or_new_is_said(course):
     _, student = course
     list(work.take(student))
