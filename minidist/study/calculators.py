@@ -11,7 +11,6 @@ from typing import Any
 
 from minidist.study.catalog import MODELS
 from minidist.study.explore import Explorer, explore
-from minidist.study.plan import plan
 from minidist.study.predict import Grid, per_rank
 from minidist.study.step import Step
 
@@ -89,6 +88,8 @@ def planner_table(
     `plan`. Where nothing fits, it is said by how much. A plan takes about a second: choose few values.
     Errors: those of `explore`.
     """
+    # here: `python -m minidist.study.plan` warns of a module that its package has imported already
+    from minidist.study.plan import plan
 
     def best(model: str, machine: str, nodes: int, batch: int) -> dict:
         found = plan(model, f"{machine}:{nodes}x8", batch, **options)
