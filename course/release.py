@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -21,15 +22,24 @@ from course.questions import stale
 
 ROOT = Path(__file__).resolve().parents[1]
 RELEASED = (
+    "CITATION.cff",
     "LICENSE",
+    "LICENSE-TEXTS",
     "Makefile",
     "README.md",
     "constraints.txt",
     "course/*/figures/*.svg",
     "docs/frameworks.md",
     "docs/glossary.md",
+    "docs/gpus.md",
+    "docs/install.md",
+    "docs/planner.md",
     "docs/prose.png",
+    "docs/ring.svg",
+    "docs/rosetta.md",
     "docs/symbols.md",
+    "docs/trainer.md",
+    "docs/troubleshooting.md",
     "docs/way.md",
     "docs/way.svg",
     "environment.yml",
@@ -41,33 +51,8 @@ RELEASED = (
     "minidist/**/*.*",
     "notebooks/*.ipynb",
 )
-# Sections of README.md that speak of what is not there, and sentences that do.
-LEFT_OUT = ("For teachers", "More")
-SENTENCES = (
-    (
-        "`make test` runs all that the maintainers run: lint, unit tests, planted bugs, and every notebook. It installs a few\n"
-        "more packages first.\n\n",
-        "",
-    ),
-    (
-        "assignments in `exercises/`, their solutions in `solutions/`.",
-        "assignments in `exercises/`.",
-    ),
-    ("(`python -m benchmarks.prose --picture docs/prose.png`;\n", "("),
-    (
-        " `python -m benchmarks.compiled` shows what `torch.compile` fuses in a layer of the GPT.\n",
-        "\n",
-    ),
-    (
-        "`python -m benchmarks.simulate` trains on every rank of a grid at once, on meta tensors in a World, and asks the planner\n"
-        "for the same step. GPT-3's 175 B over 1,024 H100s (data 8, tensor 8, pipeline 16) take 1.711 s for 16 of a step's 192\n"
-        "micro-batches, and the planner says 1.635; the 145.6 B of Narayanan et al. 2021 over 1,536 A100s take 5.70 s for 8 of 48,\n"
-        "and the planner says 5.59. At that rate their whole step takes 23.3 s, where 24.8 were published. The first simulation\n"
-        "took 19 minutes of one core, the second 55.\n"
-        "\n",
-        "",
-    ),
-)
+# Between these README.md speaks of what is not there.
+HIDDEN = re.compile(r"<!-- not for students -->.*?<!-- for all -->\n?", re.DOTALL)
 
 
 def released(root: Path) -> Iterator[Path]:
@@ -98,19 +83,14 @@ def worked_in(exercise: Path) -> bool:
 
 
 def readme(text: str) -> str:
-    """README.md for students. ValueError if it is not the one that SENTENCES and LEFT_OUT are about."""
-    for old, new in SENTENCES:
-        if old not in text:
-            raise ValueError(
-                f"README.md no longer says {old!r}; course/release.py must learn what it does"
-            )
-        text = text.replace(old, new)
-    head, *sections = text.split("\n## ")
-    titles = [section.partition("\n")[0] for section in sections]
-    if not set(LEFT_OUT) <= set(titles):
-        raise ValueError(f"README.md no longer has the sections {', '.join(LEFT_OUT)}")
-    kept = [s for s, title in zip(sections, titles, strict=True) if title not in LEFT_OUT]
-    return "\n## ".join([head, *kept]).rstrip() + "\n"
+    """README.md for students. ValueError if its marks are not pairs, or if there are none."""
+    shown, count = HIDDEN.subn("", text)
+    if not count or "<!-- " in shown:
+        raise ValueError(
+            "README.md must hide what is not for students between <!-- not for students --> and <!-- for all -->, "
+            f"and {count} pairs are there{', with a mark too many' if '<!-- ' in shown else ''}"
+        )
+    return shown.rstrip() + "\n"
 
 
 def release(root: Path, folder: Path) -> int:

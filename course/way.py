@@ -1,6 +1,6 @@
 """The way through the course: which lesson needs which, as a picture, and three paths through them.
 
-    python course/way.py       # writes docs/way.svg and docs/way.md; `make build` does
+    python course/way.py       # writes docs/way.svg, docs/way.md and README.md's table of lessons; `make build` does
 
 What a lesson needs, and its minutes, stand in course/lessons.toml, the paths in course/paths.toml.
 
@@ -9,6 +9,7 @@ Invariant: a path never comes to a lesson before those that it needs.
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -22,6 +23,9 @@ from minidist.study.picture import BLUE, CARD, EDGE, INK, MUTED, mix  # noqa: E4
 PICTURE = "docs/way.svg"
 PAGE = "docs/way.md"
 PATHS = "course/paths.toml"
+README = "README.md"
+# README's table of lessons, as far as the end of its last row.
+COURSE = re.compile(r"^\| # \| lesson \|.*\n\|[-:|]+\|\n(?:\|.*\n)*", re.MULTILINE)
 
 # Where the boxes are: a column, and a height in pixels. Lessons that need the same, and that no lesson needs, share one.
 PLACES: dict[tuple[str, ...], tuple[int, int]] = {
@@ -208,10 +212,54 @@ def _path(path: dict, links: Links) -> str:
     return f"## {path['title']}\n\n{path['for']} About {_hours(total)}.\n\n{text}\n\n{table}"
 
 
+# ------------------------------------------------------------
+# The table of lessons in README.md.
+
+
+def level(lessons: dict[str, Lesson], name: str) -> int:
+    """1: it needs no lesson. 2: the longest way that leads to it has one or two lessons. 3: it has more."""
+
+    def longest(name: str) -> int:
+        return max((1 + longest(before) for before in direct(lessons, name)), default=0)
+
+    steps = longest(name)
+    if steps == 0:
+        return 1
+    return 2 if steps <= 2 else 3
+
+
+def lesson_table(links: Links) -> str:
+    rows = [
+        "| # | lesson | what you build | level | hours | assignment |",
+        "|---|---|---|--:|--:|---|",
+    ]
+    for name, lesson in links.lessons.items():
+        folder = lesson.folder
+        cells = (
+            lesson.number,
+            f"[{lesson.title}](notebooks/{folder}.ipynb)",
+            lesson.builds,
+            str(level(links.lessons, name)),
+            f"{lesson.reading / 60:.1f} + {lesson.exercises / 60:.1f}",
+            f"[{folder}](exercises/{folder}/{folder}.ipynb)",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def readme(links: Links) -> str:
+    """README.md with its table of lessons. ValueError if it has no such table, or several."""
+    text = (links.root / README).read_text(encoding="utf-8")
+    tables = COURSE.findall(text)
+    if len(tables) != 1:
+        raise ValueError(f"{README} has {len(tables)} tables of lessons, and must have 1")
+    return text.replace(tables[0], lesson_table(links))
+
+
 def files(root: Path) -> dict[str, str]:
     """What is written where."""
     links = Links(root)
-    return {PICTURE: svg(links.lessons), PAGE: page(links)}
+    return {PICTURE: svg(links.lessons), PAGE: page(links), README: readme(links)}
 
 
 def main() -> int:
