@@ -13,6 +13,15 @@ parallel      what many ranks do together: data, shards, tensors, pipelines, ser
 checkpoint    sharded checkpoints, loaded onto another grid, too
 parallelize   one function that puts a model onto a grid of ranks
 study         pictures, formulas and the planner; no technique needs it
+
+>>> import torch
+>>> from minidist import World
+>>> from minidist.collectives import all_reduce_
+>>> def program(comm):
+...     gradient = torch.tensor([1.0, 2.0]) * comm.rank
+...     return all_reduce_(comm, gradient, "mean").tolist()
+>>> World(4).run(program)
+[[1.5, 3.0], [1.5, 3.0], [1.5, 3.0], [1.5, 3.0]]
 """
 
 from .comm import World, from_env, launch

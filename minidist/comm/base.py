@@ -61,23 +61,97 @@ _DENSE = torch.strided
 
 
 class CommError(Exception):
-    """The ranks disagree, or one of them is gone: whoever wants to go on after either catches this."""
+    """The ranks disagree, or one of them is gone: whoever wants to go on after either catches this.
+
+    >>> from minidist.comm import CommError, Deadlock, Mismatch, PeerLost, RankMissing
+    >>> [issubclass(kind, CommError) for kind in (Deadlock, Mismatch, PeerLost, RankMissing)]
+    [True, True, True, True]
+    """
 
 
 class Deadlock(CommError, RuntimeError):
-    """No rank can go on. The message names each waiting rank, what it waits for, and its line."""
+    """No rank can go on. The message names each waiting rank, what it waits for, and its line.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm import Deadlock
+    >>> def program(comm):
+    ...     other = 1 - comm.rank
+    ...     comm.send(torch.zeros(1), other)           # both send, and neither receives
+    ...     comm.recv(torch.zeros(1), other)
+    >>> try:
+    ...     World(2).run(program)
+    ... except Deadlock as error:
+    ...     print(error)
+    no rank can go on (2 wait for each other):
+      rank 0 waits for send of (1,) float32 to rank 1
+        at ...:3: comm.send(torch.zeros(1), other)...
+      rank 1 waits for send of (1,) float32 to rank 0
+        at ...:3: comm.send(torch.zeros(1), other)...
+    """
 
 
 class RankMissing(Deadlock, TimeoutError):
-    """A rank did not come within the timeout. The message says who is missing and where it is instead."""
+    """A rank did not come within the timeout. The message says who is missing and where it is instead.
+
+    A World never raises it, for it sees a `Deadlock` at once.
+
+    >>> import time
+    >>> import torch
+    >>> from minidist import launch
+    >>> from minidist.comm import RankMissing
+    >>> def program(comm):
+    ...     if comm.rank == 0:
+    ...         time.sleep(60)                         # it is busy with something else
+    ...     else:
+    ...         comm.recv(torch.zeros(1), src=0)
+    >>> try:
+    ...     launch(program, 2, timeout=0.2)
+    ... except RankMissing as error:
+    ...     print(error)
+    rank 1 waited 0.2 s for receive of (1,) float32 from rank 0
+      rank 0 is at ...:3
+    """
 
 
 class Mismatch(CommError, ValueError):
-    """The two sides of a transfer say different things of it. The message names both, with their lines."""
+    """The two sides of a transfer say different things of it. The message names both, with their lines.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm import Mismatch
+    >>> def program(comm):
+    ...     if comm.rank == 0:
+    ...         comm.send(torch.zeros(2), dst=1)
+    ...     else:
+    ...         comm.recv(torch.zeros(3), src=0)
+    >>> try:
+    ...     World(2).run(program)
+    ... except Mismatch as error:
+    ...     print(error)
+    rank 0 sends (2,) float32
+        at ...:3: comm.send(torch.zeros(2), dst=1)
+      but rank 1 receives (3,) float32
+        at ...:5: comm.recv(torch.zeros(3), src=0)
+    """
 
 
 class PeerLost(CommError, ConnectionError):
-    """The other side of a transfer is dead. `rank` is its rank in the Comm that was used."""
+    """The other side of a transfer is dead. `rank` is its rank in the Comm that was used.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm import PeerLost
+    >>> def program(comm):
+    ...     if comm.rank == 0:
+    ...         raise ZeroDivisionError
+    ...     try:
+    ...         comm.recv(torch.zeros(1), src=0)
+    ...     except PeerLost as error:
+    ...         return f"went on without rank {error.rank}"
+    >>> World(2, on_failure="continue").run(program)
+    [ZeroDivisionError(), 'went on without rank 0']
+    """
 
     def __init__(self, rank: int, why: str = "it ended before the message was passed on"):
         super().__init__(rank, why)
@@ -88,7 +162,17 @@ class PeerLost(CommError, ConnectionError):
 
 
 class Link(NamedTuple):
-    """A link in the α–β model: a message of N bytes takes alpha + N·beta seconds."""
+    """A link in the α–β model: a message of N bytes takes alpha + N·beta seconds.
+
+    alpha: seconds.  beta: seconds a byte.
+
+    >>> from minidist.comm import Link
+    >>> alpha, beta = link = Link(alpha=0.5, beta=0.25)
+    >>> link
+    Link(alpha=0.5, beta=0.25)
+    >>> alpha + 10 * beta
+    3.0
+    """
 
     alpha: float
     beta: float
@@ -96,7 +180,20 @@ class Link(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """One operation of a `batch`: the values of `x` go to rank `dst`."""
+    """One operation of a `batch`: the values of `x` go to rank `dst`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm import Send
+    >>> def program(comm):
+    ...     if comm.rank == 0:
+    ...         x = torch.tensor([1.0, 2.0])
+    ...         comm.batch([Send(x, 1), Send(x, 2)]).wait()
+    ...     else:
+    ...         return comm.recv(torch.empty(2), src=0).tolist()
+    >>> World(3).run(program)
+    [None, [1.0, 2.0], [1.0, 2.0]]
+    """
 
     x: Tensor
     dst: int
@@ -105,7 +202,21 @@ class Send:
 
 @dataclass(slots=True, eq=False)
 class Recv:
-    """One operation of a `batch`: `x` is filled from rank `src` (or `ANY`)."""
+    """One operation of a `batch`: `x` is filled from rank `src` (or `ANY`).
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm import Recv
+    >>> def program(comm):
+    ...     if comm.rank:
+    ...         comm.send(torch.tensor([comm.rank]), dst=0)
+    ...     else:
+    ...         rows = torch.zeros(2, 1, dtype=torch.int64)
+    ...         comm.batch([Recv(rows[0], 1), Recv(rows[1], 2)]).wait()
+    ...         return rows.tolist()
+    >>> World(3).run(program)
+    [[[1], [2]], None, None]
+    """
 
     x: Tensor
     src: int
@@ -117,6 +228,20 @@ class Work(ABC):
 
     `wait()` returns once it has finished, with the result of a `stream` job, else None, and raises
     what went wrong. `source` is the rank that a finished wildcard receive heard from.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> def program(comm):
+    ...     if comm.rank == 0:
+    ...         comm.send(torch.ones(3), dst=1)
+    ...         return
+    ...     x = torch.zeros(3)
+    ...     work = comm.irecv(x, src=0)
+    ...     before = work.done()
+    ...     work.wait()
+    ...     return before, work.done(), x.tolist()
+    >>> World(2).run(program)
+    [None, (False, True, [1.0, 1.0, 1.0])]
     """
 
     __slots__ = ()
@@ -128,7 +253,11 @@ class Work(ABC):
 
     @abstractmethod
     def wait(self) -> Any:
-        """Block until finished."""
+        """Block until finished. Returns the result of a `stream` job, else None, and raises what went wrong.
+
+        Mismatch where the other side says something else of the message, PeerLost where it is dead, Deadlock in a World where
+        nobody can go on, RankMissing elsewhere where it does not come within the timeout, and whatever a `stream` job raised.
+        """
 
 
 class Comm(ABC):
@@ -146,6 +275,16 @@ class Comm(ABC):
     compares_calls: whether messages are checked where no deadlock is seen at once.
 
     A Comm of one rank is the serial case: the same code, without a message.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> def program(comm):
+    ...     right = (comm.rank + 1) % comm.size
+    ...     left = (comm.rank - 1) % comm.size
+    ...     mine = torch.tensor([comm.rank])
+    ...     return comm.sendrecv(mine, right, torch.empty_like(mine), left).item()
+    >>> World(4).run(program)                          # what each rank has from its left neighbour
+    [3, 0, 1, 2]
     """
 
     rank: int
@@ -182,6 +321,19 @@ class Comm(ABC):
         `lane_comm` is a Comm of the same ranks with a channel of its own, so its messages cannot
         mix with the program's. Jobs of one lane run one after the other, in the order of the calls,
         which must be the same on every rank; different lanes run side by side.
+
+        `work.wait()` raises what `fn` raised. ValueError if `fn` is no function.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import all_reduce_
+        >>> def program(comm):
+        ...     gradient = torch.tensor([1.0 + comm.rank])
+        ...     work = comm.stream(all_reduce_, gradient)  # all_reduce_(lane, gradient)
+        ...     loss = torch.tensor(2.0 * comm.rank)       # computed beside it; `gradient` is left alone
+        ...     return loss.item(), work.wait().item()
+        >>> World(2).run(program)
+        [(0.0, 3.0), (2.0, 3.0)]
         """
 
     def on_host(self) -> Comm:
@@ -189,15 +341,43 @@ class Comm(ABC):
 
         Over NCCL its messages go over gloo, from the host's memory, and no device waits for them; elsewhere it is this
         Comm. All ranks use it alike.
+
+        >>> from minidist import World
+        >>> World(2).run(lambda comm: comm.on_host() is comm)
+        [True, True]
         """
         return self
 
     @abstractmethod
     def link(self, dst: int, src: int | None = None) -> Link:
-        """α (seconds) and β (seconds per byte) of the free link from `src` (this rank) to `dst`, to choose by."""
+        """α (seconds) and β (seconds per byte) of the free link from `src` (this rank) to `dst`, to choose by.
+
+        ValueError for a rank that does not exist, and for a link from a rank to itself.
+
+        >>> from minidist import World
+        >>> from minidist.comm import Cluster
+        >>> def program(comm):
+        ...     near, far = comm.link(1, src=0), comm.link(8, src=0)
+        ...     return far.beta > 7 * near.beta            # NVLink in the node, a network card between nodes
+        >>> World(16, cluster=Cluster.dgx_h100(nodes=2)).run(program)[0]
+        True
+        """
 
     def now(self) -> float:
-        """Seconds: virtual in a World, of the machine's monotonic clock elsewhere."""
+        """Seconds: virtual in a World, of the machine's monotonic clock elsewhere.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> def program(comm):
+        ...     before = comm.now()
+        ...     if comm.rank == 0:
+        ...         comm.send(torch.zeros(2), dst=1)       # 8 bytes
+        ...     else:
+        ...         comm.recv(torch.zeros(2), src=0)
+        ...     return comm.now() - before
+        >>> World(2, alpha=3.0, beta=0.5).run(program)
+        [4.0, 7.0]
+        """
         return time.monotonic()
 
     @contextmanager
@@ -206,6 +386,23 @@ class Comm(ABC):
 
         After one that failed, messages of it that are still to come are dropped: the next one works. rooted: who sends
         depends on what is said, so that ranks may all send, or all receive; on processes neighbours compare it first.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.comm import Mismatch
+        >>> def program(comm):
+        ...     with comm.collective(f"my_shift by {comm.rank + 1}"):     # ranks say different things
+        ...         comm.sendrecv(torch.zeros(1), 1 - comm.rank, torch.zeros(1), 1 - comm.rank)
+        >>> try:
+        ...     World(2).run(program)
+        ... except Mismatch as error:
+        ...     print(error)
+        rank 1 sends (1,) float32
+            at ...
+          but rank 0 receives (1,) float32
+            at ...
+          rank 1 is in my_shift by 2, collective 1 of this Comm
+          rank 0 is in my_shift by 1, collective 1 of this Comm
         """
         if self.size == 1:
             yield
@@ -237,7 +434,20 @@ class Comm(ABC):
         wants two-way traffic in one group; `World(n, ordered=True)` shows what hangs there.
         after: a batch of this Comm that is to start first, where both could: for a pipeline whose steps share a wire. A
         World keeps to it; elsewhere it is the order of posting in any case that decides what leaves first.
-        Raises ValueError for a rank that does not exist; then nothing has been posted.
+        Raises ValueError for a rank that does not exist or is this one, and for a tensor that is not dense, or is to be
+        filled and was expanded; TypeError for an operation that is neither a Send nor a Recv, and for what is no tensor. Then
+        nothing has been posted.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.comm import Recv, Send
+        >>> def program(comm):
+        ...     x, y = torch.tensor([10 * comm.rank]), torch.tensor([0])
+        ...     other = 1 - comm.rank
+        ...     comm.batch([Send(x, other), Recv(y, other)]).wait()
+        ...     return y.item()
+        >>> World(2).run(program)
+        [10, 0]
         """
         self._check(ops)
         return self._post(ops) if after is None else self._post_after(ops, after)
@@ -297,6 +507,19 @@ class Comm(ABC):
 
         It meets the receives that `dst` posts from this rank, in the order of posting. Works may be waited for in any
         order, and other operations, blocking ones too, pass one that nobody has met yet.
+
+        Errors as in `batch`; those of the transfer itself are raised by `Work.wait`.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> def program(comm):
+        ...     x, other = torch.tensor([comm.rank + 1]), 1 - comm.rank
+        ...     work = comm.isend(x, other)                # returns at once, so both ranks go on to receive
+        ...     y = comm.recv(torch.empty_like(x), other)
+        ...     work.wait()                                # from here on x may be changed
+        ...     return y.item()
+        >>> World(2).run(program)
+        [2, 1]
         """
         return self.batch([Send(x, dst, label)])
 
@@ -306,22 +529,84 @@ class Comm(ABC):
         `src=ANY`: the first message from any rank, `Work.source` says whose (NCCL has no such receive: ValueError). A
         death fails one of them, on each Comm, with PeerLost; the next hears the others (as ULFM; gloo tells nothing).
         A receive that was posted before it has the first choice, one that was posted after it the last.
+
+        Errors as in `batch`; those of the transfer itself are raised by `Work.wait`.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.comm import ANY
+        >>> def program(comm):
+        ...     if comm.rank:
+        ...         return comm.send(torch.tensor([10.0 * comm.rank]), dst=0)
+        ...     x, heard = torch.zeros(1), {}
+        ...     for _ in range(comm.size - 1):
+        ...         work = comm.irecv(x, src=ANY)
+        ...         work.wait()
+        ...         heard[work.source] = x.item()
+        ...     return heard
+        >>> World(3).run(program)[0]
+        {1: 10.0, 2: 20.0}
         """
         return self.batch([Recv(x, src, label)])
 
     def send(self, x: Tensor, dst: int, label: str | None = None) -> None:
-        """Send `x` to rank `dst`; `x` may be changed afterwards."""
+        """Send `x` to rank `dst`; `x` may be changed afterwards. Returns once `dst` has received it, or could: see `World`.
+
+        Errors as in `batch` and `Work.wait`.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> def program(comm):
+        ...     if comm.rank == 0:
+        ...         comm.send(torch.tensor([[1, 2], [3, 4]]), dst=1, label="weights")
+        ...     else:
+        ...         return comm.recv(torch.empty(2, 2, dtype=torch.int64), src=0, label="weights").tolist()
+        >>> World(2).run(program)
+        [None, [[1, 2], [3, 4]]]
+        """
         self._do((Send(x, dst, label),))
 
     def recv(self, x: Tensor, src: int, label: str | None = None) -> Tensor:
-        """Receive into `x` from rank `src` and return it."""
+        """Receive into `x` from rank `src` and return it; shape, dtype and label must be the sender's.
+
+        Errors as in `batch` and `Work.wait`.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> def chain(comm):                               # each rank adds 1 and passes it on
+        ...     x = torch.zeros(1)
+        ...     if comm.rank > 0:
+        ...         comm.recv(x, comm.rank - 1)
+        ...     x += 1
+        ...     if comm.rank < comm.size - 1:
+        ...         comm.send(x, comm.rank + 1)
+        ...     return x.item()
+        >>> World(4).run(chain)
+        [1.0, 2.0, 3.0, 4.0]
+        """
         self._do((Recv(x, src, label),))
         return x
 
     def sendrecv(
         self, x: Tensor, dst: int, into: Tensor, src: int, label: str | None = None
     ) -> Tensor:
-        """Send `x` to `dst` while receiving `into` from `src`; returns `into`. Never deadlocks in a ring."""
+        """Send `x` to `dst` while receiving `into` from `src`; returns `into`. Never deadlocks in a ring.
+
+        Errors as in `batch` and `Work.wait`.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> def program(comm):                             # a sum around the ring, one number at a time
+        ...     total = passed = torch.tensor([comm.rank + 1])
+        ...     for _ in range(comm.size - 1):
+        ...         into = torch.empty_like(passed)
+        ...         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        ...         passed = comm.sendrecv(passed, right, into, left)
+        ...         total = total + passed
+        ...     return total.item()
+        >>> World(4).run(program)
+        [10, 10, 10, 10]
+        """
         self._do((Send(x, dst, label), Recv(into, src, label)))
         return into
 
@@ -337,6 +622,14 @@ class Comm(ABC):
         All ranks must call it. `color=None` joins no group and gets None. MPI_Comm_split. Colors and keys
         travel as messages of 24 bytes between all ranks; or not at all where `color` is the list of every
         rank's color, and `key` of every key, the same on all ranks. ValueError for a list of another length.
+
+        >>> from minidist import World
+        >>> def program(comm):
+        ...     row = comm.split(comm.rank // 2)           # ranks 0 1 and 2 3
+        ...     column = comm.split([0, 1, 0, 1])          # 0 2 and 1 3, known everywhere: no message
+        ...     return row.rank, column.rank, column.members
+        >>> World(4).run(program)
+        [(0, 0, (0, 2)), (1, 0, (1, 3)), (0, 1, (0, 2)), (1, 1, (1, 3))]
         """
         if isinstance(color, list):
             colors, keys = color, key or [0] * self.size
@@ -364,7 +657,15 @@ class Comm(ABC):
     def keep(self, key, make: Callable[[], Any], alike: bool = False) -> Any:
         """`make()` of the first call with this key: what is wanted again with this Comm (groups, plans).
 
-        alike: all ranks would make the same, and never change it; ranks of a World then share it."""
+        alike: all ranks would make the same, and never change it; ranks of a World then share it.
+
+        >>> from minidist import World
+        >>> def program(comm):
+        ...     first = comm.keep("halves", lambda: comm.split(comm.rank % 2))
+        ...     return first is comm.keep("halves", lambda: comm.split(comm.rank % 2))
+        >>> World(2).run(program)
+        [True, True]
+        """
         values = self.__dict__.setdefault("_alike" if alike else "_kept", {})
         if key not in values:
             values[key] = make()
