@@ -320,7 +320,11 @@ def users(value) -> bool:
     """Whether a function, a class or an object is the user's: of a notebook, a script, a module not installed."""
     if isinstance(value, FunctionType):
         return not value.__code__.co_filename.startswith(_INSTALLED)
-    module = sys.modules.get(getattr(value, "__module__", None) or "builtins")
+    return _written_by_user(sys.modules.get(getattr(value, "__module__", None) or "builtins"))
+
+
+def _written_by_user(module: ModuleType | None) -> bool:
+    """Whether a module is the notebook, a script, or one that is not installed."""
     # of a rank, another file than where the user's classes come from
     if module is sys.modules.get("__main__"):
         return True
@@ -452,7 +456,8 @@ def dumps_program(program: Callable, args: tuple, kwargs: dict) -> bytes:
     with _REGISTERING, contextlib.ExitStack() as registered:
         known = cloudpickle.list_registry_pickle_by_value()
         for module in origins - {sys.modules["__main__"]}:
-            if module is not None and module.__name__ not in known:
+            # an installed one is there on the other side; `functools.wraps` and doctests give its name to what is not in it
+            if module is not None and _written_by_user(module) and module.__name__ not in known:
                 cloudpickle.register_pickle_by_value(module)
                 registered.callback(cloudpickle.unregister_pickle_by_value, module)
         try:

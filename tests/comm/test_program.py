@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from minidist.comm import World, launch
+from minidist.comm import World, from_env, launch
 from minidist.comm.program import (
     caller,
     copied,
@@ -404,3 +404,14 @@ def test_a_module_travels_by_value_and_the_registry_is_as_before():
     assert "of_the_user" not in cloudpickle.list_registry_pickle_by_value()
     program, args, kwargs = pickle.loads(data)
     assert program(None, *args, **kwargs) == 6
+
+
+def test_a_program_under_the_name_of_an_installed_module():
+    """`functools.wraps` and doctests give it such a name; the module is there on the other side, and does not travel."""
+
+    @functools.wraps(from_env)
+    def program(comm):
+        return comm.rank, from_env.__module__
+
+    assert program.__module__ == "minidist.comm.torchdist"
+    assert launch(program, 2) == [(0, program.__module__), (1, program.__module__)]
