@@ -66,7 +66,20 @@ def launch(
     rate: a really slow link: what a rank sends leaves at so many bytes per second, also while it computes ("shm").
     Raises the first failing rank's exception, with its own lines; PeerLost if its process died;
     RankMissing, saying who is missing and where it is instead; ValueError for a program that has changed a value of the
-    notebook which it reaches otherwise than as an argument. What ranks print comes in rank order.
+    notebook which it reaches otherwise than as an argument, and for a program that reaches a module, an optimizer or a
+    tensor that requires grad so; Deadlock for a message that nobody has received. What ranks print comes in rank order.
+
+    >>> import os
+    >>> import torch
+    >>> from minidist import launch
+    >>> from minidist.collectives import all_reduce_
+    >>> def program(comm, x):
+    ...     return all_reduce_(comm, x * (comm.rank + 1)).tolist(), os.getpid()
+    >>> results = launch(program, 2, torch.tensor([1.0, 10.0]))
+    >>> [values for values, _ in results]
+    [[3.0, 30.0], [3.0, 30.0]]
+    >>> len({process for _, process in results}), results.trace.bytes_sent(rank=0)
+    (2, 8)
     """
     n = check_runner(n, on_failure)
     if transport not in ("shm", "gloo"):
@@ -133,7 +146,11 @@ def _check_rate(rate: float | None, transport: str, timeout: float) -> None:
 
 def prepare() -> None:
     """In a notebook, start the server, if there is none yet, and have it load what is loaded here, while the notebook
-    goes on. Elsewhere nothing: who imports a module there wants no process."""
+    goes on. Elsewhere nothing: who imports a module there wants no process.
+
+    >>> from minidist.comm.launch import prepare
+    >>> prepare()                                      # not in a notebook: nothing is started
+    """
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
         _tell([])
 

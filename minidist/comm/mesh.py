@@ -30,6 +30,15 @@ class Grid:
     order: all axes from the outside in, each once; "pp dp tp" unless given, and others between dp and tp.
     sizes: {axis: its size} in that order; `grid.dp` is one of them. Knows where every rank is, without any Comm. Raises
     ValueError for an axis below 1, for a name that a mesh has for something else, and for an order of other axes.
+
+    >>> from minidist.comm.mesh import Grid
+    >>> grid = Grid(dp=2, pp=2, tp=2)
+    >>> grid.place(5), grid.rank(pp=1, tp=1)
+    ({'pp': 1, 'dp': 0, 'tp': 1}, 5)
+    >>> print(grid.draw())
+    pp 2 × dp 2 × tp 2 = 8 ranks, the last axis innermost
+      pp 0  0 p0 d0 t0  1 p0 d0 t1  2 p0 d1 t0  3 p0 d1 t1
+      pp 1  4 p1 d0 t0  5 p1 d0 t1  6 p1 d1 t0  7 p1 d1 t1
     """
 
     def __init__(
@@ -70,7 +79,12 @@ class Grid:
         return math.prod(self.sizes.values())
 
     def place(self, rank: int) -> dict[str, int]:
-        """{axis: where on it}, from the outside in. ValueError for a rank that is not in the grid."""
+        """{axis: where on it}, from the outside in. ValueError for a rank that is not in the grid.
+
+        >>> from minidist.comm.mesh import Grid
+        >>> Grid(dp=2, tp=4, cp=2).place(13)
+        {'pp': 0, 'dp': 1, 'cp': 1, 'tp': 1}
+        """
         if not 0 <= rank < self.size:
             raise ValueError(
                 f"rank {rank} is not in a mesh of {self.size} ranks, 0 to {self.size - 1}"
@@ -81,7 +95,12 @@ class Grid:
         return {axis: found[axis] for axis in self.sizes}
 
     def rank(self, **place: int) -> int:
-        """The rank at a place: `grid.rank(dp=1, pp=0, tp=1)`; an axis that is not named is at 0."""
+        """The rank at a place, with 0 for an axis that is not named. ValueError for a place, or an axis, that is not there.
+
+        >>> from minidist.comm.mesh import Grid
+        >>> Grid(dp=2, pp=2, tp=2).rank(dp=1, tp=1)
+        3
+        """
         number = 0
         for axis, size in self.sizes.items():
             at = place.pop(axis, 0)
@@ -98,17 +117,36 @@ class Grid:
             raise ValueError(f"{known}, not {', '.join(unknown)}")
 
     def colors(self, *axes: str) -> list[int]:
-        """A number for each rank: equal where ranks differ along these axes alone."""
+        """A number for each rank: equal where ranks differ along these axes alone.
+
+        >>> from minidist.comm.mesh import Grid
+        >>> Grid(dp=2, tp=2).colors("dp")                  # ranks 0 and 2 are one group, 1 and 3 the other
+        [0, 1, 0, 1]
+        """
         self._check(*axes)
         return [self.rank(**self.place(rank) | dict.fromkeys(axes, 0)) for rank in range(self.size)]
 
     def between(self, src: int, dst: int) -> str:
-        """The axis along which two ranks differ; where they do along several, their names with " × " between."""
+        """The axis along which two ranks differ; where they do along several, their names with " × " between.
+
+        >>> from minidist.comm.mesh import Grid
+        >>> grid = Grid(dp=2, tp=2)
+        >>> grid.between(0, 1), grid.between(0, 2), grid.between(0, 3)
+        ('tp', 'dp', 'dp × tp')
+        """
         a, b = self.place(src), self.place(dst)
         return " × ".join(axis for axis in self.sizes if a[axis] != b[axis])
 
     def levels(self, cluster: Cluster) -> dict[str, list[str]]:
-        """{axis: the levels of `cluster` that its messages pass}, near ones first; of a ring along each axis."""
+        """{axis: the levels of `cluster` that its messages pass}, near ones first; of a ring along each axis.
+
+        ValueError if the cluster has fewer ranks than the grid.
+
+        >>> from minidist.comm import Cluster
+        >>> from minidist.comm.mesh import Grid
+        >>> Grid(dp=2, tp=8).levels(Cluster.dgx_h100(nodes=2))
+        {'pp': [], 'dp': ['nic', 'tor'], 'tp': ['nvlink']}
+        """
         self.fits(cluster.size)
         passed: dict[str, set[str]] = {axis: set() for axis in self.sizes}
         for rank in range(self.size):
@@ -139,7 +177,18 @@ class Grid:
         return f"{' × '.join(f'{axis} {size}' for axis, size in self.sizes.items())} = {self.size} ranks"
 
     def draw(self, cluster: Cluster | None = None) -> str:
-        """The grid as text, a line for each node of `cluster`, or for each place on the outermost axis."""
+        """The grid as text, a line for each node of `cluster`, or for each place on the outermost axis.
+
+        >>> from minidist.comm import Cluster
+        >>> from minidist.comm.mesh import Grid
+        >>> print(Grid(dp=2, tp=8).draw(Cluster.dgx_h100(nodes=2)))
+        pp 1 × dp 2 × tp 8 = 16 ranks, the last axis innermost
+          node 0   0 d0 t0   1 d0 t1   2 d0 t2   3 d0 t3   4 d0 t4   5 d0 t5   6 d0 t6   7 d0 t7
+          node 1   8 d1 t0   9 d1 t1  10 d1 t2  11 d1 t3  12 d1 t4  13 d1 t5  14 d1 t6  15 d1 t7
+          pp over no link
+          dp over nic, tor
+          tp over nvlink
+        """
         outermost = next(iter(self.sizes))
         rows = [f"{self}, the last axis innermost"]
         per = self.size // self.sizes[outermost]
@@ -161,7 +210,12 @@ class Grid:
         return "\n".join(rows)
 
     def name(self, rank: int) -> str:
-        """A rank's place in short, "p0 d1 t0"; axes of one rank are left out."""
+        """A rank's place in short, "p0 d1 t0"; axes of one rank are left out.
+
+        >>> from minidist.comm.mesh import Grid
+        >>> Grid(dp=2, tp=2).name(3)
+        'd1 t1'
+        """
         return " ".join(
             f"{axis[0]}{at}" for axis, at in self.place(rank).items() if self.sizes[axis] > 1
         )
@@ -177,6 +231,17 @@ class Mesh:
     The axes are those of a `Grid`. An axis of one rank is a Comm of one: the serial case.
     comm, grid: all ranks; where each of them is.
     Raises ValueError where the axes do not make as many ranks as there are.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_gather
+    >>> from minidist.comm import Mesh
+    >>> def program(comm):
+    ...     mesh = Mesh(comm, dp=2, tp=2)
+    ...     mine = torch.tensor([comm.rank])
+    ...     return [all_gather(group, mine).tolist() for group in (mesh.tp, mesh.dp, mesh.pp)]
+    >>> World(4).run(program)[3]                       # rank 3: its neighbours along tp, dp and pp
+    [[2, 3], [1, 3], [3]]
     """
 
     dp: Comm
@@ -202,6 +267,15 @@ class Mesh:
         """The ranks that differ from this one along these axes alone, in rank order; of all axes: all ranks.
 
         Made once, without a message, when all ranks ask for it. ValueError for another axis.
+
+        >>> from minidist import World
+        >>> from minidist.comm import Mesh
+        >>> def program(comm):
+        ...     mesh = Mesh(comm, dp=2, pp=2, tp=2)
+        ...     return mesh.group("pp", "tp").members      # one replica of the model
+        >>> results = World(8).run(program)
+        >>> results[0], results[2]
+        ((0, 1, 4, 5), (2, 3, 6, 7))
         """
         colors = self.grid.colors(*axes)
         key = tuple(axis for axis in self.grid.sizes if axis in axes)

@@ -46,6 +46,7 @@ class GroupWork(dist.Work):
         self._work = work
 
     def synchronize(self) -> None:
+        """The same as `wait`."""
         self.wait()
 
     def wait(self, timeout=None) -> bool:
@@ -55,9 +56,11 @@ class GroupWork(dist.Work):
         return True
 
     def get_future(self) -> Future:
+        """What C++ waits for; it raises what went wrong."""
         return self._future
 
     def is_completed(self) -> bool:
+        """Whether the collective is over, or has failed."""
         return self._future.done()
 
 
@@ -118,6 +121,19 @@ class CommGroup(dist.ProcessGroup):
     verbs: where functions of the names VERBS are found, such as `minidist.collectives`.  own: functions by name, before
     those. A call of one that is not there raises NotImplementedError.  overlap: in a lane, beside the program; in a
     World pass False, because PyTorch's waits in C++ do not know its clock (ValueError). Tensors are dense, on the CPU.
+
+    >>> import torch
+    >>> from torch.nn.parallel import DistributedDataParallel
+    >>> from minidist import World, collectives
+    >>> from minidist.comm.processgroup import CommGroup
+    >>> def program(comm):
+    ...     model = torch.nn.Linear(2, 1, bias=False)
+    ...     group = CommGroup(comm, collectives, overlap=False)
+    ...     ddp = DistributedDataParallel(model, process_group=group)
+    ...     ddp(torch.tensor([[1.0, 2.0]]) * comm.rank).sum().backward()
+    ...     return model.weight.grad.tolist()
+    >>> World(3).run(program)                          # the mean of 0, 1 and 2 times the input
+    [[[1.0, 2.0]], [[1.0, 2.0]], [[1.0, 2.0]]]
     """
 
     options: _Options  # of a group that torch.distributed has made
@@ -138,6 +154,7 @@ class CommGroup(dist.ProcessGroup):
         self._name = ""
 
     def getBackendName(self) -> str:
+        """What PyTorch shows as this group's backend."""
         return "minidist"
 
     # Without these two PyTorch would ask a C++ backend for the name, and there is none.
@@ -208,6 +225,7 @@ class CommGroup(dist.ProcessGroup):
         return self._by_dtype(tensors, lambda comm, flat: run(comm, flat, root))
 
     def reduce(self, tensors, opts) -> GroupWork:
+        """`tensors`, combined over the ranks, on `opts.rootRank`; the other ranks keep theirs."""
         op, parts = self._reduction(opts)
         run = self._verb("reduce_")
 
@@ -239,6 +257,7 @@ class CommGroup(dist.ProcessGroup):
         return self.all_gather_single_coalesced([output], [input])
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> GroupWork:
+        """Several at once: `inputs[i]` (k,) on each rank → `outputs[i]` (n·k,). ValueError for other lengths."""
         for output, x in zip(outputs, inputs, strict=True):
             _fits(output, self.comm.size * x.numel(), "all-gather", x, self.comm.size)
         return self.allgather([_chunks(output, self.comm.size) for output in outputs], inputs)
@@ -266,6 +285,7 @@ class CommGroup(dist.ProcessGroup):
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> GroupWork:
+        """Several at once: `inputs[i]` (n·k,) on each rank → `outputs[i]` (k,). ValueError for other lengths."""
         for output, x in zip(outputs, inputs, strict=True):
             _fits(x, self.comm.size * output.numel(), "reduce-scatter", output, self.comm.size)
         return self.reduce_scatter(outputs, [_chunks(x, self.comm.size) for x in inputs], opts)
@@ -274,6 +294,7 @@ class CommGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def gather(self, outputs, inputs, opts) -> GroupWork:
+        """`outputs[0][r]` on `opts.rootRank` becomes rank r's `inputs[0]`."""
         root, run = opts.rootRank, self._verb("gather")
 
         def job(comm: Comm) -> None:
@@ -284,6 +305,7 @@ class CommGroup(dist.ProcessGroup):
         return self._start(outputs, [*inputs, *(out for outs in outputs for out in outs)], job)
 
     def scatter(self, outputs, inputs, opts) -> GroupWork:
+        """`outputs[0]` becomes `inputs[0][rank]` of `opts.rootRank`."""
         root, run = opts.rootRank, self._verb("scatter")
 
         def job(comm: Comm) -> None:
@@ -315,6 +337,7 @@ class CommGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def barrier(self, opts=None) -> GroupWork:
+        """Done once every rank has come here."""
         return self._start([], [], self._verb("barrier"))
 
     def shutdown(self) -> None:
@@ -386,6 +409,19 @@ def process_group(
     The first of a process becomes torch.distributed's default group, unless there is one (torchrun); then `comm` must
     have the ranks of that one. `dist.destroy_process_group()` at the end. Raises ValueError for other ranks, and in a
     World, whose ranks share a process.
+
+    >>> import torch
+    >>> import torch.distributed as dist
+    >>> from minidist import collectives, launch
+    >>> from minidist.comm.processgroup import process_group
+    >>> def program(comm):
+    ...     group = process_group(comm, collectives)
+    ...     x = torch.tensor([comm.rank + 1.0])
+    ...     dist.all_reduce(x, group=group)            # PyTorch's function, our ring
+    ...     dist.destroy_process_group()
+    ...     return x.item()
+    >>> launch(program, 2)
+    [3.0, 3.0]
     """
     if isinstance(comm, WorldComm):
         raise ValueError(

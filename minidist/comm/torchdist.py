@@ -686,6 +686,21 @@ class TorchComm(Comm):
     a death but by torchrun, which ends the other ranks, or by NCCL's watchdog, which ends the process after `timeout`.
     Under torchrun `from_env` gives it a `Watch` (flight.py): RankMissing then says where the other ranks are, and over NCCL
     a call that takes longer is told on standard error before the watchdog ends the process.
+
+    Raises RuntimeError without a group, and ValueError where headers are asked for and the group carries no CPU tensors.
+
+    >>> import tempfile
+    >>> import torch
+    >>> import torch.distributed as dist
+    >>> from minidist import collectives, launch
+    >>> from minidist.comm import TorchComm
+    >>> def process(comm, url):
+    ...     dist.init_process_group("gloo", url, rank=comm.rank, world_size=comm.size)
+    ...     comm = TorchComm()                         # of the group that PyTorch has made
+    ...     return collectives.all_reduce_(comm, torch.tensor([comm.rank + 1.0])).item()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     launch(process, 2, f"file://{folder}/meeting_point")
+    [3.0, 3.0]
     """
 
     members: tuple[int, ...]
@@ -936,6 +951,24 @@ def from_env(
     torchrun, which ends the others, would not learn of it.
     Raises RuntimeError outside torchrun, where a restart would hang, and where other hosts would find no interface of
     this one; ValueError when there are more local ranks than GPUs.
+
+    Here two processes set for themselves what torchrun sets for each:
+
+    >>> import os
+    >>> import socket
+    >>> import torch
+    >>> from minidist import from_env, launch
+    >>> from minidist.collectives import all_reduce_
+    >>> def process(comm, port):
+    ...     place = {"RANK": comm.rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    ...     place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ...     os.environ.update({name: str(value) for name, value in place.items()})
+    ...     comm = from_env(backend="gloo")            # the only line of a script for torchrun
+    ...     return all_reduce_(comm, torch.tensor([comm.rank + 1.0])).item()
+    >>> with socket.create_server(("127.0.0.1", 0)) as free:
+    ...     port = free.getsockname()[1]
+    >>> launch(process, 2, port)
+    [3.0, 3.0]
     """
     check_timeout(timeout)
     if seed is not None:

@@ -38,7 +38,19 @@ _SPAN_ROW = Struct("=iidd")  # rank and word, start and end
 
 class Span(NamedTuple):
     """What a rank did from `start` to `end`: `kind` is "compute", "backward", "update" (what the
-    meter charges: else, in autograd, in an optimizer's step), "wait" or what a program names."""
+    meter charges: else, in autograd, in an optimizer's step), "wait" or what a program names.
+
+    Times are seconds.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm import Cluster
+    >>> def program(comm):
+    ...     torch.ones(8, 8) @ torch.ones(8, 8)
+    >>> spans = World(1, cluster=Cluster.laptop()).run(program).trace.spans
+    >>> [(span.rank, span.kind, span.name) for span in spans]
+    [(0, 'compute', 'ones'), (0, 'compute', 'ones'), (0, 'compute', 'mm')]
+    """
 
     rank: int
     lane: str
@@ -55,7 +67,7 @@ class Spans:
         self._rows, self._words = bytearray(), Words()  # a word: (lane, kind, name)
 
     def add(self, rank: int, lane: str, kind: str, start: float, end: float, name: str) -> None:
-        """One more; times in seconds."""
+        """Note one more; times in seconds."""
         self._rows += _SPAN_ROW.pack(rank, self._words[lane, kind, name], start, end)
 
     def __len__(self) -> int:
@@ -84,6 +96,13 @@ class Timeline:
     times: seconds, ascending; several changes may share one.  live[category]: bytes from each of these times on,
     as many as there are times.  total: their sum.  peak: the most bytes at once.  at_peak: what they were.
     device: the type of the device that holds them.
+
+    >>> from minidist.comm.trace import Timeline
+    >>> timeline = Timeline([0.0, 1.0, 2.0], [100, 50, -100], [0, 3, 0])
+    >>> timeline.peak, timeline.total.tolist()
+    (150, [100, 150, 50])
+    >>> timeline.at(2.5)["parameters"], timeline
+    (0, Timeline(3 changes, peak 150 bytes: parameters 100, activations 50))
     """
 
     def __init__(self, times, changes, categories, device: str = "cpu"):
@@ -248,7 +267,22 @@ def lane_of(channel: str) -> str:
 
 
 class Message(NamedTuple):
-    """One message: its sender's wire was busy from `start` to `sent`; it was there at `arrived`."""
+    """One message: its sender's wire was busy from `start` to `sent`; it was there at `arrived`.
+
+    Times are seconds; `lane` is "main", or the lane of a `stream` job.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> def program(comm):
+    ...     if comm.rank == 0:
+    ...         comm.send(torch.zeros(2), dst=1, label="weights")
+    ...     else:
+    ...         comm.recv(torch.zeros(2), src=0, label="weights")
+    >>> trace = World(2, alpha=3.0, beta=0.5).run(program).trace
+    >>> [message] = trace
+    >>> message                                        # 8 bytes, half a second each; 3 seconds on the way
+    Message(src=0, dst=1, nbytes=8, start=0.0, sent=4.0, arrived=7.0, label='weights', lane='main')
+    """
 
     src: int
     dst: int
@@ -283,6 +317,17 @@ class Trace:
 
     spans: what ranks did when, Spans.  memory: {rank: Timeline}, live bytes where they were followed.
     host: {rank: OnHost}, what it had in the memory of its host, if anything, and the bytes copied.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_reduce_
+    >>> def program(comm):
+    ...     all_reduce_(comm, torch.ones(6, dtype=torch.float32))
+    >>> trace = World(3, alpha=1e-6, beta=0.0).run(program).trace
+    >>> trace                                          # 4 messages of 8 bytes a rank
+    Trace(3 ranks, 12 messages, 96 bytes)
+    >>> [(message.src, message.dst, message.label) for message in trace][:3]
+    [(0, 1, 'reduce-scatter'), (1, 2, 'reduce-scatter'), (2, 0, 'reduce-scatter')]
     """
 
     def __init__(self, n: int):
@@ -294,6 +339,7 @@ class Trace:
         self.host: dict[int, OnHost] = {}
 
     def add(self, src, dst, nbytes, start, sent, arrived, label=None, lane="main") -> None:
+        """Note one message: bytes, seconds, the label and the lane, as in `Message`."""
         self._rows += _MESSAGE_ROW.pack(
             src, dst, nbytes, self._words[label, lane], start, sent, arrived
         )
@@ -356,11 +402,33 @@ class Trace:
         return same and self.memory == other.memory and self.host == other.host
 
     def bytes_sent(self, rank: int | None = None, link: tuple[int, int] | None = None) -> int:
-        """Bytes sent by `rank`, or over `link=(src, dst)`, or by all."""
+        """Bytes sent by `rank`, or over `link=(src, dst)`, or by all.
+
+        ValueError for a rank that is not in the trace.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import broadcast_
+        >>> def program(comm):
+        ...     broadcast_(comm, torch.zeros(10), algorithm="naive")      # 40 bytes to each
+        >>> trace = World(4).run(program).trace
+        >>> trace.bytes_sent(), trace.bytes_sent(rank=0), trace.bytes_sent(link=(0, 3))
+        (120, 120, 40)
+        """
         return int(self._chosen(rank, link)["nbytes"].sum())
 
     def messages(self, rank: int | None = None, link: tuple[int, int] | None = None) -> int:
-        """Messages sent by `rank`, or over `link=(src, dst)`, or by all."""
+        """Messages sent by `rank`, or over `link=(src, dst)`, or by all.
+
+        ValueError for a rank that is not in the trace.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import all_reduce_
+        >>> trace = World(4).run(lambda comm: all_reduce_(comm, torch.zeros(8)).sum()).trace
+        >>> trace.messages(), trace.messages(rank=0), trace.messages(link=(0, 1))
+        (24, 6, 6)
+        """
         return len(self._chosen(rank, link))
 
     def _chosen(self, rank, link) -> np.ndarray:
@@ -382,6 +450,14 @@ class Trace:
 
         windows: (first, end) seconds of each rank, the end left out. ValueError for another number of them than ranks.
         Takes a fixed amount of memory beside the trace, however many messages there are.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import all_reduce_
+        >>> world = World(2)
+        >>> results = world.run(lambda comm: all_reduce_(comm, torch.zeros(8)).sum())
+        >>> world.trace.traffic([(0.0, world.time)] * 2)
+        {(0, 1): Traffic(messages=2, nbytes=32), (1, 0): Traffic(messages=2, nbytes=32)}
         """
         if len(windows) != self.n:
             raise ValueError(f"{len(windows)} windows were given for {self.n} ranks")
@@ -402,11 +478,38 @@ class Trace:
         }
 
     def to_chrome(self, path: str) -> None:
-        """Write the Trace Event format: open it at ui.perfetto.dev or chrome://tracing. µs there."""
+        """Write the Trace Event format: open it at ui.perfetto.dev or chrome://tracing. µs there.
+
+        >>> import json
+        >>> import tempfile
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import all_reduce_
+        >>> results = World(2).run(lambda comm: all_reduce_(comm, torch.zeros(8)).sum())
+        >>> with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
+        ...     results.trace.to_chrome(file.name)
+        ...     events = json.load(file)["traceEvents"]
+        >>> [event["name"] for event in events if event.get("cat") == "message"]
+        ['reduce-scatter → 1', 'reduce-scatter → 0', 'all-gather → 1', 'all-gather → 0']
+        """
         write(self, path)
 
     def table(self, most: int = 20) -> str:
-        """The first `most` messages, a line each."""
+        """The first `most` messages, a line each.
+
+        Times are microseconds there.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> def program(comm):
+        ...     if comm.rank == 0:
+        ...         comm.send(torch.zeros(1000), dst=1, label="activation")
+        ...     else:
+        ...         comm.recv(torch.zeros(1000), src=0, label="activation")
+        >>> print(World(2, alpha=2e-6, beta=1e-9).run(program).trace.table())
+        start µs arrived µs  from → to      bytes  label
+            0.00       6.00  0 → 1          4,000  activation
+        """
         rows = [
             f"{start:>10} {arrived:>10}  {link:<9} {nbytes:>10}  {label}".rstrip()
             for start, arrived, link, nbytes, label in (HEAD, *self._first(most))
@@ -437,7 +540,20 @@ class Trace:
 
 
 class Results(list):
-    """Each rank's result, in rank order; `.trace` and `.time` (seconds) of the run that made them."""
+    """Each rank's result, in rank order; `.trace` and `.time` (seconds) of the run that made them.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> def program(comm):
+    ...     if comm.rank == 0:
+    ...         comm.send(torch.zeros(25), dst=1)
+    ...     else:
+    ...         comm.recv(torch.zeros(25), src=0)
+    ...     return f"rank {comm.rank}"
+    >>> results = World(2, alpha=1.0, beta=0.01).run(program)
+    >>> results, results.time, results.trace.bytes_sent()
+    (['rank 0', 'rank 1'], 2.0, 100)
+    """
 
     def __init__(self, values, trace: Trace, time: float):
         super().__init__(values)
