@@ -63,6 +63,16 @@ def seconds(
     """What `verb` takes on n ranks with links all alike. nbytes: N, or 1 for a barrier. algorithm: as verbs take it.
 
     ValueError if the algorithm has no such verb, or n < 1.
+
+    All links carry a message of N bytes in `alpha + N·beta` seconds; gamma: seconds to combine a byte.
+
+    >>> from minidist.collectives import seconds
+    >>> for nbytes in (0, 8):                          # a ring has more steps, a tree sends more bytes
+    ...     ring = seconds("all_reduce", "ring", 4, nbytes, alpha=1.0, beta=0.5)
+    ...     tree = seconds("all_reduce", "tree", 4, nbytes, alpha=1.0, beta=0.5)
+    ...     print(ring, tree)
+    6.0 4.0
+    12.0 20.0
     """
     number(nbytes, "a collective moves at least 0 bytes", 0)
     link = Link(alpha, beta)
@@ -75,6 +85,17 @@ def predict(comm: Comm | Net, verb: str, nbytes: float, algorithm, gamma: float 
     Ring and halving-doubling wait for the slowest link of each step; a tree's levels and a chain's links add up. So it
     is too long where a slow rank is not on the longest path, and too short where links share a wire, or cannot carry
     both ways at once: each is taken for a free one.
+
+    Seconds; nbytes: N, as in `seconds`, whose errors it has.
+
+    >>> from minidist import World
+    >>> from minidist.collectives import predict
+    >>> from minidist.comm import Cluster
+    >>> def program(comm):
+    ...     times = [predict(comm, "all_reduce", 10**8, name) for name in ("ring", "hierarchical")]
+    ...     return times[0] > 5 * times[1]             # the ring is at the pace of the network cards
+    >>> World(16, cluster=Cluster.dgx_h100(nodes=2)).run(program)[0]
+    True
     """
     net = comm if isinstance(comm, Net) else Net.of(comm)
     algorithm = fastest(net, verb, nbytes) if algorithm == "auto" else algorithm
@@ -86,6 +107,15 @@ def fastest(comm: Comm | Net, verb: str, nbytes: float) -> str | Hierarchical:
 
     Within 3 % all count as equal: the earlier ones send fewer messages, each of which costs more than the model says.
     The links, in the order of the ranks, are all that it knows, so all ranks choose the same.
+
+    ValueError for a verb that there is not.
+
+    >>> from minidist.collectives import fastest
+    >>> from minidist.collectives.links import Net
+    >>> from minidist.comm import Link
+    >>> net = Net(64, lambda dst, src: Link(alpha=1e-5, beta=1e-9))
+    >>> [fastest(net, "all_reduce", nbytes) for nbytes in (1_000, 10**6, 10**9)]
+    ['halving_doubling', 'halving_doubling', 'ring']
     """
     net, verb = comm if isinstance(comm, Net) else Net.of(comm), verb.removesuffix("_")
     if verb in ("scatter", "all_to_all"):
@@ -109,6 +139,10 @@ def bandwidth(verb: str, n: int, nbytes: int, seconds: float) -> tuple[float, fl
 
     Algorithm bandwidth: N over time. Bus bandwidth: what each wire must have carried for that, N being the whole, as
     everywhere here; it can be compared with the hardware's whatever n. ValueError for a verb or an n without one.
+
+    >>> from minidist.collectives import bandwidth
+    >>> bandwidth("all_reduce", n=8, nbytes=8 * 10**9, seconds=0.5)
+    (16000000000.0, 28000000000.0)
     """
     share = (n - 1) / n if n > 0 else 0
     carried = {
@@ -366,7 +400,21 @@ def gathered_shape(x: Tensor, sizes: list[int] | None) -> tuple:
 
 
 def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=None):
-    """`x` of rank `root` on every rank, in place. Returns `x`."""
+    """`x` of rank `root` on every rank, in place. Returns `x`.
+
+    x: a tensor of any shape, or a list of them, of the same shapes and dtypes on all ranks.
+
+    ValueError for a root that does not exist, for a tensor that is not dense or was expanded, and for an algorithm without
+    this verb; TypeError for what is no tensor; Mismatch where ranks say different things.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import broadcast_
+    >>> def program(comm):
+    ...     return broadcast_(comm, torch.full((2,), float(comm.rank)), root=2).tolist()
+    >>> World(3).run(program)
+    [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
+    """
     check_root(comm, root)
     buffers = flats(x)
     if not buffers:  # an empty list, such as the buffers of a model that has none: nobody need come
@@ -379,7 +427,18 @@ def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=No
 
 
 def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum", algorithm=None):
-    """`x` combined over all ranks, in place on rank `root`; the others keep theirs. Returns `x`."""
+    """`x` combined over all ranks, in place on rank `root`; the others keep theirs. Returns `x`.
+
+    op: "sum", "mean", "min", "max" or "prod".  Errors as in `all_reduce_`, and ValueError for a root that does not exist.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import reduce_
+    >>> def program(comm):
+    ...     return reduce_(comm, torch.tensor([comm.rank, -comm.rank]), root=1, op="max").tolist()
+    >>> World(4).run(program)                          # rank 1 has the result
+    [[0, 0], [3, 0], [2, -2], [3, -3]]
+    """
     check_root(comm, root)
     check_op([], op)
     buffers = flats(x, op)
@@ -398,6 +457,25 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
     """`x` combined over all ranks, in place on every rank, bit for bit the same. Returns `x`.
 
     Ring: 2(n−1) messages and 2(n−1)/n·N bytes a rank.
+
+    x: a tensor of any shape, or a list of them, of the same shapes and dtypes on all ranks; of a list, those of one dtype
+    travel together.  op: "sum", "mean" (of floating-point tensors), "min", "max" or "prod".
+
+    ValueError for another op, for a dtype that it has no meaning for, for a tensor that is not dense or was expanded, and
+    for an algorithm without this verb; TypeError for what is no tensor; Mismatch where ranks say different things.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_reduce_
+    >>> def program(comm, algorithm):
+    ...     gradients = [torch.full((3,), comm.rank + 1.0), torch.full((1,), 2.0 * comm.rank)]
+    ...     all_reduce_(comm, gradients, "mean", algorithm)
+    ...     return [gradient.tolist() for gradient in gradients]
+    >>> for algorithm in ("ring", "tree"):             # 16 bytes a rank; a ring passes them in quarters
+    ...     results = World(4).run(program, algorithm)
+    ...     print(results[0], [results.trace.bytes_sent(rank) for rank in range(4)])
+    [[2.5, 2.5, 2.5], [3.0]] [24, 24, 24, 24]
+    [[2.5, 2.5, 2.5], [3.0]] [32, 16, 32, 16]
     """
     check_op([], op)
     buffers = flats(x, op)
@@ -414,7 +492,21 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
 def reduce_scatter(
     comm: Comm, x: Tensor, op: str = "sum", sizes: list | None = None, algorithm=None
 ) -> Tensor:
-    """This rank's rows of `x` combined over all ranks: (R, …) → (R/n, …), or `sizes[rank]` rows."""
+    """This rank's rows of `x` combined over all ranks: (R, …) → (R/n, …), or `sizes[rank]` rows.
+
+    sizes: a list of n numbers of rows, the same on all ranks, for rows that n does not divide. `x` stays as it was.
+
+    Errors as in `all_reduce_`; ValueError, too, if rows do not split over the ranks, or not as `sizes` says.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import reduce_scatter
+    >>> def program(comm):
+    ...     x = torch.arange(3).view(3, 1) + 10 * comm.rank           # (3, 1)
+    ...     return reduce_scatter(comm, x, sizes=[2, 1]).tolist()     # (2, 1) on rank 0, (1, 1) on rank 1
+    >>> World(2).run(program)
+    [[[10], [12]], [[14]]]
+    """
     check_op([x], op)
     split = checked_sizes(sizes, height(x), comm.size)
     chunks = flat_rows(x, split)
@@ -429,6 +521,21 @@ def all_gather(comm: Comm, x: Tensor, sizes: list | None = None, algorithm=None)
     """Every rank's rows, in rank order, on every rank: (R, …) → (nR, …).
 
     `sizes[r]`: rows of rank r, where they differ. A number (no dimension) counts as one row.
+
+    ValueError where `sizes` is no list of n numbers, or says another number of rows for this rank than `x` has, for a
+    tensor that is not dense, and for an algorithm without this verb; TypeError for what is no tensor; Mismatch where ranks
+    say different things, such as other shapes without `sizes`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_gather
+    >>> def program(comm):
+    ...     mine = torch.full((comm.rank, 2), comm.rank)              # as many rows as the rank's number
+    ...     return all_gather(comm, mine, sizes=[0, 1, 2])
+    >>> World(3).run(program)[0]
+    tensor([[1, 1],
+            [2, 2],
+            [2, 2]])
     """
     out, chunks = gather_buffer(comm, x, sizes)
     with collective(comm, "all_gather", gathered_shape(x, sizes), algorithm, sizes=sizes):
@@ -437,7 +544,17 @@ def all_gather(comm: Comm, x: Tensor, sizes: list | None = None, algorithm=None)
 
 
 def all_gather_json(comm: Comm, value) -> list:
-    """Gather one JSON value from every rank, from host to host; returns them in rank order."""
+    """Gather one JSON value from every rank, from host to host; returns them in rank order.
+
+    value: what `json.dumps` takes; TypeError for anything else. Texts may differ in length: their lengths go first.
+
+    >>> from minidist import World
+    >>> from minidist.collectives import all_gather_json
+    >>> def program(comm):
+    ...     return all_gather_json(comm, {"rank": comm.rank, "names": ["a", "b"][: comm.rank]})
+    >>> World(3).run(program)[0]
+    [{'rank': 0, 'names': []}, {'rank': 1, 'names': ['a']}, {'rank': 2, 'names': ['a', 'b']}]
+    """
     comm = comm.on_host()
     text = encoded(comm, value)
     sizes = all_gather(comm, text.new_tensor([len(text)], dtype=torch.int64)).tolist()
@@ -446,7 +563,13 @@ def all_gather_json(comm: Comm, value) -> list:
 
 
 def broadcast_json(comm: Comm, value, root: int):
-    """The JSON value of rank `root`, on every rank; its length goes first, 2 messages to each."""
+    """The JSON value of rank `root`, on every rank; its length goes first, 2 messages to each.
+
+    >>> from minidist import World
+    >>> from minidist.collectives.verbs import broadcast_json
+    >>> World(2).run(lambda comm: broadcast_json(comm, {"from": comm.rank}, root=1))
+    [{'from': 1}, {'from': 1}]
+    """
     comm = comm.on_host()
     text = encoded(comm, value)
     length = text.new_tensor([len(text)], dtype=torch.int64)
@@ -465,7 +588,18 @@ def encoded(comm: Comm, value) -> Tensor:
 def gather(
     comm: Comm, x: Tensor, root: int = 0, sizes: list | None = None, algorithm=None
 ) -> Tensor | None:
-    """Every rank's rows, in rank order, on rank `root`; None on the others. `sizes` as in `all_gather`."""
+    """Every rank's rows, in rank order, on rank `root`; None on the others. `sizes` as in `all_gather`.
+
+    Errors as in `all_gather`, and ValueError for a root that does not exist.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import gather
+    >>> def program(comm):
+    ...     return gather(comm, torch.tensor([[comm.rank, 10 * comm.rank]]), root=1)      # (1, 2) → (3, 2)
+    >>> World(3).run(program)
+    [None, tensor([[ 0,  0], [ 1, 10], [ 2, 20]]), None]
+    """
     check_root(comm, root)
     out, chunks = gather_buffer(comm, x, sizes)
     shape = gathered_shape(x, sizes)
@@ -486,6 +620,19 @@ def scatter(
 
     `sizes[r]`: rows for rank r. `out`: what to fill, given on every rank or on none; without it the shapes travel
     first, in 2 messages to each rank.
+
+    ValueError if the root gives no `x`, if its rows do not split over the ranks, or not as `sizes` says, if its own rows do
+    not fit into `out`, and for a root that does not exist; Mismatch where ranks say different things, or another `out` than
+    theirs does not fit.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import scatter
+    >>> def program(comm):
+    ...     x = torch.arange(6).view(3, 2) if comm.rank == 0 else None
+    ...     return scatter(comm, x).tolist()
+    >>> World(3).run(program)
+    [[[0, 1]], [[2, 3]], [[4, 5]]]
     """
     check_root(comm, root)
     if comm.rank != root:
@@ -526,6 +673,18 @@ def all_to_all(
     """Rows for each rank in, rows from each rank out, in rank order: (R, …) → (R, …).
 
     Where they differ: `sizes[r]` rows go to rank r, `out_sizes[r]` come from it (default: as `sizes`).
+
+    ValueError if rows do not split over the ranks, or not as `sizes` says, and where `sizes` and `out_sizes` differ in what
+    this rank keeps; Mismatch where one rank's `sizes` are not the other's `out_sizes`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_to_all
+    >>> def program(comm):
+    ...     x = torch.arange(3) + 10 * comm.rank       # row r goes to rank r
+    ...     return all_to_all(comm, x).tolist()
+    >>> World(3).run(program)                          # a matrix, transposed
+    [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
     """
     to = checked_sizes(sizes, height(x), comm.size)
     back = to if out_sizes is None else checked_sizes(out_sizes, None, comm.size)
@@ -540,7 +699,23 @@ def all_to_all(
 
 
 def barrier(comm: Comm, algorithm=None) -> None:
-    """Return once every rank has come here."""
+    """Return once every rank has come here.
+
+    ValueError for an algorithm without this verb.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import barrier
+    >>> def program(comm):
+    ...     if comm.rank == 0:                         # rank 0 is late: it talks to rank 1 first
+    ...         comm.send(torch.zeros(1000), dst=1)
+    ...     elif comm.rank == 1:
+    ...         comm.recv(torch.zeros(1000), src=0)
+    ...     barrier(comm)
+    ...     return comm.now() >= 4.0
+    >>> World(3, alpha=0.0, beta=0.001).run(program)
+    [True, True, True]
+    """
     with collective(comm, "barrier", None, algorithm):
         token = torch.zeros(1, dtype=torch.uint8, device=comm.device)
         run(comm, "barrier", algorithm, [token], token)
@@ -565,7 +740,23 @@ ANYWHERE = ("naive", "ring", "pipelined", "native")
 
 
 def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
-    """Fill the other ranks' chunks; this rank's is there."""
+    """Fill the other ranks' chunks; this rank's is there.
+
+    chunks: n flat, contiguous tensors of one dtype, of the same lengths on all ranks; they may be views of one buffer.
+    ValueError for others.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_gather_
+    >>> def program(comm):
+    ...     parameters = torch.zeros(5)
+    ...     chunks = list(parameters.split([2, 1, 2]))                # views
+    ...     chunks[comm.rank].fill_(comm.rank + 1)                    # this rank has updated its part
+    ...     all_gather_(comm, chunks)
+    ...     return parameters.tolist()
+    >>> World(3).run(program)[2]
+    [1.0, 1.0, 2.0, 3.0, 3.0]
+    """
     near = _adjacent(comm, chunks, algorithm)
     with collective(comm, "all_gather_", _whole(chunks), algorithm):
         run(comm, "all_gather", algorithm, near, near)
@@ -575,7 +766,22 @@ def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
 
 
 def reduce_scatter_(comm: Comm, chunks: list[Tensor], op: str = "sum", algorithm=None) -> None:
-    """This rank's chunk becomes all ranks' combined; what the others hold afterwards is of no use."""
+    """This rank's chunk becomes all ranks' combined; what the others hold afterwards is of no use.
+
+    chunks: n flat, contiguous tensors of one dtype, of the same lengths on all ranks. ValueError for others, for an op that
+    is none, and for a dtype that it has no meaning for.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import reduce_scatter_
+    >>> def program(comm):
+    ...     gradients = torch.tensor([1.0, 2.0, 3.0]) * (comm.rank + 1)
+    ...     chunks = list(gradients.split([1, 2]))
+    ...     reduce_scatter_(comm, chunks)
+    ...     return chunks[comm.rank].tolist()
+    >>> World(2).run(program)
+    [[3.0], [6.0, 9.0]]
+    """
     near = _adjacent(comm, chunks, algorithm)
     check_op(chunks, op)
     mine = chunks[comm.rank]

@@ -56,6 +56,16 @@ class Device:
     no device in particular reach of `attention`.
     softmax: so many numbers of a head cost as much as the exponential of a score.  tiles: of a product's result, how many
     are worked on at once; 0: products have no tiles.
+
+    ValueError for a part that is not from 0 to 1.
+
+    >>> import torch
+    >>> from minidist.comm import Device
+    >>> chip = Device("chip", {torch.float32: 2e12}, memory=16 * 10**9, bandwidth=1e11, efficiency=0.5)
+    >>> chip.peak(torch.float32), chip.computing(2e12, torch.float32), chip.moving(1e11)
+    (2000000000000.0, 2.0, 2.0)
+    >>> chip.ideal.computing(2e12, torch.float32)      # if it reached all of its data sheet
+    1.0
     """
 
     name: str
@@ -189,6 +199,23 @@ class Level:
     alpha: seconds that the level adds to a message.  beta: seconds a byte on one wire.
     duplex: a wire for each direction; False: one wire, which serves one direction at a time.
     share: how many ranks, neighbours in rank order, have one wire together. With share=1 a rank has its own.
+
+    ValueError for a negative time, and for fewer ranks than 1 on a wire.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm import Cluster, Level
+    >>> def program(comm):                             # ranks 0 and 1 send to 2 and 3, 100 bytes each
+    ...     x = torch.zeros(25)
+    ...     if comm.rank < 2:
+    ...         comm.send(x, comm.rank + 2)
+    ...     else:
+    ...         comm.recv(x, comm.rank - 2)
+    >>> for share in (1, 2):                           # a network card each, then one for two ranks
+    ...     links = {"nvlink": Level(0.0, 0.0), "nic": Level(alpha=1.0, beta=0.01, share=share)}
+    ...     print(World(4, cluster=Cluster(links=links, devices=2, nodes=2)).run(program).time)
+    2.0
+    3.0
     """
 
     alpha: float
@@ -429,6 +456,27 @@ class Cluster:
     The rest is set by `slow_rank`, `slow_link` and `jitter`, which return another Cluster.
     Raises ValueError for counts below 1, for links that a pair needs and that are missing, and for wires that
     would be shared across nodes (of the spine: across racks).
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_reduce_
+    >>> from minidist.comm import Cluster
+    >>> cluster = Cluster.dgx_h100(nodes=2)
+    >>> print(cluster)
+    DGX H100, H100 SXM: 16 ranks = 1 a device × 8 a node × 2 nodes, 4 a rack
+      level              α µs      GB/s  wires
+      NVLink/NVSwitch     3.4     370.8  one a rank, both ways at once
+      PCIe                5.7      63.0  one a rank, both ways at once
+      NIC                14.0      48.0  one a rank, both ways at once
+      top-of-rack         0.0      48.0  one a rank, both ways at once
+      spine               1.0      48.0  one a rank, both ways at once
+    >>> def program(comm):
+    ...     all_reduce_(comm, torch.zeros(25 * 10**6, device="meta"))       # 100 MB
+    >>> for n in (8, 16):                                                   # one node, two nodes
+    ...     time = World(n, cluster=cluster, device="meta").run(program).time
+    ...     print(f"{1000 * time:.1f} ms")
+    0.7 ms
+    4.5 ms
     """
 
     name: str = "cluster"
@@ -473,41 +521,100 @@ class Cluster:
 
     @classmethod
     def uniform(cls, n: int, alpha: float, beta: float, device: Device | None = None) -> Cluster:
-        """`n` ranks and between any two the same link: alpha seconds a message, beta seconds a byte."""
+        """`n` ranks and between any two the same link: alpha seconds a message, beta seconds a byte.
+
+        >>> from minidist.comm import Cluster
+        >>> Cluster.uniform(4, alpha=1e-6, beta=1e-9).link(0, 3)
+        Link(alpha=1e-06, beta=1e-09)
+        """
         return cls("uniform", device, {"nic": Level(alpha, beta)}, nodes=n)
 
     @classmethod
     def laptop(cls) -> Cluster:
-        """One machine of 8 cores, whose memory 8 processes share; each has its part of the cores."""
+        """One machine of 8 cores, whose memory 8 processes share; each has its part of the cores.
+
+        >>> from minidist.comm import Cluster
+        >>> print(Cluster.laptop())
+        laptop, laptop: 8 ranks = 8 a device × 1 a node × 1 nodes, 1 a rack
+          level              α µs      GB/s  wires
+          same device        20.0       4.0  one a rank, one way at a time
+        """
         return cls("laptop", LAPTOP, {"device": SHARED_MEMORY}, ranks=8)
 
     @classmethod
     def dgx1_v100(cls, nodes: int = 1) -> Cluster:
         """8 V100 a node. Its NVLinks are a cube mesh, in which some pairs have two links, some one, some none; here
-        any pair has all six, as a switch would give: right for rings along the mesh, too good for the rest."""
+        any pair has all six, as a switch would give: right for rings along the mesh, too good for the rest.
+
+        >>> from minidist.comm import Cluster
+        >>> print(Cluster.dgx1_v100(nodes=2))
+        DGX-1 V100, V100 SXM: 16 ranks = 1 a device × 8 a node × 2 nodes, 4 a rack
+          level              α µs      GB/s  wires
+          NVLink/NVSwitch     3.4     120.0  one a rank, both ways at once
+          PCIe                5.7      12.0  one a rank, both ways at once
+          NIC                14.0      12.0  2 ranks share one, both ways at once
+          top-of-rack         0.0      12.0  one a rank, both ways at once
+          spine               1.0      12.0  2 ranks share one, both ways at once
+        """
         card = nic(100, share=2)
         return cls._dgx("DGX-1 V100", V100, XEON_V4, nvlink(6, 20.0), 12.0, card, nodes)
 
     @classmethod
     def dgx_a100(cls, nodes: int = 1) -> Cluster:
-        """8 A100 (80 GB) a node behind NVSwitch, a NIC of 200 Gbit/s each."""
+        """8 A100 (80 GB) a node behind NVSwitch, a NIC of 200 Gbit/s each.
+
+        >>> from minidist.comm import Cluster
+        >>> print(Cluster.dgx_a100(nodes=2))
+        DGX A100, A100 SXM: 16 ranks = 1 a device × 8 a node × 2 nodes, 4 a rack
+          level              α µs      GB/s  wires
+          NVLink/NVSwitch     3.4     240.0  one a rank, both ways at once
+          PCIe                5.7      31.0  one a rank, both ways at once
+          NIC                14.0      24.0  one a rank, both ways at once
+          top-of-rack         0.0      24.0  one a rank, both ways at once
+          spine               1.0      24.0  one a rank, both ways at once
+        """
         return cls._dgx("DGX A100", A100, EPYC, nvlink(12, 20.0), 31.0, nic(200), nodes)
 
     @classmethod
     def dgx_h100(cls, nodes: int = 1, oversubscription: int = 1) -> Cluster:
         """8 H100 a node behind NVSwitch, a NIC of 400 Gbit/s each; so many NICs of a rack share one uplink to the
-        spine as `oversubscription` says."""
+        spine as `oversubscription` says.
+
+        ValueError for an oversubscription below 1, and where so many do not divide the NICs of a rack.
+
+        >>> from minidist.comm import Cluster
+        >>> print(Cluster.dgx_h100(nodes=8, oversubscription=4))
+        DGX H100, H100 SXM: 64 ranks = 1 a device × 8 a node × 8 nodes, 4 a rack
+          level              α µs      GB/s  wires
+          NVLink/NVSwitch     3.4     370.8  one a rank, both ways at once
+          PCIe                5.7      63.0  one a rank, both ways at once
+          NIC                14.0      48.0  one a rank, both ways at once
+          top-of-rack         0.0      48.0  one a rank, both ways at once
+          spine               1.0      48.0  4 ranks share one, both ways at once
+        """
         inside, card = nvlink(18, 20.6), nic(400)
         return cls._dgx("DGX H100", H100, XEON_8480, inside, 63.0, card, nodes, oversubscription)
 
     @classmethod
     def dgx_h200(cls, nodes: int = 1) -> Cluster:
-        """8 H200 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
+        """8 H200 a node behind NVSwitch, a NIC of 400 Gbit/s each.
+
+        >>> from minidist.comm import Cluster
+        >>> cluster = Cluster.dgx_h200()
+        >>> cluster.size, cluster.device.memory // 2**30
+        (8, 139)
+        """
         return cls._dgx("DGX H200", H200, XEON_8480, nvlink(18, 20.6), 63.0, nic(400), nodes)
 
     @classmethod
     def dgx_b200(cls, nodes: int = 1) -> Cluster:
-        """8 B200 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
+        """8 B200 a node behind NVSwitch, a NIC of 400 Gbit/s each.
+
+        >>> from minidist.comm import Cluster
+        >>> cluster = Cluster.dgx_b200(nodes=16)
+        >>> cluster.size, cluster.levels(0, 127)
+        (128, ['nic', 'tor', 'spine'])
+        """
         return cls._dgx("DGX B200", B200, XEON_8570, nvlink(18, 40.1), 63.0, nic(400), nodes)
 
     @classmethod
@@ -546,7 +653,12 @@ class Cluster:
                 )
 
     def place(self, rank: int) -> Place:
-        """(rack, node, device) of a rank; ValueError for a rank that does not exist."""
+        """(rack, node, device) of a rank; ValueError for a rank that does not exist.
+
+        >>> from minidist.comm import Cluster
+        >>> Cluster.dgx_h100(nodes=8).place(35)            # four nodes make a rack
+        Place(rack=1, node=4, device=3)
+        """
         self._check(rank)
         return self._places[rank]
 
@@ -577,11 +689,26 @@ class Cluster:
         return self._paths[0 if a == b else 1 if a.node == b.node else 2 if a.rack == b.rack else 3]
 
     def levels(self, src: int, dst: int) -> list[str]:
-        """The levels that a message from `src` to `dst` passes, the ports' first. ValueError if they are one rank."""
+        """The levels that a message from `src` to `dst` passes, the ports' first. ValueError if they are one rank.
+
+        >>> from minidist.comm import Cluster
+        >>> cluster = Cluster.dgx_h100(nodes=8)
+        >>> cluster.levels(0, 7), cluster.levels(0, 8), cluster.levels(0, 32)
+        (['nvlink'], ['nic', 'tor'], ['nic', 'tor', 'spine'])
+        """
         return self._path(src, dst).names
 
     def link(self, src: int, dst: int) -> Link:
-        """α and β of the free route from `src` to `dst`."""
+        """α and β of the free route from `src` to `dst`.
+
+        ValueError if they are one rank, or one of them does not exist.
+
+        >>> from minidist.comm import Cluster
+        >>> cluster = Cluster.dgx_h100(nodes=2)
+        >>> near, far = cluster.link(0, 1), cluster.link(0, 8)
+        >>> f"{1e-9 / near.beta:.1f} and {1e-9 / far.beta:.1f} GB/s"
+        '370.8 and 48.0 GB/s'
+        """
         path, slow = self._path(src, dst), 1.0
         if self.slow_ranks:  # a rank's own port is slow with it, no shared wire is
             slow = max(self.slow_ranks.get(src, 1.0), self.slow_ranks.get(dst, 1.0))
@@ -592,7 +719,15 @@ class Cluster:
         )
 
     def route(self, src: int, dst: int) -> Route:
-        """What a message from `src` to `dst` takes and occupies."""
+        """What a message from `src` to `dst` takes and occupies.
+
+        ValueError as in `link`.
+
+        >>> from minidist.comm import Cluster
+        >>> [wire for wire, _ in Cluster.dgx1_v100(nodes=2).route(1, 8).wires]
+        [('nic', 1, 'out'), ('nic', 8, 'in'),
+         ('nic', 'ranks from 0', 'out'), ('nic', 'ranks from 8', 'in')]
+        """
         path, (alpha, beta) = self._path(src, dst), self.link(src, dst)
         port, both = path.names[0], not path.levels[0].duplex
         wires = [
@@ -612,7 +747,13 @@ class Cluster:
         return list(found.items())
 
     def speed(self, rank: int) -> float:
-        """The part of its device's speed that a rank has: 1 alone on it, less if slow or if the device is shared."""
+        """The part of its device's speed that a rank has: 1 alone on it, less if slow or if the device is shared.
+
+        >>> from minidist.comm import Cluster
+        >>> cluster = Cluster.dgx_a100().slow_rank(3, 2.0)
+        >>> cluster.speed(0), cluster.speed(3)
+        (1.0, 0.5)
+        """
         self._check(rank)
         return 1 / (self.ranks * self.slow_ranks.get(rank, 1.0))
 
@@ -620,6 +761,11 @@ class Cluster:
         """What `rank` has of its host in a run of `n` ranks, and α and β of its copies. ValueError without a host.
 
         Those on a node divide its host equally, whether the others use their part or not; and a shared wire likewise.
+
+        >>> from minidist.comm import Cluster
+        >>> device, link = Cluster.dgx_h100().part_of_host(0, n=8)
+        >>> device.memory, round(1e-9 / link.beta)         # an eighth of 2 TB, over PCIe 5
+        (250000000000, 63)
         """
         if self.host is None:
             raise ValueError(f"the cluster {self.name!r} has no host: give it one, host=Device(…)")
@@ -631,17 +777,41 @@ class Cluster:
         )
 
     def noise(self, kind: str, rank: int, k: int) -> float:
-        """The factor on the time of the k-th "message" or "operation" of a rank; 1 without `jitter`."""
+        """The factor on the time of the k-th "message" or "operation" of a rank; 1 without `jitter`.
+
+        >>> from minidist.comm import Cluster
+        >>> cluster = Cluster.dgx_h100().jitter(0.1, seed=1)
+        >>> cluster.noise("message", rank=3, k=0) == cluster.noise("message", rank=3, k=0)
+        True
+        >>> Cluster.dgx_h100().noise("message", rank=3, k=0)
+        1.0
+        """
         return factor(self.sigma, self.seed, kind, rank, k) if self.sigma else 1.0
 
     def slow_rank(self, rank: int, factor: float) -> Cluster:
-        """The same, but `rank` takes `factor` times as long for all it does: operations, α and β of its ports."""
+        """The same, but `rank` takes `factor` times as long for all it does: operations, α and β of its ports.
+
+        ValueError for a rank that does not exist, and for a factor below 1.
+
+        >>> from minidist.comm import Cluster
+        >>> cluster = Cluster.uniform(4, alpha=1.0, beta=0.25).slow_rank(2, 3.0)
+        >>> cluster.link(0, 1), cluster.link(0, 2)
+        (Link(alpha=1.0, beta=0.25), Link(alpha=3.0, beta=0.75))
+        """
         self._check(rank)
         slower = _longer(factor, f"slow rank {rank}") * self.slow_ranks.get(rank, 1.0)
         return replace(self, slow_ranks=self.slow_ranks | {rank: slower})
 
     def slow_link(self, src: int, dst: int, factor: float) -> Cluster:
-        """The same, but messages from `src` to `dst` (this way only) take `factor` times as long, α and β."""
+        """The same, but messages from `src` to `dst` (this way only) take `factor` times as long, α and β.
+
+        ValueError for a link that does not exist, and for a factor below 1.
+
+        >>> from minidist.comm import Cluster
+        >>> cluster = Cluster.uniform(4, alpha=1.0, beta=0.25).slow_link(0, 1, 2.0)
+        >>> cluster.link(0, 1), cluster.link(1, 0)
+        (Link(alpha=2.0, beta=0.5), Link(alpha=1.0, beta=0.25))
+        """
         self.link(src, dst)
         slower = _longer(factor, f"slow link from {src} to {dst}") * self.slow_links.get(
             (src, dst), 1.0
@@ -649,7 +819,21 @@ class Cluster:
         return replace(self, slow_links=self.slow_links | {(src, dst): slower})
 
     def jitter(self, sigma: float, seed: int = 0) -> Cluster:
-        """The same, but the time of each message and operation is multiplied by exp(σz), z normal: see `noise`."""
+        """The same, but the time of each message and operation is multiplied by exp(σz), z normal: see `noise`.
+
+        ValueError for a negative sigma.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import all_reduce_
+        >>> from minidist.comm import Cluster
+        >>> def program(comm):
+        ...     all_reduce_(comm, torch.zeros(100))
+        >>> cluster = Cluster.uniform(4, alpha=1.0, beta=0.0)
+        >>> times = [World(4, cluster=cluster.jitter(0.5, seed)).run(program).time for seed in (1, 1, 2)]
+        >>> times[0] == times[1] != times[2]               # a seed tells all
+        True
+        """
         if not sigma >= 0:
             raise ValueError(f"the spread of a jitter is 0 or more, not {sigma}")
         return replace(self, sigma=sigma, seed=seed)
@@ -666,7 +850,12 @@ class Cluster:
         return found
 
     def summary(self) -> str:
-        """One sentence: how many of what, and what is slow."""
+        """One sentence: how many of what, and what is slow.
+
+        >>> from minidist.comm import Cluster
+        >>> Cluster.dgx_a100(nodes=2).slow_rank(3, 2.0).summary()
+        'DGX A100, A100 SXM: 16 ranks = 1 a device × 8 a node × 2 nodes, 4 a rack; slow: rank 3 × 2'
+        """
         device = f", {self.device.name}" if self.device else ""
         what = f"{self.name}{device}: {self.size:,} ranks = {self.ranks} a device × {self.devices} a node"
         what += f" × {self.nodes:,} nodes, {self.rack or self.nodes} a rack"
