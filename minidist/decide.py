@@ -14,6 +14,14 @@ def decide(x: Tensor, on_meta: bool | int | float) -> bool | int | float:
     """The one element of `x`, as a Python number; `on_meta` where `x` is on the meta device and has no value.
 
     Raises ValueError for a tensor of another number of elements.
+
+    >>> import torch
+    >>> from minidist.decide import decide
+    >>> gradient = torch.tensor([1.0, float("inf")])
+    >>> decide(gradient.isfinite().all(), on_meta=True)            # an overflow: skip the step
+    False
+    >>> decide(torch.ones((), device="meta"), on_meta=True)        # no values: go on
+    True
     """
     if x.numel() != 1:
         raise ValueError(
@@ -26,6 +34,12 @@ def decide_all(x: Tensor, on_meta: list) -> list:
     """The numbers of `x`, (k,), as Python's; `on_meta`, k of them, where it has no values. One synchronization for all.
 
     Raises ValueError where `on_meta` has another number of them.
+
+    >>> import torch
+    >>> from minidist.decide import decide_all
+    >>> norms = torch.tensor([3.0, 4.0])
+    >>> decide_all(norms, on_meta=[1.0, 1.0]), decide_all(norms.to("meta"), on_meta=[1.0, 1.0])
+    ([3.0, 4.0], [1.0, 1.0])
     """
     if x.shape != (len(on_meta),):
         raise ValueError(f"{len(on_meta)} numbers stand for {tuple(x.shape)} on the meta device")

@@ -36,6 +36,13 @@ def trees(n: int) -> tuple[list[int], list[int]]:
     """Each rank's parent in the first and in the second tree; −1 for the root. ValueError for n < 1.
 
     At most two children each, depth at most ⌊log₂n⌋, and no rank has children in both.
+
+    >>> from minidist.collectives.double_tree import trees
+    >>> first, second = trees(8)
+    >>> first, second
+    ([1, 3, 1, 7, 5, 3, 5, -1], [-1, 2, 4, 2, 0, 6, 4, 6])
+    >>> set(first) & set(second) - {-1}                # nobody has children in both
+    set()
     """
     if n < 1:
         raise ValueError(f"a tree has at least 1 rank, not {n}")
@@ -168,17 +175,55 @@ class _Plan:
 
 
 def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
-    """`root` feeds both trees of the others in turn: N bytes out of its wire."""
+    """`root` feeds both trees of the others in turn: N bytes out of its wire.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import double_tree
+    >>> def program(comm):
+    ...     flat = torch.full((10,), float(comm.rank))
+    ...     double_tree.broadcast(comm, flat, root=1)
+    ...     return flat.unique().tolist()
+    >>> World(4).run(program)
+    [[1.0], [1.0], [1.0], [1.0]]
+    """
     links.run(comm, _Plan(comm, flat, root).down())
 
 
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
-    """`flat` of the other ranks stays as it was; a rank that forwards has half of it more in memory."""
+    """`flat` of the other ranks stays as it was; a rank that forwards has half of it more in memory.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import double_tree
+    >>> def program(comm):
+    ...     flat = torch.tensor([1, 10]) * comm.rank
+    ...     double_tree.reduce(comm, flat, 0, torch.Tensor.add_)
+    ...     return flat.tolist()
+    >>> World(4).run(program)
+    [[6, 60], [1, 10], [2, 20], [3, 30]]
+    """
     links.run(comm, _Plan(comm, flat, root).up(combine, comm.rank == root))
 
 
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
-    """Up and down in one go, each half in its own tree: bit for bit the same everywhere."""
+    """Up and down in one go, each half in its own tree: bit for bit the same everywhere.
+
+    In place. combine: `combine(a, b)` makes `a` the combination and returns it, such as `Tensor.add_`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import double_tree, tree
+    >>> def program(comm, all_reduce):
+    ...     flat = torch.ones(10**6)                   # 4 MB
+    ...     all_reduce(comm, flat, torch.Tensor.add_)
+    ...     return flat[-1].item()
+    >>> world = World(8)
+    >>> for algorithm in (tree, double_tree):
+    ...     print(world.run(program, algorithm.all_reduce)[3], f"{1e6 * world.time:.0f} µs")
+    8.0 510 µs
+    8.0 230 µs
+    """
     plan = _Plan(comm, flat, None)
     links.run(comm, chain(plan.up(combine, True), plan.down(plan.last + links.WINDOW)))
 

@@ -199,6 +199,7 @@ class Hierarchical:
             )
 
     def nodes(self, net: Net) -> Nodes:
+        """Which ranks form a node: as `size` says, or the links. ValueError for a size below 1."""
         return net.keep(
             ("nodes", self.size),
             lambda: by_links(net) if self.size is None else of_size(net.n, self.size),
@@ -218,6 +219,7 @@ class Hierarchical:
 
     @property
     def within(self):
+        """The inner algorithm."""
         return FLAT[self.inner]
 
     def between(self, verb: str):
@@ -229,7 +231,18 @@ class Hierarchical:
         return FLAT[self.outer]
 
     def all_reduce(self, comm: Comm, flat: Tensor, combine) -> None:
-        """Reduce-scatter, all-reduce of the shards, all-gather: bit for bit the same everywhere."""
+        """Reduce-scatter, all-reduce of the shards, all-gather: bit for bit the same everywhere.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import Hierarchical
+        >>> def program(comm):
+        ...     flat = torch.ones(8) * comm.rank
+        ...     Hierarchical(size=2).all_reduce(comm, flat, torch.Tensor.add_)
+        ...     return flat[0].item()
+        >>> World(4).run(program)
+        [6.0, 6.0, 6.0, 6.0]
+        """
         outer, (group, shards) = self.between("all_reduce"), self._shards(comm, flat)
         mine = shards[group.inner.rank]
         self.within.reduce_scatter(group.inner, shards, mine, combine)

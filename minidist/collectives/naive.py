@@ -21,7 +21,19 @@ def _others(comm: Comm) -> list[int]:
 
 
 def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
-    """`root` sends everything to each rank: n−1 messages, (n−1)N bytes out of one wire, α + (n−1)Nβ."""
+    """`root` sends everything to each rank: n−1 messages, (n−1)N bytes out of one wire, α + (n−1)Nβ.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import naive
+    >>> def program(comm):
+    ...     flat = torch.full((2,), float(comm.rank))
+    ...     naive.broadcast(comm, flat, root=1)
+    ...     return flat.tolist()
+    >>> results = World(3).run(program)
+    >>> results, [results.trace.bytes_sent(rank) for rank in range(3)]
+    ([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]], [0, 16, 0])
+    """
     if comm.rank == root:
         comm.batch([Send(flat, r, "broadcast") for r in _others(comm)]).wait()
     else:
@@ -29,7 +41,20 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
 
 
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
-    """Every rank sends to `root`, which takes and combines them in rank order: (n−1)(α + Nβ)."""
+    """Every rank sends to `root`, which takes and combines them in rank order: (n−1)(α + Nβ).
+
+    In place at `root`; the others keep theirs. combine: `combine(a, b)` makes `a` the combination, such as `Tensor.add_`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import naive
+    >>> def program(comm):
+    ...     flat = torch.tensor([1, 10]) * comm.rank
+    ...     naive.reduce(comm, flat, 0, torch.Tensor.add_)
+    ...     return flat.tolist()
+    >>> World(4).run(program)
+    [[6, 60], [1, 10], [2, 20], [3, 30]]
+    """
     if comm.rank != root:
         comm.send(flat, root, "reduce")
         return
@@ -39,13 +64,38 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
 
 
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
-    """Reduce to rank 0, then broadcast from it."""
+    """Reduce to rank 0, then broadcast from it.
+
+    In place on every rank: all that is sent passes the wire of rank 0.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import naive
+    >>> def program(comm):
+    ...     flat = torch.tensor([1.0, 10.0]) * comm.rank
+    ...     naive.all_reduce(comm, flat, torch.Tensor.add_)
+    ...     return flat.tolist()
+    >>> results = World(4).run(program)
+    >>> results[2], [results.trace.bytes_sent(rank) for rank in range(4)]
+    ([6.0, 60.0], [24, 8, 8, 8])
+    """
     reduce(comm, flat, 0, combine)
     broadcast(comm, flat, 0)
 
 
 def scatter(comm: Comm, chunks: list[Tensor], root: int) -> None:
-    """`root` sends chunk i to rank i."""
+    """`root` sends chunk i to rank i, which has it in `chunks[i]` then; the other chunks stay as they were.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import naive
+    >>> def program(comm):
+    ...     flat = torch.arange(3) if comm.rank == 0 else torch.zeros(3, dtype=torch.int64)
+    ...     naive.scatter(comm, list(flat.split(1)), root=0)
+    ...     return flat.tolist()
+    >>> World(3).run(program)
+    [[0, 1, 2], [0, 1, 0], [0, 0, 2]]
+    """
     if comm.rank == root:
         comm.batch([Send(chunks[r], r, "scatter") for r in _others(comm)]).wait()
     else:
@@ -53,7 +103,19 @@ def scatter(comm: Comm, chunks: list[Tensor], root: int) -> None:
 
 
 def gather(comm: Comm, chunks: list[Tensor], root: int) -> None:
-    """Rank i sends chunk i to `root`."""
+    """Rank i sends chunk i to `root`, which has all of them in `chunks` then.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import naive
+    >>> def program(comm):
+    ...     flat = torch.zeros(3, dtype=torch.int64)
+    ...     flat[comm.rank] = comm.rank + 1
+    ...     naive.gather(comm, list(flat.split(1)), root=0)
+    ...     return flat.tolist()
+    >>> World(3).run(program)
+    [[1, 2, 3], [0, 2, 0], [0, 0, 3]]
+    """
     if comm.rank == root:
         comm.batch([Recv(chunks[r], r, "gather") for r in _others(comm)]).wait()
     else:
@@ -61,7 +123,20 @@ def gather(comm: Comm, chunks: list[Tensor], root: int) -> None:
 
 
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
-    """Everyone sends its chunk to everyone: n−1 messages a rank, all under way at once, α + (n−1)/n·Nβ."""
+    """Everyone sends its chunk to everyone: n−1 messages a rank, all under way at once, α + (n−1)/n·Nβ.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import naive
+    >>> def program(comm):
+    ...     flat = torch.zeros(3, dtype=torch.int64)
+    ...     flat[comm.rank] = comm.rank + 1
+    ...     naive.all_gather(comm, list(flat.split(1)))
+    ...     return flat.tolist()
+    >>> results = World(3).run(program)
+    >>> results, results.trace.messages(rank=0)
+    ([[1, 2, 3], [1, 2, 3], [1, 2, 3]], 2)
+    """
     _exchange(comm, chunks, [chunks[comm.rank]] * comm.size, "all-gather")
 
 
@@ -82,7 +157,21 @@ def _exchange(comm: Comm, outputs: list[Tensor], inputs: list[Tensor], label: st
 
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
-    """Everyone sends chunk i to rank i, which combines in rank order. n−1 copies of a chunk in memory."""
+    """Everyone sends chunk i to rank i, which combines in rank order. n−1 copies of a chunk in memory.
+
+    `out` becomes the result; it may be `chunks[comm.rank]` itself.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import naive
+    >>> def program(comm):
+    ...     chunks = list((torch.tensor([1, 10, 100]) * (comm.rank + 1)).split(1))
+    ...     out = torch.zeros_like(chunks[comm.rank])
+    ...     naive.reduce_scatter(comm, chunks, out, torch.Tensor.add_)
+    ...     return out.item()
+    >>> World(3).run(program)
+    [6, 60, 600]
+    """
     # first: whose part `out` holds before the others are combined with it
     mine, first = chunks[comm.rank], comm.rank
     parts = [mine if r == comm.rank else torch.empty_like(mine) for r in range(comm.size)]
@@ -98,13 +187,37 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
 
 
 def all_to_all(comm: Comm, outputs: list[Tensor], inputs: list[Tensor]) -> None:
-    """Everyone sends to everyone, all at once: α + (n−1)/n·Nβ."""
+    """Everyone sends to everyone, all at once: α + (n−1)/n·Nβ.
+
+    `inputs[r]` goes to rank r, `outputs[r]` comes from it.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import naive
+    >>> def program(comm):
+    ...     inputs = list((torch.arange(3) + 10 * comm.rank).split(1))
+    ...     outputs = [torch.zeros_like(x) for x in inputs]
+    ...     naive.all_to_all(comm, outputs, inputs)
+    ...     return torch.cat(outputs).tolist()
+    >>> World(3).run(program)
+    [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+    """
     outputs[comm.rank].copy_(inputs[comm.rank])
     _exchange(comm, outputs, inputs, "all-to-all")
 
 
 def barrier(comm: Comm, token: Tensor) -> None:
-    """All report to rank 0, which then lets all go."""
+    """All report to rank 0, which then lets all go.
+
+    token: what is sent, a small tensor.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import naive
+    >>> results = World(4).run(lambda comm: naive.barrier(comm, torch.zeros(1, dtype=torch.uint8)))
+    >>> results.trace.messages(rank=0), results.trace.messages(rank=3)
+    (3, 1)
+    """
     tokens = [token.clone() for _ in range(comm.size)]
     gather(comm, tokens, 0)
     broadcast(comm, token, 0)

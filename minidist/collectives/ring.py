@@ -27,6 +27,16 @@ def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
     """In place: a rank combines what it receives with its own chunk, and passes that on; the last one is finished.
 
     The other chunks hold what was combined so far. (n−1) messages, (n−1)/n·N bytes a rank, one buffer of one chunk.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import ring
+    >>> def program(comm):
+    ...     flat = torch.tensor([1, 10, 100]) * (comm.rank + 1)
+    ...     ring.reduce_scatter_(comm, list(flat.split(1)), torch.Tensor.add_)
+    ...     return flat.tolist()
+    >>> World(3).run(program)                          # 6, 60 and 600 are finished
+    [[6, 40, 100], [2, 60, 300], [5, 30, 600]]
     """
     n, r = comm.size, comm.rank
     sizes = {chunk.numel() for chunk in chunks} if n > 1 else {0}
@@ -44,6 +54,17 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
     """`out` becomes chunk `comm.rank`, combined over all ranks; the chunks are only read. As many messages and bytes.
 
     Two buffers of one chunk: a rank must not receive into the one that it sends from.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import ring
+    >>> def program(comm):
+    ...     chunks = list((torch.tensor([1, 10, 100]) * (comm.rank + 1)).split(1))
+    ...     out = torch.zeros_like(chunks[comm.rank])
+    ...     ring.reduce_scatter(comm, chunks, out, torch.Tensor.add_)
+    ...     return out.item(), torch.cat(chunks).tolist()
+    >>> World(3).run(program)
+    [(6, [1, 10, 100]), (60, [2, 20, 200]), (600, [3, 30, 300])]
     """
     n, r = comm.size, comm.rank
     if out is chunks[r]:
@@ -66,7 +87,20 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
 
 
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
-    """Fill all `chunks` from the ranks that own them. (n−1) messages, (n−1)/n·N bytes a rank."""
+    """Fill all `chunks` from the ranks that own them. (n−1) messages, (n−1)/n·N bytes a rank.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import ring
+    >>> def program(comm):
+    ...     flat = torch.zeros(3)
+    ...     flat[comm.rank] = comm.rank + 1
+    ...     ring.all_gather(comm, list(flat.split(1)))
+    ...     return flat.tolist()
+    >>> results = World(3).run(program)
+    >>> results, results.trace.bytes_sent(rank=0)      # to the neighbour: its own, then what came
+    ([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], 8)
+    """
     n, r = comm.size, comm.rank
     for step in range(n - 1):
         comm.sendrecv(
@@ -79,7 +113,22 @@ def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
 
 
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
-    """`flat`, combined over all ranks, on every rank: the two halves, bit for bit the same everywhere."""
+    """`flat`, combined over all ranks, on every rank: the two halves, bit for bit the same everywhere.
+
+    In place. combine: `combine(a, b)` makes `a` the combination and returns it, such as `Tensor.add_`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import ring
+    >>> def program(comm):
+    ...     flat = torch.ones(12) * comm.rank          # 48 bytes
+    ...     ring.all_reduce(comm, flat, torch.Tensor.add_)
+    ...     return flat[0].item()
+    >>> results = World(4).run(program)
+    >>> n, trace = 4, results.trace
+    >>> results, trace.messages(rank=0) == 2 * (n - 1), trace.bytes_sent(rank=0) == 2 * (n - 1) * 48 / n
+    ([6.0, 6.0, 6.0, 6.0], True, True)
+    """
     chunks = list(flat.tensor_split(comm.size))  # as `split.uneven` says
     reduce_scatter_(comm, chunks, combine)
     all_gather(comm, chunks)
@@ -89,6 +138,17 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
     """Scatter, then all-gather: time about 2Nβ for any n, where the naive one takes (n−1)Nβ.
 
     Van de Geijn's long-message broadcast (Barnett et al. 1994).
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import ring
+    >>> def program(comm):
+    ...     flat = torch.full((8,), float(comm.rank))  # 32 bytes
+    ...     ring.broadcast(comm, flat, root=2)
+    ...     return flat.unique().tolist()
+    >>> results = World(4).run(program)
+    >>> results, [results.trace.bytes_sent(rank) for rank in range(4)]
+    ([[2.0], [2.0], [2.0], [2.0]], [24, 24, 48, 24])
     """
     chunks = list(flat.tensor_split(comm.size))
     naive.scatter(comm, chunks, root)
@@ -96,7 +156,18 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
 
 
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
-    """Reduce-scatter, then gather at `root`; `flat` of the other ranks stays as it was."""
+    """Reduce-scatter, then gather at `root`; `flat` of the other ranks stays as it was.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import ring
+    >>> def program(comm):
+    ...     flat = torch.tensor([1, 10, 100]) * (comm.rank + 1)
+    ...     ring.reduce(comm, flat, 0, torch.Tensor.add_)
+    ...     return flat.tolist()
+    >>> World(3).run(program)
+    [[6, 60, 600], [2, 20, 200], [3, 30, 300]]
+    """
     chunks = list(flat.tensor_split(comm.size))
     done = list(chunks)
     if comm.rank != root:
@@ -106,7 +177,19 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
 
 
 def all_to_all(comm: Comm, outputs: list[Tensor], inputs: list[Tensor]) -> None:
-    """n−1 steps; in step k everyone sends to the k-th to its right, so no wire is waited for."""
+    """n−1 steps; in step k everyone sends to the k-th to its right, so no wire is waited for.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import ring
+    >>> def program(comm):
+    ...     inputs = list((torch.arange(3) + 10 * comm.rank).split(1))
+    ...     outputs = [torch.zeros_like(x) for x in inputs]
+    ...     ring.all_to_all(comm, outputs, inputs)
+    ...     return torch.cat(outputs).tolist()
+    >>> World(3).run(program)
+    [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+    """
     n, r = comm.size, comm.rank
     outputs[r].copy_(inputs[r])
     for k in range(1, n):
@@ -115,7 +198,15 @@ def all_to_all(comm: Comm, outputs: list[Tensor], inputs: list[Tensor]) -> None:
 
 
 def barrier(comm: Comm, token: Tensor) -> None:
-    """Dissemination: in round k hear from the 2^k-th to the left. ⌈log₂ n⌉ messages a rank (Hensgen et al. 1988)."""
+    """Dissemination: in round k hear from the 2^k-th to the left. ⌈log₂ n⌉ messages a rank (Hensgen et al. 1988).
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import ring
+    >>> results = World(8).run(lambda comm: ring.barrier(comm, torch.zeros(1, dtype=torch.uint8)))
+    >>> results.trace.messages(rank=0)
+    3
+    """
     heard, distance = token.clone(), 1
     while distance < comm.size:
         to, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
