@@ -18,9 +18,9 @@ def decide(x: Tensor, on_meta: bool | int | float) -> bool | int | float:
     >>> import torch
     >>> from minidist.decide import decide
     >>> gradient = torch.tensor([1.0, float("inf")])
-    >>> decide(gradient.isfinite().all(), on_meta=True)            # an overflow: skip the step
+    >>> decide(gradient.isfinite().all(), on_meta=True)  # an overflow: skip the step
     False
-    >>> decide(torch.ones((), device="meta"), on_meta=True)        # no values: go on
+    >>> decide(torch.ones((), device="meta"), on_meta=True)  # no values: go on
     True
     """
     if x.numel() != 1:

@@ -16,7 +16,7 @@ from .arguments import whole
 def uneven(total: int, n: int) -> list[int]:
     """Sizes of `n` parts of `total`, as equal as can be: `uneven(10, 4) == [3, 3, 2, 2]`. Parts may be empty.
 
-    ValueError for n < 1, for a negative total, and for what is no whole number.
+    ValueError for n < 1, for a negative total, and for anything but whole numbers.
 
     >>> from minidist.split import uneven
     >>> uneven(10, 4), uneven(2, 3)
@@ -105,7 +105,7 @@ class Cut(NamedTuple):
 
     >>> import torch
     >>> from minidist.split import Cut
-    >>> weight = torch.arange(6).view(3, 2)            # (3, 2)
+    >>> weight = torch.arange(6).view(3, 2)  # (3, 2)
     >>> cut = Cut(dim=0, sizes=[2, 1])
     >>> [cut.part(weight, rank).tolist() for rank in (0, 1)]
     [[[0, 1], [2, 3]], [[4, 5]]]

@@ -5,7 +5,7 @@
 >>> from minidist.collectives import all_gather, reduce_scatter
 >>> def program(comm):
 ...     x = torch.tensor([1, 10]) * (comm.rank + 1)
-...     part = reduce_scatter(comm, x)             # rank r's row of the sum
+...     part = reduce_scatter(comm, x)  # rank r's row of the sum
 ...     return part.tolist(), all_gather(comm, part).tolist()
 >>> World(2).run(program)
 [([3], [3, 30]), ([30], [3, 30])]

@@ -41,7 +41,7 @@ def trees(n: int) -> tuple[list[int], list[int]]:
     >>> first, second = trees(8)
     >>> first, second
     ([1, 3, 1, 7, 5, 3, 5, -1], [-1, 2, 4, 2, 0, 6, 4, 6])
-    >>> set(first) & set(second) - {-1}                # nobody has children in both
+    >>> set(first) & set(second) - {-1}  # nobody has children in both
     set()
     """
     if n < 1:
@@ -215,7 +215,7 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     >>> from minidist import World
     >>> from minidist.collectives import double_tree, tree
     >>> def program(comm, all_reduce):
-    ...     flat = torch.ones(10**6)                   # 4 MB
+    ...     flat = torch.ones(10**6)  # 4 MB
     ...     all_reduce(comm, flat, torch.Tensor.add_)
     ...     return flat[-1].item()
     >>> world = World(8)
@@ -234,7 +234,15 @@ def _pieces(n: int, nbytes: float, fill: int, link: Link) -> int:
 
 
 class Cost(Formulas):
-    """The longest chain of messages that wait for each other: `links.path`."""
+    """The longest chain of messages that wait for each other: `links.path`.
+
+    >>> from minidist.collectives import double_tree, tree
+    >>> from minidist.collectives.links import Net
+    >>> from minidist.comm import Link
+    >>> net = Net(64, lambda dst, src: Link(alpha=1e-5, beta=1e-9))
+    >>> tree.Cost(net, 10**9).all_reduce() > 5 * double_tree.Cost(net, 10**9).all_reduce()
+    True
+    """
 
     def _seconds(self, rooted: bool, up: bool) -> float:
         if self.n == 1:
@@ -247,10 +255,13 @@ class Cost(Formulas):
         return links.path(self.n, edges, 2, k, self.nbytes / 2 / k, gamma)
 
     def broadcast(self) -> float:
+        """From rank 0, which feeds both trees"""
         return self._seconds(True, False)
 
     def reduce(self) -> float:
+        """To rank 0, from both trees"""
         return self._seconds(True, True)
 
     def all_reduce(self) -> float:
+        """Up both trees and down again"""
         return self._seconds(False, True) + self._seconds(False, False)

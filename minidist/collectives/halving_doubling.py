@@ -97,10 +97,10 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     >>> from minidist import World
     >>> from minidist.collectives import halving_doubling
     >>> def program(comm):
-    ...     flat = torch.ones(8) * comm.rank           # 32 bytes
+    ...     flat = torch.ones(8) * comm.rank  # 32 bytes
     ...     halving_doubling.all_reduce(comm, flat, torch.Tensor.add_)
     ...     return flat[0].item()
-    >>> results = World(8).run(program)                # a ring sends as many bytes, in 14 messages
+    >>> results = World(8).run(program)  # a ring sends as many bytes, in 14 messages
     >>> results[0], results.trace.bytes_sent(rank=0), results.trace.messages(rank=0)
     (28.0, 56, 6)
     """
@@ -184,6 +184,13 @@ class Cost(Formulas):
     """In each step all wait for the pair that exchanges most, over the slowest link.
 
     p: the power of two that act; r = n−p: the pairs. The formulas given are those for r = 0.
+
+    >>> from minidist.collectives import halving_doubling
+    >>> from minidist.collectives.links import Net
+    >>> from minidist.comm import Link
+    >>> net = Net(4, lambda dst, src: Link(alpha=1.0, beta=0.5))
+    >>> halving_doubling.Cost(net, nbytes=16).all_reduce()  # 4α + 6/4·Nβ
+    16.0
     """
 
     def __init__(self, net: Net, nbytes: float, gamma: float = 0.0):

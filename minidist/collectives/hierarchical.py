@@ -178,7 +178,7 @@ class Hierarchical:
     >>> from minidist.comm import Cluster
     >>> def program(comm, algorithm):
     ...     return all_reduce_(comm, torch.ones(1600), algorithm=algorithm)[0].item()
-    >>> for algorithm in ("ring", Hierarchical(inner="ring", outer="tree")):      # 6,400 bytes
+    >>> for algorithm in ("ring", Hierarchical(inner="ring", outer="tree")):  # 6,400 bytes
     ...     results = World(16, cluster=Cluster.dgx_h100(nodes=2)).run(program, algorithm)
     ...     between = [m.nbytes for m in results.trace if m.src // 8 != m.dst // 8]
     ...     print(results[0], f"{len(between)} messages, {sum(between):,} bytes between the nodes")
@@ -255,7 +255,20 @@ class Hierarchical:
         return group, group.padded(list(flat.tensor_split(group.nodes.shards)))
 
     def broadcast(self, comm: Comm, flat: Tensor, root: int) -> None:
-        """Scatter in the root's node, broadcasts of the shards, all-gather: all network cards work."""
+        """Scatter in the root's node, broadcasts of the shards, all-gather: all network cards work.
+
+        ValueError for an outer algorithm without a broadcast.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import Hierarchical
+        >>> def program(comm):
+        ...     flat = torch.full((8,), float(comm.rank))
+        ...     Hierarchical(size=2).broadcast(comm, flat, root=3)
+        ...     return flat[0].item()
+        >>> World(4).run(program)
+        [3.0, 3.0, 3.0, 3.0]
+        """
         outer, (group, shards) = self.between("broadcast"), self._shards(comm, flat)
         home = group.nodes.node[root]
         if group.nodes.node[comm.rank] == home:
@@ -265,7 +278,20 @@ class Hierarchical:
         self.within.all_gather(group.inner, shards)
 
     def reduce(self, comm: Comm, flat: Tensor, root: int, combine) -> None:
-        """Reduce-scatter, reduces of the shards, gather in the root's node."""
+        """Reduce-scatter, reduces of the shards, gather in the root's node.
+
+        `flat` of the other ranks stays as it was. ValueError for an outer algorithm without a reduce.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import Hierarchical
+        >>> def program(comm):
+        ...     flat = torch.tensor([1, 10]) * comm.rank
+        ...     Hierarchical(size=2).reduce(comm, flat, 0, torch.Tensor.add_)
+        ...     return flat.tolist()
+        >>> World(4).run(program)
+        [[6, 60], [1, 10], [2, 20], [3, 30]]
+        """
         outer, (group, shards) = self.between("reduce"), self._shards(comm, flat)
         home, done = group.nodes.node[root], shards[group.inner.rank]
         if comm.rank != root:
@@ -278,7 +304,21 @@ class Hierarchical:
             naive.gather(group.inner, shards, group.nodes.place[root])
 
     def reduce_scatter(self, comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
-        """Reduce-scatter of the bundles in each node, then of each bundle between its peers. A copy of the whole."""
+        """Reduce-scatter of the bundles in each node, then of each bundle between its peers. A copy of the whole.
+
+        ValueError for an outer algorithm without a reduce-scatter.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import Hierarchical
+        >>> def program(comm):
+        ...     chunks = list((torch.tensor([1, 10, 100, 1000]) * (comm.rank + 1)).split(1))
+        ...     out = torch.zeros_like(chunks[comm.rank])
+        ...     Hierarchical(size=2).reduce_scatter(comm, chunks, out, torch.Tensor.add_)
+        ...     return out.item()
+        >>> World(4).run(program)
+        [10, 100, 1000, 10000]
+        """
         outer, group = self.between("reduce_scatter"), self.groups(comm)
         nodes, bundled = group.nodes, Bundled(group.nodes, chunks, True)
         bundles = group.padded(bundled.bundle)
@@ -299,7 +339,21 @@ class Hierarchical:
         out.copy_(done[0])
 
     def all_gather(self, comm: Comm, chunks: list[Tensor]) -> None:
-        """All-gather of each bundle between its peers, then of the bundles in each node. A copy of the whole."""
+        """All-gather of each bundle between its peers, then of the bundles in each node. A copy of the whole.
+
+        ValueError for an outer algorithm without an all-gather.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.collectives import Hierarchical
+        >>> def program(comm):
+        ...     flat = torch.zeros(4)
+        ...     flat[comm.rank] = comm.rank + 1
+        ...     Hierarchical(size=2).all_gather(comm, list(flat.split(1)))
+        ...     return flat.tolist()
+        >>> World(4).run(program)[3]
+        [1.0, 2.0, 3.0, 4.0]
+        """
         outer, group = self.between("all_gather"), self.groups(comm)
         nodes, bundled = group.nodes, Bundled(group.nodes, chunks, False)
         p, k = nodes.place[comm.rank], nodes.node[comm.rank]
@@ -323,6 +377,14 @@ class Cost(Formulas):
     """The times of the parts, in the slowest node and of the slowest peers.
 
     Somewhat too long where nodes differ in size, for ranks with empty shards wait less. Copies are not counted.
+
+    >>> from minidist.collectives import Hierarchical
+    >>> from minidist.collectives.links import Net
+    >>> from minidist.comm import Link
+    >>> between_nodes, within = Link(alpha=1.0, beta=0.5), Link(alpha=0.0, beta=0.25)
+    >>> net = Net(4, lambda dst, src: within if dst // 2 == src // 2 else between_nodes)
+    >>> Hierarchical().Cost(net, nbytes=16).all_reduce()  # 2·(0 + 8·0.25) and 2·(1 + 4·0.5)
+    10.0
     """
 
     def __init__(self, algorithm: Hierarchical, net: Net, nbytes: float, gamma: float):
@@ -362,19 +424,24 @@ class Cost(Formulas):
         )
 
     def all_reduce(self) -> float:
+        """Both halves in the nodes, and an all-reduce of a shard between them"""
         halves = self._inner("reduce_scatter", self.gamma) + self._inner("all_gather")
         return halves + self._outer("all_reduce", self.gamma)
 
     def broadcast(self) -> float:
+        """A scatter in the root's node, a broadcast between the nodes, an all-gather in them"""
         return self._home() + self._outer("broadcast") + self._inner("all_gather")
 
     def reduce(self) -> float:
+        """A reduce-scatter in the nodes, a reduce between them, a gather in the root's node"""
         inner = self._inner("reduce_scatter", self.gamma)
         return inner + self._outer("reduce", self.gamma) + self._home()
 
     def reduce_scatter(self) -> float:
+        """In the nodes, between them, and to the ranks that are left over"""
         inner = self._inner("reduce_scatter", self.gamma)
         return inner + self._outer("reduce_scatter", self.gamma) + self._left_over()
 
     def all_gather(self) -> float:
+        """From the ranks that are left over, between the nodes, and in them"""
         return self._outer("all_gather") + self._inner("all_gather") + self._left_over()

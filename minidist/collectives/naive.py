@@ -224,7 +224,15 @@ def barrier(comm: Comm, token: Tensor) -> None:
 
 
 class Cost(Formulas):
-    """α for each message that is waited for, Nβ for each that passes the same wire (Hockney 1994; Chan et al. 2007)."""
+    """α for each message that is waited for, Nβ for each that passes the same wire (Hockney 1994; Chan et al. 2007).
+
+    >>> from minidist.collectives import naive
+    >>> from minidist.collectives.links import Net
+    >>> from minidist.comm import Link
+    >>> net = Net(4, lambda dst, src: Link(alpha=1.0, beta=0.5))
+    >>> naive.Cost(net, nbytes=16).all_reduce()  # 4α + 6Nβ
+    52.0
+    """
 
     def broadcast(self) -> float:
         """α + (n−1)Nβ; over each kind of link (a port of the root's of its own) at once."""
@@ -240,9 +248,11 @@ class Cost(Formulas):
         return sum(link.alpha + self.nbytes * (link.beta + self.gamma) for link in self.net.star)
 
     def all_reduce(self) -> float:
+        """(n−1)(α + Nβ + Nγ) + α + (n−1)Nβ: a reduce, then a broadcast"""
         return self.reduce() + self.broadcast()
 
     def scatter(self) -> float:
+        """α + (n−1)/n·Nβ; a gather takes as long"""
         return Cost(self.net, self.chunk).broadcast()
 
     gather = scatter
@@ -256,7 +266,9 @@ class Cost(Formulas):
     all_gather = all_to_all
 
     def reduce_scatter(self) -> float:
+        """α + (n−1)/n·N(β + γ)"""
         return self.all_to_all() + (self.n - 1) * self.chunk * self.gamma
 
     def barrier(self) -> float:
+        """2(α + (n−1)Nβ), N being the byte of the token"""
         return 2 * self.broadcast()

@@ -72,11 +72,11 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     >>> from minidist import World
     >>> from minidist.collectives import pipelined, ring
     >>> def program(comm, all_reduce):
-    ...     flat = torch.ones(64)                      # 256 bytes: chunks of 64, pieces of 32
+    ...     flat = torch.ones(64)  # 256 bytes: chunks of 64, pieces of 32
     ...     all_reduce(comm, flat, torch.Tensor.add_)
     ...     return flat[0].item()
     >>> world = World(4, alpha=32.0, beta=1.0)
-    >>> for algorithm in (ring, pipelined):            # the ring: 2(n−1)(α + N/n·β)
+    >>> for algorithm in (ring, pipelined):  # the ring: 2(n−1)(α + N/n·β)
     ...     print(world.run(program, algorithm.all_reduce)[0], world.time)
     4.0 576.0
     4.0 416.0
@@ -137,7 +137,7 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
     >>> from minidist import World
     >>> from minidist.collectives import pipelined, tree
     >>> def program(comm, broadcast):
-    ...     flat = torch.full((10**6,), float(comm.rank))              # 4 MB, 80 µs on the wire
+    ...     flat = torch.full((10**6,), float(comm.rank))  # 4 MB, 80 µs on the wire
     ...     broadcast(comm, flat, root=3)
     ...     return flat[-1].item()
     >>> world = World(8)
@@ -200,7 +200,15 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
 
 
 class Cost(Formulas):
-    """What S steps take is in links.py; a ring's half has S = 2(n−1)."""
+    """What S steps take is in links.py; a ring's half has S = 2(n−1).
+
+    >>> from minidist.collectives import pipelined
+    >>> from minidist.collectives.links import Net
+    >>> from minidist.comm import Link
+    >>> net = Net(4, lambda dst, src: Link(alpha=1.0, beta=0.5))
+    >>> pipelined.Cost(net, nbytes=16).all_reduce()  # α + 6/4·Nβ
+    13.0
+    """
 
     def _seconds(self, steps: int, gamma: float) -> float:
         if self.n == 1:
@@ -234,7 +242,9 @@ class Cost(Formulas):
         return links.path(self.n, edges, 1, k, piece, gamma)
 
     def broadcast(self) -> float:
+        """The chain from rank 0"""
         return self._chain(self.n - 1, 0.0)
 
     def reduce(self) -> float:
+        """The chain to rank 0; combining counts as a hop"""
         return self._chain(self.n, self.gamma)  # combining is a hop more

@@ -35,7 +35,7 @@ def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
     ...     flat = torch.tensor([1, 10, 100]) * (comm.rank + 1)
     ...     ring.reduce_scatter_(comm, list(flat.split(1)), torch.Tensor.add_)
     ...     return flat.tolist()
-    >>> World(3).run(program)                          # 6, 60 and 600 are finished
+    >>> World(3).run(program)  # 6, 60 and 600 are finished
     [[6, 40, 100], [2, 60, 300], [5, 30, 600]]
     """
     n, r = comm.size, comm.rank
@@ -98,7 +98,7 @@ def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
     ...     ring.all_gather(comm, list(flat.split(1)))
     ...     return flat.tolist()
     >>> results = World(3).run(program)
-    >>> results, results.trace.bytes_sent(rank=0)      # to the neighbour: its own, then what came
+    >>> results, results.trace.bytes_sent(rank=0)  # to the neighbour: its own, then what came
     ([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], 8)
     """
     n, r = comm.size, comm.rank
@@ -121,13 +121,12 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     >>> from minidist import World
     >>> from minidist.collectives import ring
     >>> def program(comm):
-    ...     flat = torch.ones(12) * comm.rank          # 48 bytes
+    ...     flat = torch.ones(12) * comm.rank  # 48 bytes
     ...     ring.all_reduce(comm, flat, torch.Tensor.add_)
     ...     return flat[0].item()
     >>> results = World(4).run(program)
-    >>> n, trace = 4, results.trace
-    >>> results, trace.messages(rank=0) == 2 * (n - 1), trace.bytes_sent(rank=0) == 2 * (n - 1) * 48 / n
-    ([6.0, 6.0, 6.0, 6.0], True, True)
+    >>> results, results.trace.messages(rank=0), results.trace.bytes_sent(rank=0)
+    ([6.0, 6.0, 6.0, 6.0], 6, 72)
     """
     chunks = list(flat.tensor_split(comm.size))  # as `split.uneven` says
     reduce_scatter_(comm, chunks, combine)
@@ -218,6 +217,13 @@ class Cost(Formulas):
     """All ranks are in step, so each step takes as long as its slowest link.
 
     Thakur, Rabenseifner and Gropp 2005, section 4; Patarasuk and Yuan 2009; Chan et al. 2007.
+
+    >>> from minidist.collectives import ring
+    >>> from minidist.collectives.links import Net
+    >>> from minidist.comm import Link
+    >>> net = Net(4, lambda dst, src: Link(alpha=1.0, beta=0.5))
+    >>> ring.Cost(net, nbytes=16).all_reduce()  # 6α + 6/4·Nβ
+    18.0
     """
 
     def all_gather(self) -> float:

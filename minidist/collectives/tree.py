@@ -41,7 +41,7 @@ def broadcast(comm: Comm, flat: Tensor, root: int, label: str = "broadcast") -> 
     ...     flat = torch.full((2,), float(comm.rank))
     ...     tree.broadcast(comm, flat, root=0)
     ...     return flat[0].item()
-    >>> trace = World(8, alpha=0.0, beta=0.125).run(program).trace     # 8 bytes: a second
+    >>> trace = World(8, alpha=0.0, beta=0.125).run(program).trace  # 8 bytes: a second
     >>> for second in range(3):
     ...     print([f"{m.src} → {m.dst}" for m in trace if m.start == second])
     ['0 → 4']
@@ -100,7 +100,7 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     ...     flat = torch.ones(8) * comm.rank
     ...     all_reduce(comm, flat, torch.Tensor.add_)
     ...     return flat[0].item()
-    >>> world = World(8, alpha=1.0, beta=0.0)          # latency is all that counts
+    >>> world = World(8, alpha=1.0, beta=0.0)  # latency is all that counts
     >>> for algorithm in (ring, tree):
     ...     print(world.run(program, algorithm.all_reduce)[0], world.time)
     28.0 14.0
@@ -129,7 +129,15 @@ def barrier(comm: Comm, token: Tensor) -> None:
 
 
 class Cost(Formulas):
-    """A round takes as long as the slowest link between ranks 2^i apart."""
+    """A round takes as long as the slowest link between ranks 2^i apart.
+
+    >>> from minidist.collectives import tree
+    >>> from minidist.collectives.links import Net
+    >>> from minidist.comm import Link
+    >>> net = Net(4, lambda dst, src: Link(alpha=1.0, beta=0.5))
+    >>> tree.Cost(net, nbytes=16).all_reduce()  # 4α + 4Nβ
+    36.0
+    """
 
     def rounds(self) -> list[list[Link]]:
         """For each distance 1, 2, 4, … the links that are used."""
@@ -154,7 +162,9 @@ class Cost(Formulas):
         return sum(slowest(links, self.nbytes) + combined for links in self.rounds())
 
     def all_reduce(self) -> float:
+        """⌈log₂n⌉(α + Nβ + Nγ) + ⌊log₂n⌋α + ⌈log₂n⌉Nβ: a reduce, then a broadcast"""
         return self.reduce() + self.broadcast()
 
     def barrier(self) -> float:
+        """An all-reduce of the token, N being its byte"""
         return Cost(self.net, self.nbytes).all_reduce()

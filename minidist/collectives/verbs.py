@@ -64,10 +64,10 @@ def seconds(
 
     ValueError if the algorithm has no such verb, or n < 1.
 
-    All links carry a message of N bytes in `alpha + N·beta` seconds; gamma: seconds to combine a byte.
+    alpha: seconds.  beta: seconds a byte.  gamma: seconds to combine a byte.  Returns seconds.
 
     >>> from minidist.collectives import seconds
-    >>> for nbytes in (0, 8):                          # a ring has more steps, a tree sends more bytes
+    >>> for nbytes in (0, 8):  # a ring has more steps, a tree sends more bytes
     ...     ring = seconds("all_reduce", "ring", 4, nbytes, alpha=1.0, beta=0.5)
     ...     tree = seconds("all_reduce", "tree", 4, nbytes, alpha=1.0, beta=0.5)
     ...     print(ring, tree)
@@ -86,14 +86,14 @@ def predict(comm: Comm | Net, verb: str, nbytes: float, algorithm, gamma: float 
     is too long where a slow rank is not on the longest path, and too short where links share a wire, or cannot carry
     both ways at once: each is taken for a free one.
 
-    Seconds; nbytes: N, as in `seconds`, whose errors it has.
+    Returns seconds; `nbytes` and errors are those of `seconds`.
 
     >>> from minidist import World
     >>> from minidist.collectives import predict
     >>> from minidist.comm import Cluster
     >>> def program(comm):
     ...     times = [predict(comm, "all_reduce", 10**8, name) for name in ("ring", "hierarchical")]
-    ...     return times[0] > 5 * times[1]             # the ring is at the pace of the network cards
+    ...     return times[0] > 5 * times[1]  # the ring is at the pace of the network cards
     >>> World(16, cluster=Cluster.dgx_h100(nodes=2)).run(program)[0]
     True
     """
@@ -108,7 +108,7 @@ def fastest(comm: Comm | Net, verb: str, nbytes: float) -> str | Hierarchical:
     Within 3 % all count as equal: the earlier ones send fewer messages, each of which costs more than the model says.
     The links, in the order of the ranks, are all that it knows, so all ranks choose the same.
 
-    ValueError for a verb that there is not.
+    ValueError for an unknown verb.
 
     >>> from minidist.collectives import fastest
     >>> from minidist.collectives.links import Net
@@ -405,7 +405,7 @@ def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=No
     x: a tensor of any shape, or a list of them, of the same shapes and dtypes on all ranks.
 
     ValueError for a root that does not exist, for a tensor that is not dense or was expanded, and for an algorithm without
-    this verb; TypeError for what is no tensor; Mismatch where ranks say different things.
+    this verb; TypeError for anything but a tensor; Mismatch where the ranks disagree.
 
     >>> import torch
     >>> from minidist import World
@@ -436,7 +436,7 @@ def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum"
     >>> from minidist.collectives import reduce_
     >>> def program(comm):
     ...     return reduce_(comm, torch.tensor([comm.rank, -comm.rank]), root=1, op="max").tolist()
-    >>> World(4).run(program)                          # rank 1 has the result
+    >>> World(4).run(program)  # rank 1 has the result
     [[0, 0], [3, 0], [2, -2], [3, -3]]
     """
     check_root(comm, root)
@@ -458,11 +458,11 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
 
     Ring: 2(n−1) messages and 2(n−1)/n·N bytes a rank.
 
-    x: a tensor of any shape, or a list of them, of the same shapes and dtypes on all ranks; of a list, those of one dtype
-    travel together.  op: "sum", "mean" (of floating-point tensors), "min", "max" or "prod".
+    x: a tensor of any shape, or a list of them, of the same shapes and dtypes on all ranks; all tensors of a list that have
+    one dtype travel together.  op: "sum", "mean" (of floating-point tensors), "min", "max" or "prod".
 
-    ValueError for another op, for a dtype that it has no meaning for, for a tensor that is not dense or was expanded, and
-    for an algorithm without this verb; TypeError for what is no tensor; Mismatch where ranks say different things.
+    ValueError for an unknown op, for one that the dtype does not allow, for a tensor that is not dense or was expanded, and
+    for an algorithm without this verb; TypeError for anything but a tensor; Mismatch where the ranks disagree.
 
     >>> import torch
     >>> from minidist import World
@@ -471,7 +471,7 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
     ...     gradients = [torch.full((3,), comm.rank + 1.0), torch.full((1,), 2.0 * comm.rank)]
     ...     all_reduce_(comm, gradients, "mean", algorithm)
     ...     return [gradient.tolist() for gradient in gradients]
-    >>> for algorithm in ("ring", "tree"):             # 16 bytes a rank; a ring passes them in quarters
+    >>> for algorithm in ("ring", "tree"):  # 16 bytes a rank; a ring passes them in quarters
     ...     results = World(4).run(program, algorithm)
     ...     print(results[0], [results.trace.bytes_sent(rank) for rank in range(4)])
     [[2.5, 2.5, 2.5], [3.0]] [24, 24, 24, 24]
@@ -502,8 +502,8 @@ def reduce_scatter(
     >>> from minidist import World
     >>> from minidist.collectives import reduce_scatter
     >>> def program(comm):
-    ...     x = torch.arange(3).view(3, 1) + 10 * comm.rank           # (3, 1)
-    ...     return reduce_scatter(comm, x, sizes=[2, 1]).tolist()     # (2, 1) on rank 0, (1, 1) on rank 1
+    ...     x = torch.arange(3).view(3, 1) + 10 * comm.rank  # (3, 1)
+    ...     return reduce_scatter(comm, x, sizes=[2, 1]).tolist()  # (2, 1) on rank 0, else (1, 1)
     >>> World(2).run(program)
     [[[10], [12]], [[14]]]
     """
@@ -522,15 +522,15 @@ def all_gather(comm: Comm, x: Tensor, sizes: list | None = None, algorithm=None)
 
     `sizes[r]`: rows of rank r, where they differ. A number (no dimension) counts as one row.
 
-    ValueError where `sizes` is no list of n numbers, or says another number of rows for this rank than `x` has, for a
-    tensor that is not dense, and for an algorithm without this verb; TypeError for what is no tensor; Mismatch where ranks
-    say different things, such as other shapes without `sizes`.
+    ValueError if `sizes` is not a list of n numbers, or if this rank has another number of rows than it says, for a tensor
+    that is not dense, and for an algorithm without this verb; TypeError for anything but a tensor; Mismatch where the ranks
+    disagree: without `sizes` the shape must be the same everywhere.
 
     >>> import torch
     >>> from minidist import World
     >>> from minidist.collectives import all_gather
     >>> def program(comm):
-    ...     mine = torch.full((comm.rank, 2), comm.rank)              # as many rows as the rank's number
+    ...     mine = torch.full((comm.rank, 2), comm.rank)  # as many rows as the rank's number
     ...     return all_gather(comm, mine, sizes=[0, 1, 2])
     >>> World(3).run(program)[0]
     tensor([[1, 1],
@@ -546,7 +546,7 @@ def all_gather(comm: Comm, x: Tensor, sizes: list | None = None, algorithm=None)
 def all_gather_json(comm: Comm, value) -> list:
     """Gather one JSON value from every rank, from host to host; returns them in rank order.
 
-    value: what `json.dumps` takes; TypeError for anything else. Texts may differ in length: their lengths go first.
+    value: what `json.dumps` takes; TypeError for anything else. The lengths of the texts travel first.
 
     >>> from minidist import World
     >>> from minidist.collectives import all_gather_json
@@ -596,7 +596,8 @@ def gather(
     >>> from minidist import World
     >>> from minidist.collectives import gather
     >>> def program(comm):
-    ...     return gather(comm, torch.tensor([[comm.rank, 10 * comm.rank]]), root=1)      # (1, 2) → (3, 2)
+    ...     row = torch.tensor([[comm.rank, 10 * comm.rank]])  # (1, 2)
+    ...     return gather(comm, row, root=1)  # (3, 2)
     >>> World(3).run(program)
     [None, tensor([[ 0,  0], [ 1, 10], [ 2, 20]]), None]
     """
@@ -621,9 +622,9 @@ def scatter(
     `sizes[r]`: rows for rank r. `out`: what to fill, given on every rank or on none; without it the shapes travel
     first, in 2 messages to each rank.
 
-    ValueError if the root gives no `x`, if its rows do not split over the ranks, or not as `sizes` says, if its own rows do
-    not fit into `out`, and for a root that does not exist; Mismatch where ranks say different things, or another `out` than
-    theirs does not fit.
+    ValueError for a root that does not exist or gives no `x`, and where the rows of `x` do not split over the ranks, or not
+    as `sizes` says, or its own do not fit into `out`; Mismatch where the ranks disagree, or another rank's rows do not fit
+    into its `out`.
 
     >>> import torch
     >>> from minidist import World
@@ -674,16 +675,16 @@ def all_to_all(
 
     Where they differ: `sizes[r]` rows go to rank r, `out_sizes[r]` come from it (default: as `sizes`).
 
-    ValueError if rows do not split over the ranks, or not as `sizes` says, and where `sizes` and `out_sizes` differ in what
-    this rank keeps; Mismatch where one rank's `sizes` are not the other's `out_sizes`.
+    ValueError if the rows do not split over the ranks, or not as `sizes` says, and where `sizes` and `out_sizes` differ in
+    what this rank keeps; Mismatch where a rank sends another number of rows than its receiver expects.
 
     >>> import torch
     >>> from minidist import World
     >>> from minidist.collectives import all_to_all
     >>> def program(comm):
-    ...     x = torch.arange(3) + 10 * comm.rank       # row r goes to rank r
+    ...     x = torch.arange(3) + 10 * comm.rank  # row r goes to rank r
     ...     return all_to_all(comm, x).tolist()
-    >>> World(3).run(program)                          # a matrix, transposed
+    >>> World(3).run(program)  # a matrix, transposed
     [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
     """
     to = checked_sizes(sizes, height(x), comm.size)
@@ -707,7 +708,7 @@ def barrier(comm: Comm, algorithm=None) -> None:
     >>> from minidist import World
     >>> from minidist.collectives import barrier
     >>> def program(comm):
-    ...     if comm.rank == 0:                         # rank 0 is late: it talks to rank 1 first
+    ...     if comm.rank == 0:  # rank 0 is late: it talks to rank 1 first
     ...         comm.send(torch.zeros(1000), dst=1)
     ...     elif comm.rank == 1:
     ...         comm.recv(torch.zeros(1000), src=0)
@@ -750,8 +751,8 @@ def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
     >>> from minidist.collectives import all_gather_
     >>> def program(comm):
     ...     parameters = torch.zeros(5)
-    ...     chunks = list(parameters.split([2, 1, 2]))                # views
-    ...     chunks[comm.rank].fill_(comm.rank + 1)                    # this rank has updated its part
+    ...     chunks = list(parameters.split([2, 1, 2]))  # views
+    ...     chunks[comm.rank].fill_(comm.rank + 1)  # this rank has updated its part
     ...     all_gather_(comm, chunks)
     ...     return parameters.tolist()
     >>> World(3).run(program)[2]
@@ -768,8 +769,8 @@ def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
 def reduce_scatter_(comm: Comm, chunks: list[Tensor], op: str = "sum", algorithm=None) -> None:
     """This rank's chunk becomes all ranks' combined; what the others hold afterwards is of no use.
 
-    chunks: n flat, contiguous tensors of one dtype, of the same lengths on all ranks. ValueError for others, for an op that
-    is none, and for a dtype that it has no meaning for.
+    chunks: n flat, contiguous tensors of one dtype, of the same lengths on all ranks. ValueError for others, for an
+    unknown op, and for one that the dtype does not allow.
 
     >>> import torch
     >>> from minidist import World

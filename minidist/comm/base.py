@@ -41,6 +41,19 @@ class Host(AbstractContextManager):
     the two apart even where both are one to torch (cpu and cpu, meta and meta), counts the bytes copied, follows the
     host's memory apart from the device's, and charges time if its cluster has a `host`. Elsewhere nothing is done:
     tensors are where their torch.device says.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> def program(comm):
+    ...     x = torch.ones(1000)  # 4,000 bytes
+    ...     with comm.host:
+    ...         there = torch.empty_like(x, device=comm.host.device).copy_(x)
+    ...     x.copy_(there.mul_(2))
+    ...     return x[0].item()
+    >>> results = World(1, meter=True).run(program)
+    >>> host = results.trace.host[0]
+    >>> results, host.down, host.up, host.memory.peak
+    ([2.0], 4000, 4000, 4000)
     """
 
     def __init__(self, device: torch.device | str = "cpu"):
@@ -55,6 +68,7 @@ class Host(AbstractContextManager):
 
 
 ANY = -1
+"""Any rank: the source of a receive that takes the first message, whoever sends it. See `Comm.irecv`."""
 # the label of messages that carry a header only, and are not counted
 AGREE = "(what the collective is)"
 _DENSE = torch.strided
@@ -77,7 +91,7 @@ class Deadlock(CommError, RuntimeError):
     >>> from minidist.comm import Deadlock
     >>> def program(comm):
     ...     other = 1 - comm.rank
-    ...     comm.send(torch.zeros(1), other)           # both send, and neither receives
+    ...     comm.send(torch.zeros(1), other)  # both send, and neither receives
     ...     comm.recv(torch.zeros(1), other)
     >>> try:
     ...     World(2).run(program)
@@ -94,7 +108,7 @@ class Deadlock(CommError, RuntimeError):
 class RankMissing(Deadlock, TimeoutError):
     """A rank did not come within the timeout. The message says who is missing and where it is instead.
 
-    A World never raises it, for it sees a `Deadlock` at once.
+    A World never raises it, because it sees a `Deadlock` at once.
 
     >>> import time
     >>> import torch
@@ -102,7 +116,7 @@ class RankMissing(Deadlock, TimeoutError):
     >>> from minidist.comm import RankMissing
     >>> def program(comm):
     ...     if comm.rank == 0:
-    ...         time.sleep(60)                         # it is busy with something else
+    ...         time.sleep(60)  # it is busy with something else
     ...     else:
     ...         comm.recv(torch.zeros(1), src=0)
     >>> try:
@@ -283,7 +297,7 @@ class Comm(ABC):
     ...     left = (comm.rank - 1) % comm.size
     ...     mine = torch.tensor([comm.rank])
     ...     return comm.sendrecv(mine, right, torch.empty_like(mine), left).item()
-    >>> World(4).run(program)                          # what each rank has from its left neighbour
+    >>> World(4).run(program)  # what each rank has from its left neighbour
     [3, 0, 1, 2]
     """
 
@@ -330,7 +344,7 @@ class Comm(ABC):
         >>> def program(comm):
         ...     gradient = torch.tensor([1.0 + comm.rank])
         ...     work = comm.stream(all_reduce_, gradient)  # all_reduce_(lane, gradient)
-        ...     loss = torch.tensor(2.0 * comm.rank)       # computed beside it; `gradient` is left alone
+        ...     loss = torch.tensor(2.0 * comm.rank)  # computed beside it; `gradient` is left alone
         ...     return loss.item(), work.wait().item()
         >>> World(2).run(program)
         [(0.0, 3.0), (2.0, 3.0)]
@@ -358,7 +372,7 @@ class Comm(ABC):
         >>> from minidist.comm import Cluster
         >>> def program(comm):
         ...     near, far = comm.link(1, src=0), comm.link(8, src=0)
-        ...     return far.beta > 7 * near.beta            # NVLink in the node, a network card between nodes
+        ...     return far.beta > 7 * near.beta  # NVLink in the node, a network card between nodes
         >>> World(16, cluster=Cluster.dgx_h100(nodes=2)).run(program)[0]
         True
         """
@@ -371,7 +385,7 @@ class Comm(ABC):
         >>> def program(comm):
         ...     before = comm.now()
         ...     if comm.rank == 0:
-        ...         comm.send(torch.zeros(2), dst=1)       # 8 bytes
+        ...         comm.send(torch.zeros(2), dst=1)  # 8 bytes
         ...     else:
         ...         comm.recv(torch.zeros(2), src=0)
         ...     return comm.now() - before
@@ -391,7 +405,7 @@ class Comm(ABC):
         >>> from minidist import World
         >>> from minidist.comm import Mismatch
         >>> def program(comm):
-        ...     with comm.collective(f"my_shift by {comm.rank + 1}"):     # ranks say different things
+        ...     with comm.collective(f"my_shift by {comm.rank + 1}"):  # the ranks disagree
         ...         comm.sendrecv(torch.zeros(1), 1 - comm.rank, torch.zeros(1), 1 - comm.rank)
         >>> try:
         ...     World(2).run(program)
@@ -434,9 +448,9 @@ class Comm(ABC):
         wants two-way traffic in one group; `World(n, ordered=True)` shows what hangs there.
         after: a batch of this Comm that is to start first, where both could: for a pipeline whose steps share a wire. A
         World keeps to it; elsewhere it is the order of posting in any case that decides what leaves first.
-        Raises ValueError for a rank that does not exist or is this one, and for a tensor that is not dense, or is to be
-        filled and was expanded; TypeError for an operation that is neither a Send nor a Recv, and for what is no tensor. Then
-        nothing has been posted.
+        Raises ValueError for a rank that does not exist or is this one, for a tensor that is not dense, and for one that
+        is to be filled and was expanded; TypeError for anything but a Send or a Recv, anything but a tensor in it, and a
+        label that is not a string. Then nothing has been posted.
 
         >>> import torch
         >>> from minidist import World
@@ -514,9 +528,9 @@ class Comm(ABC):
         >>> from minidist import World
         >>> def program(comm):
         ...     x, other = torch.tensor([comm.rank + 1]), 1 - comm.rank
-        ...     work = comm.isend(x, other)                # returns at once, so both ranks go on to receive
+        ...     work = comm.isend(x, other)  # returns at once, so both ranks go on to receive
         ...     y = comm.recv(torch.empty_like(x), other)
-        ...     work.wait()                                # from here on x may be changed
+        ...     work.wait()  # from here on x may be changed
         ...     return y.item()
         >>> World(2).run(program)
         [2, 1]
@@ -550,7 +564,7 @@ class Comm(ABC):
         return self.batch([Recv(x, src, label)])
 
     def send(self, x: Tensor, dst: int, label: str | None = None) -> None:
-        """Send `x` to rank `dst`; `x` may be changed afterwards. Returns once `dst` has received it, or could: see `World`.
+        """Send `x` to rank `dst`; `x` may be changed afterwards. In a World it waits for the receive, unless rendezvous=False.
 
         Errors as in `batch` and `Work.wait`.
 
@@ -558,11 +572,11 @@ class Comm(ABC):
         >>> from minidist import World
         >>> def program(comm):
         ...     if comm.rank == 0:
-        ...         comm.send(torch.tensor([[1, 2], [3, 4]]), dst=1, label="weights")
+        ...         comm.send(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), dst=1, label="weights")
         ...     else:
-        ...         return comm.recv(torch.empty(2, 2, dtype=torch.int64), src=0, label="weights").tolist()
+        ...         return comm.recv(torch.empty(2, 2), src=0, label="weights").tolist()
         >>> World(2).run(program)
-        [None, [[1, 2], [3, 4]]]
+        [None, [[1.0, 2.0], [3.0, 4.0]]]
         """
         self._do((Send(x, dst, label),))
 
@@ -573,7 +587,7 @@ class Comm(ABC):
 
         >>> import torch
         >>> from minidist import World
-        >>> def chain(comm):                               # each rank adds 1 and passes it on
+        >>> def chain(comm):  # each rank adds 1 and passes it on
         ...     x = torch.zeros(1)
         ...     if comm.rank > 0:
         ...         comm.recv(x, comm.rank - 1)
@@ -596,7 +610,7 @@ class Comm(ABC):
 
         >>> import torch
         >>> from minidist import World
-        >>> def program(comm):                             # a sum around the ring, one number at a time
+        >>> def program(comm):  # a sum around the ring, one number at a time
         ...     total = passed = torch.tensor([comm.rank + 1])
         ...     for _ in range(comm.size - 1):
         ...         into = torch.empty_like(passed)
@@ -621,12 +635,13 @@ class Comm(ABC):
 
         All ranks must call it. `color=None` joins no group and gets None. MPI_Comm_split. Colors and keys
         travel as messages of 24 bytes between all ranks; or not at all where `color` is the list of every
-        rank's color, and `key` of every key, the same on all ranks. ValueError for a list of another length.
+        rank's color, and `key` of every key, the same on all ranks. ValueError for a list of another length, and for a color
+        or a key that is not a whole number.
 
         >>> from minidist import World
         >>> def program(comm):
-        ...     row = comm.split(comm.rank // 2)           # ranks 0 1 and 2 3
-        ...     column = comm.split([0, 1, 0, 1])          # 0 2 and 1 3, known everywhere: no message
+        ...     row = comm.split(comm.rank // 2)  # ranks 0 1 and 2 3
+        ...     column = comm.split([0, 1, 0, 1])  # 0 2 and 1 3, known everywhere: no message
         ...     return row.rank, column.rank, column.members
         >>> World(4).run(program)
         [(0, 0, (0, 2)), (1, 0, (1, 3)), (0, 1, (0, 2)), (1, 1, (1, 3))]

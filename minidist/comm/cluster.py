@@ -61,10 +61,11 @@ class Device:
 
     >>> import torch
     >>> from minidist.comm import Device
-    >>> chip = Device("chip", {torch.float32: 2e12}, memory=16 * 10**9, bandwidth=1e11, efficiency=0.5)
+    >>> peaks = {torch.float32: 2e12, torch.bfloat16: 8e12}
+    >>> chip = Device("chip", peaks, memory=16 * 10**9, bandwidth=1e11, efficiency=0.5)
     >>> chip.peak(torch.float32), chip.computing(2e12, torch.float32), chip.moving(1e11)
     (2000000000000.0, 2.0, 2.0)
-    >>> chip.ideal.computing(2e12, torch.float32)      # if it reached all of its data sheet
+    >>> chip.ideal.computing(2e12, torch.float32)  # if it reached all of its data sheet
     1.0
     """
 
@@ -86,7 +87,13 @@ class Device:
                 number(getattr(self, name), f"the {name} of a device is from 0 to 1", 0, 1)
 
     def peak(self, dtype: torch.dtype | None) -> float:
-        """FLOP/s at `dtype`; ValueError if the device has no figure for it."""
+        """FLOP/s at `dtype`; ValueError if the device has no figure for it.
+
+        >>> import torch
+        >>> from minidist.comm import Cluster
+        >>> Cluster.dgx_h100().device.peak(torch.bfloat16)
+        989000000000000.0
+        """
         if dtype not in self.flops:
             known = ", ".join(str(d).removeprefix("torch.") for d in self.flops)
             raise ValueError(
@@ -100,7 +107,15 @@ class Device:
         return replace(self, efficiency=1.0, tiles=0, streaming=None, attention=None, portable=1.0)
 
     def part(self, of: int) -> Device:
-        """One of `of` equal parts of its speed and its memory. An operation starts as fast as on the whole."""
+        """One of `of` equal parts of its speed and its memory. An operation starts as fast as on the whole.
+
+        >>> import torch
+        >>> from minidist.comm import Device
+        >>> chip = Device("chip", {torch.float32: 8.0}, memory=16, bandwidth=4.0)
+        >>> half = chip.part(2)
+        >>> half.peak(torch.float32), half.memory, half.bandwidth
+        (4.0, 8, 2.0)
+        """
         flops = {dtype: peak / of for dtype, peak in self.flops.items()}
         return replace(self, flops=flops, memory=self.memory // of, bandwidth=self.bandwidth / of)
 
@@ -126,18 +141,43 @@ class Device:
     # "Stream-K", section 2, split products; Dao 2023, "FlashAttention-2", section 3.
 
     def moving(self, nbytes: float) -> float:
-        """Seconds in which `nbytes` are read or written."""
+        """Seconds in which `nbytes` are read or written.
+
+        >>> from minidist.comm import Device
+        >>> Device("chip", {}, memory=10**9, bandwidth=4.0, streaming=0.5).moving(8)
+        4.0
+        """
         part = self.efficiency if self.streaming is None else self.streaming
         return nbytes / ((1.0 if part is None else part) * self.bandwidth)
 
     def computing(self, flops: float, dtype: torch.dtype | None) -> float:
-        """Seconds of so many FLOPs in large products."""
+        """Seconds of so many FLOPs in large products.
+
+        ValueError if the device has no figure for this dtype.
+
+        >>> import torch
+        >>> from minidist.comm import Device
+        >>> chip = Device("chip", {torch.float32: 4.0}, memory=10**9, bandwidth=1.0, efficiency=0.5)
+        >>> chip.computing(8, torch.float32)
+        4.0
+        """
         if not flops:
             return 0.0
         return flops / ((1.0 if self.efficiency is None else self.efficiency) * self.peak(dtype))
 
     def product(self, m: int, n: int, k: int, count: int, dtype: torch.dtype | None) -> float:
-        """Seconds of `count` products in one operation, (m, k) by (k, n) each, without its launch."""
+        """Seconds of `count` products in one operation, (m, k) by (k, n) each, without its launch.
+
+        ValueError if the device has no figure for this dtype.
+
+        >>> import torch
+        >>> from minidist.comm import Cluster
+        >>> device = Cluster.dgx_h100().device
+        >>> whole = device.product(4096, 4096, 4096, count=1, dtype=torch.bfloat16)
+        >>> odd = device.product(4096, 4096, 4095, count=1, dtype=torch.bfloat16)
+        >>> odd > 5 * whole  # rows of 8,190 bytes cannot be loaded for the tensor cores
+        True
+        """
         assert dtype is not None, "a product has operands"
         size = dtype.itemsize
         # results have 16 bits at least
@@ -172,6 +212,16 @@ class Device:
         """Seconds of one operator, without its launch. heads: of all sequences, of d numbers each.
 
         native: its kernels were written for this device, not for the one before.
+
+        ValueError if the device has no figure for this dtype.
+
+        >>> import torch
+        >>> from minidist.comm import Cluster
+        >>> device = Cluster.dgx_h100().device
+        >>> short = device.fused_attention(32, 4096, 4096, 128, torch.bfloat16)
+        >>> long = device.fused_attention(32, 8192, 8192, 128, torch.bfloat16)
+        >>> 3.5 < long / short < 4  # seconds grow with T²
+        True
         """
         assert dtype is not None, "attention has operands"
         nbytes = (2 if backward else 1) * dtype.itemsize * heads * d * 2 * (queries + keys)
@@ -200,18 +250,18 @@ class Level:
     duplex: a wire for each direction; False: one wire, which serves one direction at a time.
     share: how many ranks, neighbours in rank order, have one wire together. With share=1 a rank has its own.
 
-    ValueError for a negative time, and for fewer ranks than 1 on a wire.
+    ValueError for a negative time, and for a wire that fewer than 1 rank shares.
 
     >>> import torch
     >>> from minidist import World
     >>> from minidist.comm import Cluster, Level
-    >>> def program(comm):                             # ranks 0 and 1 send to 2 and 3, 100 bytes each
+    >>> def program(comm):  # ranks 0 and 1 send to 2 and 3, 100 bytes each
     ...     x = torch.zeros(25)
     ...     if comm.rank < 2:
     ...         comm.send(x, comm.rank + 2)
     ...     else:
     ...         comm.recv(x, comm.rank - 2)
-    >>> for share in (1, 2):                           # a network card each, then one for two ranks
+    >>> for share in (1, 2):  # a network card each, then one for two ranks
     ...     links = {"nvlink": Level(0.0, 0.0), "nic": Level(alpha=1.0, beta=0.01, share=share)}
     ...     print(World(4, cluster=Cluster(links=links, devices=2, nodes=2)).run(program).time)
     2.0
@@ -471,8 +521,8 @@ class Cluster:
       top-of-rack         0.0      48.0  one a rank, both ways at once
       spine               1.0      48.0  one a rank, both ways at once
     >>> def program(comm):
-    ...     all_reduce_(comm, torch.zeros(25 * 10**6, device="meta"))       # 100 MB
-    >>> for n in (8, 16):                                                   # one node, two nodes
+    ...     all_reduce_(comm, torch.zeros(25 * 10**6, device="meta"))  # 100 MB
+    >>> for n in (8, 16):  # one node, two nodes
     ...     time = World(n, cluster=cluster, device="meta").run(program).time
     ...     print(f"{1000 * time:.1f} ms")
     0.7 ms
@@ -656,7 +706,7 @@ class Cluster:
         """(rack, node, device) of a rank; ValueError for a rank that does not exist.
 
         >>> from minidist.comm import Cluster
-        >>> Cluster.dgx_h100(nodes=8).place(35)            # four nodes make a rack
+        >>> Cluster.dgx_h100(nodes=8).place(35)  # four nodes make a rack
         Place(rack=1, node=4, device=3)
         """
         self._check(rank)
@@ -749,6 +799,8 @@ class Cluster:
     def speed(self, rank: int) -> float:
         """The part of its device's speed that a rank has: 1 alone on it, less if slow or if the device is shared.
 
+        ValueError for a rank that does not exist.
+
         >>> from minidist.comm import Cluster
         >>> cluster = Cluster.dgx_a100().slow_rank(3, 2.0)
         >>> cluster.speed(0), cluster.speed(3)
@@ -764,7 +816,7 @@ class Cluster:
 
         >>> from minidist.comm import Cluster
         >>> device, link = Cluster.dgx_h100().part_of_host(0, n=8)
-        >>> device.memory, round(1e-9 / link.beta)         # an eighth of 2 TB, over PCIe 5
+        >>> device.memory, round(1e-9 / link.beta)  # an eighth of 2 TB, over PCIe 5
         (250000000000, 63)
         """
         if self.host is None:
@@ -830,16 +882,24 @@ class Cluster:
         >>> def program(comm):
         ...     all_reduce_(comm, torch.zeros(100))
         >>> cluster = Cluster.uniform(4, alpha=1.0, beta=0.0)
-        >>> times = [World(4, cluster=cluster.jitter(0.5, seed)).run(program).time for seed in (1, 1, 2)]
-        >>> times[0] == times[1] != times[2]               # a seed tells all
-        True
+        >>> first, second, other = (
+        ...     World(4, cluster=cluster.jitter(0.5, seed)).run(program).time for seed in (1, 1, 2)
+        ... )
+        >>> first == second, first == other
+        (True, False)
         """
         if not sigma >= 0:
             raise ValueError(f"the spread of a jitter is 0 or more, not {sigma}")
         return replace(self, sigma=sigma, seed=seed)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """The table of links: level, α in µs, GB/s of a wire, who shares it."""
+        """The table of links: level, α in µs, GB/s of a wire, who shares it.
+
+        >>> from minidist.comm import Cluster
+        >>> Cluster.laptop().rows()
+        [('level', 'α µs', 'GB/s', 'wires'),
+         ('same device', '20.0', '4.0', 'one a rank, one way at a time')]
+        """
         found = [("level", "α µs", "GB/s", "wires")]
         for name in filter(self.links.get, LEVELS):
             level = self.links[name]

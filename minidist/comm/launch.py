@@ -64,10 +64,11 @@ def launch(
     on_failure: "end" the others when a rank fails, or "continue" (the failed one's result is its exception).
     transport: "shm" (ring buffers in shared memory) or "gloo" (torch.distributed's sockets).
     rate: a really slow link: what a rank sends leaves at so many bytes per second, also while it computes ("shm").
-    Raises the first failing rank's exception, with its own lines; PeerLost if its process died;
-    RankMissing, saying who is missing and where it is instead; ValueError for a program that has changed a value of the
-    notebook which it reaches otherwise than as an argument, and for a program that reaches a module, an optimizer or a
-    tensor that requires grad so; Deadlock for a message that nobody has received. What ranks print comes in rank order.
+    Raises the first failing rank's exception, with its own lines; PeerLost if its process died; RankMissing, saying who is
+    missing and where it is instead; Deadlock for a message that nobody has received. ValueError for a program that uses a
+    module, an optimizer or a tensor requiring grad of the notebook without being handed it as an argument, for one that
+    changes a value of the notebook in this way, for an unknown transport, and for a rate over "gloo" or below two pages
+    of memory within the timeout; TypeError if the program is not a function. What ranks print comes in rank order.
 
     >>> import os
     >>> import torch
@@ -149,7 +150,7 @@ def prepare() -> None:
     goes on. Elsewhere nothing: who imports a module there wants no process.
 
     >>> from minidist.comm.launch import prepare
-    >>> prepare()                                      # not in a notebook: nothing is started
+    >>> prepare()  # not in a notebook: nothing is started
     """
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
         _tell([])

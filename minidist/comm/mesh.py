@@ -120,7 +120,7 @@ class Grid:
         """A number for each rank: equal where ranks differ along these axes alone.
 
         >>> from minidist.comm.mesh import Grid
-        >>> Grid(dp=2, tp=2).colors("dp")                  # ranks 0 and 2 are one group, 1 and 3 the other
+        >>> Grid(dp=2, tp=2).colors("dp")  # ranks 0 and 2 are one group, 1 and 3 the other
         [0, 1, 0, 1]
         """
         self._check(*axes)
@@ -240,7 +240,7 @@ class Mesh:
     ...     mesh = Mesh(comm, dp=2, tp=2)
     ...     mine = torch.tensor([comm.rank])
     ...     return [all_gather(group, mine).tolist() for group in (mesh.tp, mesh.dp, mesh.pp)]
-    >>> World(4).run(program)[3]                       # rank 3: its neighbours along tp, dp and pp
+    >>> World(4).run(program)[3]  # rank 3: its neighbours along tp, dp and pp
     [[2, 3], [1, 3], [3]]
     """
 
@@ -272,7 +272,7 @@ class Mesh:
         >>> from minidist.comm import Mesh
         >>> def program(comm):
         ...     mesh = Mesh(comm, dp=2, pp=2, tp=2)
-        ...     return mesh.group("pp", "tp").members      # one replica of the model
+        ...     return mesh.group("pp", "tp").members  # one replica of the model
         >>> results = World(8).run(program)
         >>> results[0], results[2]
         ((0, 1, 4, 5), (2, 3, 6, 7))

@@ -121,6 +121,7 @@ class CommGroup(dist.ProcessGroup):
     verbs: where functions of the names VERBS are found, such as `minidist.collectives`.  own: functions by name, before
     those. A call of one that is not there raises NotImplementedError.  overlap: in a lane, beside the program; in a
     World pass False, because PyTorch's waits in C++ do not know its clock (ValueError). Tensors are dense, on the CPU.
+    ValueError for a function of any other name, and, when they are called, for other tensors and other reductions.
 
     >>> import torch
     >>> from torch.nn.parallel import DistributedDataParallel
@@ -132,7 +133,7 @@ class CommGroup(dist.ProcessGroup):
     ...     ddp = DistributedDataParallel(model, process_group=group)
     ...     ddp(torch.tensor([[1.0, 2.0]]) * comm.rank).sum().backward()
     ...     return model.weight.grad.tolist()
-    >>> World(3).run(program)                          # the mean of 0, 1 and 2 times the input
+    >>> World(3).run(program)  # the mean of 0, 1 and 2 times the input
     [[[1.0, 2.0]], [[1.0, 2.0]], [[1.0, 2.0]]]
     """
 
@@ -159,9 +160,11 @@ class CommGroup(dist.ProcessGroup):
 
     # Without these two PyTorch would ask a C++ backend for the name, and there is none.
     def setGroupName(self, name: str) -> None:
+        """Take the name under which torch.distributed knows the group."""
         self._name = name
 
     def getGroupName(self) -> str:
+        """Return that name."""
         return self._name
 
     def _verb(self, name: str) -> Callable:
@@ -417,7 +420,7 @@ def process_group(
     >>> def program(comm):
     ...     group = process_group(comm, collectives)
     ...     x = torch.tensor([comm.rank + 1.0])
-    ...     dist.all_reduce(x, group=group)            # PyTorch's function, our ring
+    ...     dist.all_reduce(x, group=group)  # PyTorch's function, our ring
     ...     dist.destroy_process_group()
     ...     return x.item()
     >>> launch(program, 2)

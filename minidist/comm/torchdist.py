@@ -696,7 +696,7 @@ class TorchComm(Comm):
     >>> from minidist.comm import TorchComm
     >>> def process(comm, url):
     ...     dist.init_process_group("gloo", url, rank=comm.rank, world_size=comm.size)
-    ...     comm = TorchComm()                         # of the group that PyTorch has made
+    ...     comm = TorchComm()  # of the group that PyTorch has made
     ...     return collectives.all_reduce_(comm, torch.tensor([comm.rank + 1.0])).item()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     launch(process, 2, f"file://{folder}/meeting_point")
@@ -963,7 +963,7 @@ def from_env(
     ...     place = {"RANK": comm.rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     ...     place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ...     os.environ.update({name: str(value) for name, value in place.items()})
-    ...     comm = from_env(backend="gloo")            # the only line of a script for torchrun
+    ...     comm = from_env(backend="gloo")  # the only line of a script for torchrun
     ...     return all_reduce_(comm, torch.tensor([comm.rank + 1.0])).item()
     >>> with socket.create_server(("127.0.0.1", 0)) as free:
     ...     port = free.getsockname()[1]

@@ -61,7 +61,14 @@ class Span(NamedTuple):
 
 
 class Spans:
-    """The spans of a run, in the order in which they were added; iterate over them."""
+    """The spans of a run, in the order in which they were added; iterate over them.
+
+    >>> from minidist.comm.trace import Spans
+    >>> spans = Spans()
+    >>> spans.add(rank=0, lane="main", kind="compute", start=0.0, end=1.5, name="mm")
+    >>> list(spans)
+    [Span(rank=0, lane='main', kind='compute', start=0.0, end=1.5, name='mm')]
+    """
 
     def __init__(self):
         self._rows, self._words = bytearray(), Words()  # a word: (lane, kind, name)
@@ -136,7 +143,13 @@ class Timeline:
         return self._row(int(self.total.argmax()) if len(self.times) and self.peak else -1)
 
     def at(self, time: float) -> dict[str, int]:
-        """Live bytes of each category at `time`, after all that changed then."""
+        """Live bytes of each category at `time`, after all that changed then.
+
+        >>> from minidist.comm.trace import Timeline
+        >>> timeline = Timeline([0.0, 1.0, 2.0], [100, 50, -100], [0, 3, 0])
+        >>> [timeline.at(time)["parameters"] for time in (0.5, 1.5, 2.5)]
+        [100, 100, 0]
+        """
         return self._row(int(np.searchsorted(self.times, time, side="right")) - 1)
 
     def since(self, origin: float) -> Timeline:
@@ -161,7 +174,12 @@ class Timeline:
 
 
 class OnHost(NamedTuple):
-    """A rank's part of its host: live bytes there over time, and the bytes copied down to it and back up."""
+    """A rank's part of its host: live bytes there over time, and the bytes copied down to it and back up.
+
+    >>> from minidist.comm.trace import OnHost, Timeline
+    >>> OnHost(Timeline([0.0], [4000], [2]), down=4000, up=0)
+    OnHost(memory=Timeline(1 changes, peak 4,000 bytes: optimizer states 4,000), down=4000, up=0)
+    """
 
     memory: Timeline
     down: int
@@ -280,7 +298,7 @@ class Message(NamedTuple):
     ...         comm.recv(torch.zeros(2), src=0, label="weights")
     >>> trace = World(2, alpha=3.0, beta=0.5).run(program).trace
     >>> [message] = trace
-    >>> message                                        # 8 bytes, half a second each; 3 seconds on the way
+    >>> message  # 8 bytes, half a second each; 3 seconds on the way
     Message(src=0, dst=1, nbytes=8, start=0.0, sent=4.0, arrived=7.0, label='weights', lane='main')
     """
 
@@ -295,7 +313,12 @@ class Message(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Of a link: how many messages, and their bytes."""
+    """Of a link: how many messages, and their bytes.
+
+    >>> from minidist.comm.trace import Traffic
+    >>> Traffic(messages=2, nbytes=32)
+    Traffic(messages=2, nbytes=32)
+    """
 
     messages: int
     nbytes: int
@@ -324,7 +347,7 @@ class Trace:
     >>> def program(comm):
     ...     all_reduce_(comm, torch.ones(6, dtype=torch.float32))
     >>> trace = World(3, alpha=1e-6, beta=0.0).run(program).trace
-    >>> trace                                          # 4 messages of 8 bytes a rank
+    >>> trace  # 4 messages of 8 bytes a rank
     Trace(3 ranks, 12 messages, 96 bytes)
     >>> [(message.src, message.dst, message.label) for message in trace][:3]
     [(0, 1, 'reduce-scatter'), (1, 2, 'reduce-scatter'), (2, 0, 'reduce-scatter')]
@@ -410,7 +433,7 @@ class Trace:
         >>> from minidist import World
         >>> from minidist.collectives import broadcast_
         >>> def program(comm):
-        ...     broadcast_(comm, torch.zeros(10), algorithm="naive")      # 40 bytes to each
+        ...     broadcast_(comm, torch.zeros(10), algorithm="naive")  # 40 bytes to each
         >>> trace = World(4).run(program).trace
         >>> trace.bytes_sent(), trace.bytes_sent(rank=0), trace.bytes_sent(link=(0, 3))
         (120, 120, 40)

@@ -82,18 +82,18 @@ class World:
     Raises ValueError for n < 1, for more ranks than the cluster has, for a negative time, for links given twice, and
     for what is of another kind than said here.
 
-    The last run is kept in `time`, virtual seconds until its last rank was done, and in `trace`, a `Trace`.
+    After a run `time` holds the virtual seconds until the last rank was done, and `trace` what happened, a `Trace`.
 
     >>> import torch
     >>> from minidist import World
     >>> def program(comm):
     ...     if comm.rank == 0:
-    ...         comm.send(torch.zeros(1000), dst=1)    # 4,000 bytes
+    ...         comm.send(torch.zeros(1000), dst=1)  # 4,000 bytes
     ...     elif comm.rank == 1:
     ...         comm.recv(torch.empty(1000), src=0)
     ...     return comm.now()
     >>> world = World(3, alpha=0.5, beta=0.001)
-    >>> world.run(program)                             # the last byte leaves at 4.0 and arrives at 4.5
+    >>> world.run(program)  # the last byte leaves at 4.0 and arrives at 4.5
     [4.0, 4.5, 0.0]
     >>> world.time, world.trace.messages(), world.trace.bytes_sent()
     (4.5, 1, 4000)
@@ -148,14 +148,14 @@ class World:
 
         Returns the ranks' results in rank order, with `.time` and `.trace`. Raises the first exception
         of a rank (its `rank` attribute names it), or Deadlock, also for a message that nobody has received; nothing is left
-        running either way. ValueError for a program that reaches a module, an optimizer or a tensor that requires grad of the
-        notebook otherwise than as an argument, or that has changed a value which it reaches so; TypeError for what is no
-        function.
+        running either way. ValueError for a program that uses a module, an optimizer or a tensor requiring grad of the
+        notebook without being handed it as an argument, and for one that changes a value of the notebook in this way;
+        TypeError if the program is not a function.
 
         >>> import torch
         >>> from minidist import World
         >>> def program(comm, x, factor=1):
-        ...     x += factor * comm.rank                    # the rank's own copy
+        ...     x += factor * comm.rank  # the rank's own copy
         ...     return x.tolist()
         >>> x = torch.zeros(2)
         >>> World(3).run(program, x, factor=10)
