@@ -32,7 +32,16 @@ from .data import DataParallel
 
 
 def accumulate_naive(loss: Callable[[Any], Tensor], micro_batches: Sequence) -> Tensor:
-    """Gradients of the mean of the micro-batches' mean losses, which it returns: every micro-batch counts alike."""
+    """Gradients of the mean of the micro-batches' mean losses, which it returns: every micro-batch counts alike.
+
+    >>> import torch
+    >>> from minidist.parallel.accumulate import accumulate_naive
+    >>> w = torch.tensor(1.0, requires_grad=True)
+    >>> accumulate_naive(lambda x: (w * x).mean(), [torch.tensor([1.0, 3.0]), torch.tensor([6.0])])
+    tensor(4.)
+    >>> w.grad  # the mean of 2 and 6; the mean of all three numbers is 10/3
+    tensor(4.)
+    """
     parts = []
     for micro in micro_batches:
         part = loss(micro) / len(micro_batches)
@@ -56,6 +65,17 @@ def accumulate(
     counts.
     Raises ValueError for another number of weights than micro-batches, for a weight that is negative, infinite or nan,
     and, without a model, if nothing counts.
+
+    >>> import torch
+    >>> from minidist.parallel.accumulate import accumulate, accumulate_naive
+    >>> w = torch.tensor(1.0, requires_grad=True)
+    >>> def loss(micro):
+    ...     return (w * micro).mean()
+    >>> micro_batches = [torch.tensor([2.0, 4.0, 6.0]), torch.tensor([8.0])]
+    >>> accumulate(loss, micro_batches, weights=[3, 1]), w.grad  # of the mean of all four numbers
+    (tensor(5.), tensor(5.))
+    >>> accumulate_naive(loss, micro_batches)  # here the 8 counts as much as the other three
+    tensor(6.)
     """
     if len(weights) != len(micro_batches):
         raise ValueError(f"{len(micro_batches)} micro-batches have {len(weights)} weights")
@@ -95,13 +115,26 @@ def accumulate(
 
 
 def batch_norms(module: nn.Module) -> list[tuple[_BatchNorm, float]]:
-    """The batch norms in `module` whose running averages move by a momentum, and it; with None all batches count alike."""
+    """The batch norms in `module` whose running averages move by a momentum, and it; with None all batches count alike.
+
+    >>> from torch import nn
+    >>> from minidist.parallel.accumulate import batch_norms
+    >>> net = nn.Sequential(nn.BatchNorm1d(8, momentum=0.1), nn.BatchNorm1d(8, momentum=None))
+    >>> [momentum for _, momentum in batch_norms(net)]
+    [0.1]
+    """
     norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
     return [(m, m.momentum) for m in norms if m.momentum is not None]
 
 
 def momentum_for(momentum: float, k: int) -> float:
-    """The momentum of running averages with which k updates forget as much as one did: 1 − (1 − momentum)^(1/k)."""
+    """The momentum of running averages with which k updates forget as much as one did: 1 − (1 − momentum)^(1/k).
+
+    >>> from minidist.parallel.accumulate import momentum_for
+    >>> m = momentum_for(0.75, k=2)
+    >>> m  # two updates leave (1 - m)² = 1/4 of the old averages
+    0.5
+    """
     return 1 - (1 - momentum) ** (1 / k)
 
 
@@ -109,6 +142,11 @@ def adjust_momentum_(module: nn.Module, k: int) -> nn.Module:
     """Give every batch norm in `module` the momentum for k micro-batches a step, in place. Returns `module`.
 
     Raises ValueError for k < 1.
+
+    >>> from torch import nn
+    >>> from minidist.parallel.accumulate import adjust_momentum_
+    >>> adjust_momentum_(nn.Sequential(nn.BatchNorm1d(8, momentum=0.75)), k=2)[0].momentum
+    0.5
     """
     if k < 1:
         raise ValueError(f"a step has k >= 1 micro-batches, not {k}")
@@ -137,6 +175,16 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
     module: with one batch norm at least, which has a momentum; left as it is.  adjusted: with the momentum for k
     micro-batches.  The loss is half the mean square of the outputs' distance from random targets, always the same ones.
     Raises ValueError if k does not divide B, and if no batch norm has a momentum.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from minidist.parallel.accumulate import batch_norm_gap
+    >>> x = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
+    >>> gap = batch_norm_gap(nn.BatchNorm1d(4, momentum=0.5), x, k=4)
+    >>> gap.forgotten  # a step on the batch leaves a half of the old averages, on 4 micro-batches 1/16
+    (0.5, 0.0625)
+    >>> gap.outputs > 0.01  # and the outputs are those of another function
+    True
     """
     if k < 1 or len(x) % k:
         raise ValueError(f"a batch of {len(x)} does not split into {k} equal micro-batches")

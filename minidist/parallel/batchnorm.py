@@ -40,6 +40,19 @@ class SyncBatchNorm(_BatchNorm):
     average of `DataParallel` puts that right. For parts that differ, a weight after the backward comes too late
     (what crosses ranks is mixed by then): divide each rank's summed loss by B/n, and leave the weight None.
     Raises ValueError for another number of channels, and in training for 1 value per channel on all ranks together.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from minidist import World
+    >>> from minidist.parallel import SyncBatchNorm
+    >>> def program(comm, x):
+    ...     norm = SyncBatchNorm(2, comm)
+    ...     y = norm(x.chunk(comm.size)[comm.rank])
+    ...     return y.detach(), norm.running_mean
+    >>> x = torch.tensor([[0.0, 1.0], [2.0, 5.0], [4.0, 3.0], [6.0, 7.0]])
+    >>> (y0, mean), (y1, _) = World(2).run(program, x)
+    >>> torch.allclose(torch.cat([y0, y1]), nn.BatchNorm1d(2)(x), atol=1e-6)  # as of the whole batch
+    True
     """
 
     # tensors; None, all three, without `track_running_stats`
@@ -65,6 +78,7 @@ class SyncBatchNorm(_BatchNorm):
         self.comm = comm
 
     def forward(self, x: Tensor) -> Tensor:
+        """Of this rank's part of the batch, (B, C, …), the same shape. In training all ranks call it."""
         self._check_input_dim(x)
         if not self.training and self.running_mean is not None:
             return normalized(
@@ -103,6 +117,15 @@ class SyncBatchNorm(_BatchNorm):
         a second time, over the same ranks, changes nothing but the Comm.
         Raises ValueError for a lazy batch norm that has not seen its first batch, for one that is synchronized over
         other ranks already, and for one whose parameters are sharded.
+
+        >>> from torch import nn
+        >>> from minidist import World
+        >>> from minidist.parallel import SyncBatchNorm
+        >>> def program(comm):
+        ...     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        ...     return [type(layer).__name__ for layer in SyncBatchNorm.convert(net, comm)]
+        >>> World(2).run(program)[0]
+        ['Conv2d', 'SyncBatchNorm', 'ReLU']
         """
         new: dict[nn.Module, nn.Module] = {
             m: cls._instead_of(m, comm) for m in module.modules() if isinstance(m, _BatchNorm)
@@ -152,7 +175,18 @@ def _centered(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
 
 
 def statistics(comm: Comm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and biased variance (C,) of the batch on all ranks, and its number of values per channel."""
+    """Mean and biased variance (C,) of the batch on all ranks, and its number of values per channel.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.batchnorm import statistics
+    >>> def program(comm):
+    ...     x = [[0.0], [2.0]] if comm.rank == 0 else [[4.0]]
+    ...     mean, var, count = statistics(comm, torch.tensor(x))
+    ...     return mean.item(), count.item()
+    >>> World(2).run(program)  # of 0, 2 and 4, on both ranks
+    [(2.0, 3.0), (2.0, 3.0)]
+    """
     dims = [d for d in range(x.dim()) if d != 1]
     count = x.numel() // max(1, x.shape[1])
     # sums of half-precision numbers need more digits

@@ -160,6 +160,15 @@ class Sampler:
 
     Put together in rank order, the parts are the batch of one rank. Every rank gets equally many.
     Raises ValueError if n does not divide `batch`, or if there is no batch at all.
+
+    >>> from minidist import World
+    >>> from minidist.parallel import Sampler
+    >>> def program(comm):
+    ...     return [part.tolist() for part in Sampler(10, batch=4, comm=comm, shuffle=False)]
+    >>> for parts in World(2).run(program):  # two batches a rank; samples 8 and 9 fill none
+    ...     print(parts)
+    [[0, 1], [4, 5]]
+    [[2, 3], [6, 7]]
     """
 
     def __init__(
@@ -187,6 +196,7 @@ class Sampler:
         self.epoch = epoch
 
     def __len__(self) -> int:
+        """The number of batches in an epoch, the same on every rank."""
         return self.length // self.batch if self.drop_last else -(-self.length // self.batch)
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -207,6 +217,18 @@ def average_gradients(comm: Comm, module: nn.Module, weight: float | None = None
 
     Call it between `backward()` and `step()`. `weight`: number of samples behind this rank's gradients,
     where ranks differ, given on all of them. A missing gradient counts as zeros.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import average_gradients
+    >>> def program(comm):
+    ...     net = mlp([1, 1])
+    ...     net(torch.tensor([[10.0 * comm.rank]])).sum().backward()  # the weight's gradient is x
+    ...     average_gradients(comm, net)
+    ...     return net[0].weight.grad.item()
+    >>> World(3).run(program)
+    [10.0, 10.0, 10.0]
     """
     part = share(comm, weight)
     for p in module.parameters():
@@ -247,6 +269,18 @@ class DataParallel(Averaging, nn.Module):
     SyncBatchNorm, and with an OffloadedOptimizer (in_backward=False); a ShardedOptimizer and FullySharded average the
     gradients themselves, and take none, and a LocalSGD averages parameters instead (parallel/reducer.py).
     Raises ValueError for a parameter on another device than the Comm's, or with a sparse gradient.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import DataParallel
+    >>> def program(comm, x):
+    ...     net = mlp([2, 1], seed=comm.rank)  # each rank starts with other values: all get rank 0's
+    ...     model = DataParallel(net, comm)
+    ...     model(x.chunk(comm.size)[comm.rank]).mean().backward()
+    ...     return net[0].weight.grad
+    >>> World(2).run(program, torch.arange(8.0).view(4, 2))  # the mean of all four rows, on both
+    [tensor([[3., 4.]]), tensor([[3., 4.]])]
     """
 
     def __init__(
@@ -299,6 +333,7 @@ class DataParallel(Averaging, nn.Module):
         self._reducer.watch(self.module.parameters())
 
     def forward(self, *args, **kwargs):
+        """`module`'s own forward, with its arguments. In training the buffers become rank 0's before it, unless told otherwise."""
         self._claim.check()
         buffers = list(self.module.buffers())
         if buffers and self.training and self._reducer.in_backward and self.broadcast_buffers:
@@ -332,6 +367,7 @@ class DataParallel(Averaging, nn.Module):
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args, **kwargs):
+        """Into the module, a state_dict of the module; on every rank the same one, as nothing is sent."""
         return self.module.load_state_dict(*args, **kwargs)
 
 
