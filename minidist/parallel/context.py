@@ -61,6 +61,10 @@ def segments(T: int, n: int, order: str) -> list[list[Segment]]:
     """For each of `n` ranks the segments of T tokens that it has, in rising order; where n does not divide T, uneven.
 
     Raises ValueError for an order that is not in `ORDERS`, and for less than 0 tokens or 1 rank.
+
+    >>> from minidist.parallel.context import segments
+    >>> segments(16, 4, "zigzag")[0]  # an early chunk and a late one: as much work as any rank's
+    [(0, 2), (14, 16)]
     """
     choice(order, "order", ORDERS)
     if order == "contiguous":
@@ -70,7 +74,12 @@ def segments(T: int, n: int, order: str) -> list[list[Segment]]:
 
 
 def positions(T: int, n: int, order: str, device: torch.device | str = "cpu") -> list[Tensor]:
-    """For each of `n` ranks the positions of its tokens, int64."""
+    """For each of `n` ranks the positions of its tokens, int64.
+
+    >>> from minidist.parallel.context import positions
+    >>> [own.tolist() for own in positions(8, 2, "zigzag")]
+    [[0, 1, 6, 7], [2, 3, 4, 5]]
+    """
     return [
         torch.cat([torch.arange(*segment, device=device) for segment in own])
         for own in segments(T, n, order)
@@ -78,18 +87,40 @@ def positions(T: int, n: int, order: str, device: torch.device | str = "cpu") ->
 
 
 def lengths(T: int, n: int, order: str) -> list[int]:
-    """How many tokens each of `n` ranks has."""
+    """How many tokens each of `n` ranks has.
+
+    >>> from minidist.parallel.context import lengths
+    >>> lengths(10, 4, "contiguous")
+    [3, 3, 2, 2]
+    """
     return [sum(end - first for first, end in own) for own in segments(T, n, order)]
 
 
 def own_tokens(x: Tensor, comm: Comm, order: str, dim: int = 1) -> Tensor:
-    """This rank's tokens of a sample that is whole, along `dim`: (B, T, …) → (B, T/n, …)."""
+    """This rank's tokens of a sample that is whole, along `dim`: (B, T, …) → (B, T/n, …).
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.context import own_tokens
+    >>> World(2).run(lambda comm: own_tokens(torch.arange(8)[None], comm, "zigzag"))
+    [tensor([[0, 1, 6, 7]]), tensor([[2, 3, 4, 5]])]
+    """
     own = segments(x.shape[dim], comm.size, order)[comm.rank]
     return torch.cat([x.narrow(dim, first, end - first) for first, end in own], dim)
 
 
 def all_tokens(x: Tensor, comm: Comm, T: int, order: str, dim: int = 1) -> Tensor:
-    """The whole sample, each token at its position, on every rank: (B, T/n, …) → (B, T, …). Without a gradient."""
+    """The whole sample, each token at its position, on every rank: (B, T/n, …) → (B, T, …). Without a gradient.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.context import all_tokens, own_tokens
+    >>> def program(comm):
+    ...     own = own_tokens(torch.arange(8)[None], comm, "zigzag")
+    ...     return all_tokens(own, comm, 8, "zigzag")
+    >>> World(2).run(program)[0]
+    tensor([[0, 1, 2, 3, 4, 5, 6, 7]])
+    """
     rows = all_gather(comm, x.movedim(dim, 0).contiguous(), lengths(T, comm.size, order))
     return rows[torch.cat(positions(T, comm.size, order, x.device)).argsort()].movedim(0, dim)
 
@@ -302,6 +333,19 @@ def ring_attention(
 
     Sums are in float32 at least. Keeps q, k, v, the result and a number for each query and head.
     Raises ValueError for other shapes, for a number of tokens that is not this rank's, and for an unknown order.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from minidist import World
+    >>> from minidist.parallel import ring_attention
+    >>> from minidist.parallel.context import all_tokens, own_tokens
+    >>> def program(comm, x):
+    ...     own = own_tokens(x, comm, "zigzag", dim=2)  # (1, 2, 4, 4)
+    ...     return all_tokens(ring_attention(own, own, own, comm), comm, 8, "zigzag", dim=2)
+    >>> x = torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(0))
+    >>> serial = F.scaled_dot_product_attention(x, x, x, is_causal=True)
+    >>> torch.allclose(World(2).run(program, x)[0], serial, atol=1e-5)
+    True
     """
     T = _checked(q, k, v, comm, T, order, attention)
     return Ring.apply(q, k, v, comm, segments(T, comm.size, order), causal, attention)
@@ -438,6 +482,21 @@ def heads_attention(
     q, k, v, T, errors: as for `ring_attention`, in the order "contiguous". Heads of keys and values are dealt out as evenly
     as possible, each with its queries; with more ranks than heads the last ranks have none.
     attend: (B, a_r, T, D), twice (B, g_r, T, D) → (B, a_r, T, D).
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from minidist import World
+    >>> from minidist.parallel import heads_attention
+    >>> def program(comm, x):
+    ...     shapes = []
+    ...     def attend(q, k, v):
+    ...         shapes.append(tuple(q.shape))
+    ...         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    ...     own = x.chunk(comm.size, dim=2)[comm.rank]
+    ...     out = heads_attention(own, own, own, comm, attend)
+    ...     return tuple(own.shape), shapes, tuple(out.shape)
+    >>> World(2).run(program, torch.ones(1, 4, 8, 3))[0]  # half of the tokens; half of the heads
+    ((1, 4, 4, 3), [(1, 2, 8, 3)], (1, 4, 4, 3))
     """
     T = _checked(q, k, v, comm, T, "contiguous", "sdpa")
     tokens, heads = uneven(T, comm.size), uneven(k.shape[1], comm.size)
@@ -502,6 +561,20 @@ def context_parallel_(module: nn.Module, comm: Comm, way: str = "zigzag") -> nn.
     It takes (B, T/n, H) on each rank, of tokens in the order `order_of(way)`; n, or 2n for "zigzag", divides T. Parameters
     stay whole: their gradients are this rank's share, to be averaged where each rank's loss is a mean over its tokens.
     Raises ValueError for dropout of attention's weights, which no block of a ring could draw again in backward.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import gpt, sequence
+    >>> from minidist.parallel import context_parallel_
+    >>> from minidist.parallel.context import all_tokens, own_tokens
+    >>> def program(comm, tokens):
+    ...     model = context_parallel_(sequence(gpt(2, 8, 2, vocab=16, context=8)), comm)
+    ...     logits = model(own_tokens(tokens, comm, "zigzag"))  # of four tokens on each rank
+    ...     return all_tokens(logits.detach(), comm, 8, "zigzag")
+    >>> tokens = torch.arange(8)[None]
+    >>> logits = gpt(2, 8, 2, vocab=16, context=8)(tokens)
+    >>> torch.allclose(World(2).run(program, tokens)[0], logits, atol=1e-5)
+    True
     """
     order = order_of(way)
     for part in list(module.modules()):

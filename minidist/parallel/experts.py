@@ -167,6 +167,21 @@ def expert_parallel_(
     seed, name: of the initial values.  layer: ExpertParallel, or GatheredExperts. Returns `module`, or what takes its
     place where it is a layer of experts itself.
     Raises ValueError for a module without experts, and for fewer experts than ranks.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import gpt
+    >>> from minidist.parallel import expert_parallel_
+    >>> def program(comm):
+    ...     model = gpt(2, 8, 2, vocab=16, context=4, experts=4, device="meta")
+    ...     model = expert_parallel_(model, comm)
+    ...     logits = model(torch.tensor([[1, 2, 3, 4]]) + comm.rank)  # each rank has its own sample
+    ...     names = [name for name, _ in model.named_parameters() if name.endswith("fc.weight")]
+    ...     return [name for name in names if "experts" in name], tuple(logits.shape)
+    >>> for names, shape in World(2).run(program):
+    ...     print(names, shape)
+    ['layers.1.mlp.experts.0.fc.weight', 'layers.1.mlp.experts.1.fc.weight'] (1, 4, 16)
+    ['layers.1.mlp.experts.2.fc.weight', 'layers.1.mlp.experts.3.fc.weight'] (1, 4, 16)
     """
     if not any(isinstance(part, Experts) for part in module.modules()):
         raise ValueError(
@@ -242,6 +257,24 @@ class ExpertDataParallel(_Parts):
     everyone: all ranks that have samples of their own, data and expert ranks.  data: those of them that hold the same
     experts. Afterwards each gradient is that of the mean of all ranks' losses. Ranks whose numbers of samples differ multiply their
     loss by n·samples/(all samples) before backward. options: of DataParallel.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm import Mesh
+    >>> from minidist.models import gpt
+    >>> from minidist.parallel import ExpertDataParallel, expert_parallel_
+    >>> def program(comm):
+    ...     mesh = Mesh(comm, dp=2, ep=2)
+    ...     model = expert_parallel_(gpt(2, 8, 2, 16, 4, experts=4, device="meta"), mesh.ep)
+    ...     ExpertDataParallel(model, mesh.group("dp", "ep"), mesh.dp)
+    ...     model(torch.tensor([[1, 2, 3, 4]]) + comm.rank).square().sum().backward()
+    ...     everywhere, expert = model.tokens.weight, next(iter(model.layers[1].mlp.experts.values()))
+    ...     return everywhere.grad, expert.fc.weight.grad
+    >>> (a, e0), (b, e1), (c, e2), (d, e3) = World(4).run(program)
+    >>> torch.equal(a, b), torch.equal(a, c), torch.equal(a, d)  # over all ranks
+    (True, True, True)
+    >>> torch.equal(e0, e2), torch.equal(e1, e3), torch.equal(e0, e1)  # over those with this expert
+    (True, True, False)
     """
 
     def __init__(self, module: nn.Module, everyone: Comm, data: Comm, **options):
@@ -264,6 +297,23 @@ class ExpertShardedOptimizer(_Parts, Optimizer):
 
     params: of `module`, or groups of them.  optimizer_class, stage, master_dtype: of ShardedOptimizer.  tied: of those
     that are not experts. A learning rate is changed in `param_groups`, on all ranks.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm import Mesh
+    >>> from minidist.models import gpt
+    >>> from minidist.parallel import ExpertShardedOptimizer, expert_parallel_
+    >>> def program(comm):
+    ...     mesh = Mesh(comm, dp=2, ep=2)
+    ...     model = expert_parallel_(gpt(2, 8, 2, 16, 4, experts=4, device="meta"), mesh.ep)
+    ...     params, everyone = list(model.parameters()), mesh.group("dp", "ep")
+    ...     optimizer = ExpertShardedOptimizer(model, params, torch.optim.AdamW, everyone, mesh.dp)
+    ...     model(torch.tensor([[1, 2, 3, 4]]) + comm.rank).square().sum().backward()
+    ...     optimizer.step()
+    ...     experts = [p for name, p in model.named_parameters() if "experts" in name]
+    ...     return sum(map(optimizer.steps, experts)), len(experts)
+    >>> World(4).run(program)  # each rank steps half of its experts' parameters
+    [(4, 8), (4, 8), (4, 8), (4, 8)]
     """
 
     def __init__(
@@ -305,6 +355,7 @@ class ExpertShardedOptimizer(_Parts, Optimizer):
         copy_options(self.parts[0].param_groups, self.param_groups)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients, or make those that are there zeros."""
         for part in self.parts:
             part.zero_grad(set_to_none)
 

@@ -192,6 +192,22 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     with in_backward), over the parameters() of FullySharded, and inside a LocalSGD (parallel/reducer.py).
     Raises ValueError for an unknown mode, warmup < 0, a parameter elsewhere than on the Comm's device, a master_dtype
     without fractions, a sparse gradient.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import OffloadedOptimizer
+    >>> def program(comm, mode):
+    ...     p = torch.nn.Parameter(torch.tensor(3.0))
+    ...     optimizer = OffloadedOptimizer([p], torch.optim.SGD, comm, mode, warmup=0, lr=1.0)
+    ...     seen = []
+    ...     for _ in range(3):
+    ...         p.grad = torch.tensor(1.0)
+    ...         optimizer.step()
+    ...         seen.append(p.item())
+    ...     optimizer.finish()
+    ...     return seen, p.item()
+    >>> World(1).run(program, "exact") + World(1).run(program, "delayed")  # a step later, then as far
+    [([2.0, 1.0, 0.0], 0.0), ([3.0, 2.0, 1.0], 0.0)]
     """
 
     def __init__(

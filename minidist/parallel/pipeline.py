@@ -535,6 +535,24 @@ class Pipeline:
     peak: the most micro-batches whose forward was done and their backward not, in the last step (with v chunks each
     chunk counts).  spans: (action, start, end) in seconds of the last step, without the waiting.
     Raises ValueError for chunks of another number than on other ranks, and for ties that do not match.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import Pipeline
+    >>> def program(comm, x, y):
+    ...     part = mlp([4, 8, 2])[2 * comm.rank : 2 * comm.rank + 2]
+    ...     pipeline = Pipeline(part, comm, loss_fn=F.mse_loss)
+    ...     losses = pipeline.step(3, x, y)
+    ...     return pipeline.peak, part[0].weight.grad, losses
+    >>> x, y, serial = torch.ones(6, 4), torch.zeros(6, 2), mlp([4, 8, 2])
+    >>> F.mse_loss(serial(x), y).backward()
+    >>> (peak, grad, _), (last, _, losses) = World(2).run(program, x, y)
+    >>> peak, last, len(losses)  # 1F1B keeps S − stage micro-batches, of three
+    (2, 1, 3)
+    >>> torch.allclose(grad, serial[0].weight.grad, atol=1e-6)
+    True
     """
 
     def __init__(
@@ -748,8 +766,13 @@ def forward(pipeline: Pipeline, x: Tensor | None = None) -> Tensor | None:
 def partition(costs: Sequence[float], S: int) -> list[tuple[int, int]]:
     """(first, end) of the layers of each of S stages: contiguous, none empty, the largest sum as small as can be.
 
-    Of equally good ones that whose last parts are the largest they can be: the first stages keep the most activations.
+    costs: of the layers, in any unit, such as seconds. Of several that are equally good it is the one whose last stages
+    are the largest they can be, because the first stages keep the most activations.
     Raises ValueError for fewer layers than stages, and for a negative cost.
+
+    >>> from minidist.parallel import partition
+    >>> partition([1, 1, 1, 1, 3, 3], S=3)  # sums of 3, 4 and 3
+    [(0, 3), (3, 5), (5, 6)]
     """
     L = len(costs)
     if S < 1 or L < S:

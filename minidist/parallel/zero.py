@@ -85,6 +85,10 @@ def best_fit(nbytes: Sequence[int], loads: Sequence[int]) -> list[int]:
 
     nbytes: their sizes.  loads: bytes that each rank owns already, zeros at first.  Of equally large parameters the
     first one goes first, of equally full ranks to the lowest.
+
+    >>> from minidist.parallel.zero import best_fit
+    >>> best_fit([4, 7, 2, 3], loads=[0, 0])  # 7 to rank 0; 4 and 3 to rank 1; 2 to rank 0
+    [1, 0, 0, 1]
     """
     loads = list(loads)
     owners = [0] * len(nbytes)
@@ -292,6 +296,22 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     inside; DataParallel, FullySharded and LocalSGD are refused (parallel/reducer.py).
     Raises ValueError for another stage, a parameter on another device than the Comm's, or one replaced after the start,
     and for replicas that do not own the same.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import ShardedOptimizer
+    >>> def program(comm, x):
+    ...     net = mlp([4, 8, 2])
+    ...     optimizer = ShardedOptimizer(net.parameters(), torch.optim.AdamW, comm, stage=2)
+    ...     net(x.chunk(comm.size)[comm.rank]).square().mean().backward()
+    ...     optimizer.step()
+    ...     return [p.numel() for p in net.parameters() if optimizer.steps(p)], net[2].bias.tolist()
+    >>> ranks = World(2).run(program, torch.ones(4, 4))
+    >>> [owned for owned, _ in ranks]  # the states of each number lie on one of the ranks
+    [[32], [8, 16, 2]]
+    >>> ranks[0][1] == ranks[1][1]  # and the parameters, after the step, on both
+    True
     """
 
     def __init__(
@@ -1255,6 +1275,20 @@ class FullySharded(Averaging, nn.Module):
     OffloadedOptimizer of its parameters; DataParallel and ShardedOptimizer are refused (parallel/reducer.py).
     Raises ValueError for a parameter on another device than the Comm's, a FullySharded inside, prefetch < 0, and for
     replicas that do not hold the same shard.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import FullySharded
+    >>> def program(comm, x):
+    ...     model = FullySharded(mlp([4, 8, 2]), comm)
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ...     model(x.chunk(comm.size)[comm.rank]).square().mean().backward()
+    ...     optimizer.step()
+    ...     return sum(p.numel() for p in model.parameters()), model.full_state_dict()
+    >>> (held, state), _ = World(2).run(program, torch.ones(4, 4))
+    >>> held, sum(x.numel() for x in state.values())  # a rank holds half of the numbers
+    (29, 58)
     """
 
     def __init__(
@@ -1322,6 +1356,7 @@ class FullySharded(Averaging, nn.Module):
         return {h.piece: h.whole.shape for h in self.held}
 
     def forward(self, *args, **kwargs):
+        """`module`'s own forward, with its arguments; parameters are gathered block by block. All ranks call it."""
         self._claim.check()
         schedule = self._reducer
         schedule.begin_forward()
