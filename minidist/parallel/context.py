@@ -34,7 +34,7 @@ from torch.autograd.function import once_differentiable
 from ..arguments import choice, whole
 from ..collectives import all_gather, all_to_all
 from ..comm.base import Comm, Work, describe
-from ..models import Attention, SequenceEmbedding
+from ..models import GPT, Attention, SequenceEmbedding
 from ..split import bounds, uneven
 from .tensor import conjugate, gather_sequence
 
@@ -556,7 +556,7 @@ def own_positions(tokens: int, device, comm: Comm, order: str) -> Tensor:
 
 
 def context_parallel_(module: nn.Module, comm: Comm, way: str = "zigzag") -> nn.Module:
-    """Let the attention of a GPT's parts work on the tokens of `comm`'s ranks, in place. Returns `module`.
+    """Let the attention of a GPT, or of parts of one, work on the tokens of `comm`'s ranks, in place. Returns `module`.
 
     It takes (B, T/n, H) on each rank, of tokens in the order `order_of(way)`; n, or 2n for "zigzag", divides T. Parameters
     stay whole: their gradients are this rank's share, to be averaged where each rank's loss is a mean over its tokens.
@@ -564,11 +564,11 @@ def context_parallel_(module: nn.Module, comm: Comm, way: str = "zigzag") -> nn.
 
     >>> import torch
     >>> from minidist import World
-    >>> from minidist.models import gpt, sequence
+    >>> from minidist.models import gpt
     >>> from minidist.parallel import context_parallel_
     >>> from minidist.parallel.context import all_tokens, own_tokens
     >>> def program(comm, tokens):
-    ...     model = context_parallel_(sequence(gpt(2, 8, 2, vocab=16, context=8)), comm)
+    ...     model = context_parallel_(gpt(2, 8, 2, vocab=16, context=8), comm)
     ...     logits = model(own_tokens(tokens, comm, "zigzag"))  # of four tokens on each rank
     ...     return all_tokens(logits.detach(), comm, 8, "zigzag")
     >>> tokens = torch.arange(8)[None]
@@ -589,8 +589,8 @@ def context_parallel_(module: nn.Module, comm: Comm, way: str = "zigzag") -> nn.
             if way == "heads":
                 attend = partial(heads_attention, attend=part.attend)
             part.attend = partial(attend, comm=comm)  # type: ignore[method-assign]  # its own
-        if isinstance(part, Attention | SequenceEmbedding):
+        if isinstance(part, Attention | SequenceEmbedding | GPT):
             part.places = partial(own_positions, comm=comm, order=order)
-        if isinstance(part, SequenceEmbedding):
+        if isinstance(part, SequenceEmbedding | GPT):
             part.context //= comm.size
     return module
