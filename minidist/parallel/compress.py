@@ -42,6 +42,11 @@ class Compression:
     state: what is kept, {parameter: {what: tensor}}.  first: None, or `first(comm, buckets, share)`, called in every
     backward before the first bucket, with all of them; share: a Work, of what the gradients are still to be multiplied
     by, None for nothing.
+
+    >>> from minidist.parallel import PowerSGD
+    >>> compression = PowerSGD(rank=2)
+    >>> compression.state_dict()  # before the first step nothing is kept
+    {'kind': 'PowerSGD', 'parameters': {}}
     """
 
     first: Callable | None = None
@@ -124,7 +129,21 @@ class Dense(Compression):
 
 
 class Half(Compression):
-    """Averages in `dtype`, torch.float16 or torch.bfloat16. ValueError for another. Keeps nothing."""
+    """Gradients travel, and are added, in 16 bits: half of the bytes of fp32. Keeps nothing, so no error is fed back.
+
+    dtype: torch.float16 or torch.bfloat16; ValueError for another.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import DataParallel, Half
+    >>> def program(comm, compression):
+    ...     model = DataParallel(mlp([32, 32]), comm, compression=compression)
+    ...     model(torch.ones(1, 32)).sum().backward()
+    >>> dense, ours = (World(2).run(program, kind).trace.bytes_sent(1) for kind in (None, Half()))
+    >>> dense - ours  # of the 4 bytes of 1056 gradients, and of 2 flags, a half
+    2116
+    """
 
     def __init__(self, dtype: torch.dtype = torch.float16):
         if dtype not in (torch.float16, torch.bfloat16):
@@ -155,7 +174,21 @@ class Half(Compression):
 
 
 class Sign(Compression):
-    """Averages of scaled signs."""
+    """Gradients of one bit a number, with a scale for each tensor, the mean of its absolute values. What that misses is kept,
+    and added to the next gradient.
+
+    state: {parameter: {"error": …}}, in the shape of the gradient, flat; this rank's own.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import DataParallel, Sign
+    >>> def program(comm):
+    ...     model = DataParallel(torch.nn.Linear(2, 1, bias=False), comm, compression=Sign())
+    ...     model(torch.tensor([[4.0, -2.0]])).sum().backward()  # that is the gradient on each rank
+    ...     return model.module.weight.grad, model.compression.state["weight"]["error"]
+    >>> World(2).run(program)[0]  # the average; what this rank's half of it has missed
+    (tensor([[ 3., -3.]]), tensor([0.5000, 0.5000]))
+    """
 
     def average_(self, comm: Comm, bucket, algorithm: str | None) -> None:
         _, grads = average_small_(comm, bucket, algorithm, lambda g: False)
@@ -216,7 +249,25 @@ def unpack_signs(packed: Tensor, length: int, dtype: torch.dtype) -> Tensor:
 
 
 class PowerSGD(Compression):
-    """Averages of rank `rank`. Raises ValueError for one below 1."""
+    """Gradient matrices as products of two thin ones, (a, r) and (r, b), found by one step of the power iteration; what that
+    misses is kept, and added to the next gradient. Tensors for which it saves less than half are averaged exactly.
+
+    rank: r; ValueError below 1.  state: {parameter: {"error": …, "q": …}}.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import DataParallel, PowerSGD
+    >>> def program(comm, compression):
+    ...     x = torch.arange(16.0)[None]
+    ...     model = DataParallel(torch.nn.Linear(16, 16), comm, compression=compression)
+    ...     model(x).sum().backward()
+    ...     return torch.allclose(model.module.weight.grad, x.expand(16, 16), atol=1e-4)
+    >>> dense, ours = (World(2).run(program, kind) for kind in (None, PowerSGD(rank=1)))
+    >>> list(ours)  # the gradient of one sample has rank 1, so nothing is missed
+    [True, True]
+    >>> dense.trace.bytes_sent(1) - ours.trace.bytes_sent(1)  # 16 + 16 numbers in place of 256
+    896
+    """
 
     def __init__(self, rank: int = 1):
         if rank < 1:
@@ -302,6 +353,18 @@ class DGC(Compression):
     U and V have the dtype of the gradient: train in fp32 (in 16 bits they would round away what they gather).
     A weight decay of the optimizer does not pass through the momentum: for the same effect divide it by 1 − momentum.
     Raises ValueError for a sparsity or a momentum outside 0 … 1, and for a clip that is not above 0.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import DGC, DataParallel
+    >>> def program(comm, x):
+    ...     dgc = DGC(sparsity=0.75, momentum=0.0, warm_up=(), small=1)
+    ...     model = DataParallel(torch.nn.Linear(4, 1, bias=False), comm, compression=dgc)
+    ...     model(x[comm.rank : comm.rank + 1]).sum().backward()  # a row of x is the gradient
+    ...     return model.module.weight.grad
+    >>> x = torch.tensor([[1.0, 8.0, 2.0, 0.0], [1.0, 0.0, 2.0, 6.0]])
+    >>> World(2).run(program, x)[0]  # each rank sends a quarter: 8, and 6; 1 and 2 wait
+    tensor([[0., 4., 0., 3.]])
     """
 
     def __init__(

@@ -38,7 +38,18 @@ from .reducer import Claim, assign, same_group, share
 
 @torch.no_grad()
 def average_parameters(comm: Comm, tensors: Iterable[Tensor], weight: float | None = None) -> None:
-    """The naive average, in place: one all-reduce for each tensor. weight: see `share`."""
+    """The naive average, in place: one all-reduce for each tensor. weight: see `share`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.local_sgd import average_parameters
+    >>> def program(comm):
+    ...     x = torch.tensor([10.0 * comm.rank])
+    ...     average_parameters(comm, [x], weight=1 + comm.rank)  # one sample here, two there
+    ...     return x.item()
+    >>> [round(x, 2) for x in World(2).run(program)]
+    [6.67, 6.67]
+    """
     part = share(comm, weight)
     for x in tensors:
         all_reduce_(comm, x.mul_(part))
@@ -142,6 +153,21 @@ class AdaComm:
     tau_0: the first τ.  steps: of an interval at least; it ends with the average after them.  gamma: γ.
     intervals: all until now, to look at. On meta tensors F stays F(x_0).
     Raises ValueError for values out of range.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import AdaComm, LocalSGD
+    >>> def program(comm):
+    ...     p = torch.nn.Parameter(torch.zeros(1))
+    ...     optimizer = LocalSGD(torch.optim.SGD([p], lr=0.1), comm, H=AdaComm(tau_0=4, steps=4))
+    ...     periods = []
+    ...     for loss in [16.0] * 4 + [4.0] * 4 + [1.0] * 4:
+    ...         p.grad = torch.zeros(1)
+    ...         optimizer.step(loss=loss)
+    ...         periods.append(optimizer.H)
+    ...     return periods
+    >>> World(2).run(program)[0]  # √(4/16)·4 is 2, and √(1/16)·4 is 1
+    [4, 4, 4, 4, 2, 2, 2, 2, 1, 1, 1, 1]
     """
 
     def __init__(self, tau_0: int, steps: int, gamma: float = 0.5):
@@ -248,6 +274,21 @@ class LocalSGD(Optimizer):
     with SyncBatchNorm, and around an OffloadedOptimizer; over ranks that are on another axis of a mesh than theirs, with
     a DataParallel, or with the shards of FullySharded (parallel/reducer.py).
     Raises ValueError for values out of range, and parameters on another device than the Comm's.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import LocalSGD
+    >>> def program(comm):
+    ...     p = torch.nn.Parameter(torch.zeros(1))
+    ...     optimizer = LocalSGD(torch.optim.SGD([p], lr=1.0), comm, H=2)
+    ...     seen = []
+    ...     for _ in range(4):
+    ...         p.grad = torch.tensor([-1.0 - 2 * comm.rank])  # rank 0 goes by 1, rank 1 by 3
+    ...         optimizer.step()
+    ...         seen.append(p.item())
+    ...     return seen
+    >>> World(2).run(program)  # after each second step both stand at the mean
+    [[1.0, 4.0, 5.0, 8.0], [3.0, 4.0, 7.0, 8.0]]
     """
 
     def __init__(
@@ -372,6 +413,7 @@ class LocalSGD(Optimizer):
             self.optimizer.load_state_dict(fresh)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of the wrapped optimizer."""
         self.optimizer.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

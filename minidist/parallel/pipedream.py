@@ -55,6 +55,18 @@ class Versions:
     """The trained parameters of `module`, by version; version 0 is there.
 
     newest: number of updates so far.  most, most_bytes: the most versions held since `begin`, and their memory.
+
+    >>> import torch
+    >>> from minidist.parallel.pipedream import Versions
+    >>> layer = torch.nn.Linear(2, 1)
+    >>> versions = Versions(layer)
+    >>> versions.begin({0: 1, 1: 1})  # version 0 will be used once more, and version 1 once
+    >>> versions.advance(lambda: layer.weight.data.zero_())
+    >>> versions.held, versions[1]["weight"]
+    ([0, 1], tensor([[0., 0.]], requires_grad=True))
+    >>> versions.done(0)
+    >>> versions.held
+    [1]
     """
 
     def __init__(self, module: nn.Module):
@@ -160,6 +172,19 @@ class PipeDream(Pipeline):
     last run's.  optimizer: this stage's; None if it has nothing to train.
     Between two runs the pipeline is empty; versions are counted on.
     Raises ValueError for vertical sync without stashing.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import PipeDream
+    >>> def program(comm):
+    ...     part = mlp([4, 8, 2])[2 * comm.rank : 2 * comm.rank + 2]
+    ...     pipeline = PipeDream(part, comm, lambda p: torch.optim.SGD(p, lr=0.1), F.mse_loss)
+    ...     pipeline.run([(torch.ones(1, 4), torch.zeros(1, 2))] * 4)
+    ...     return pipeline.staleness, pipeline.versions.most
+    >>> World(2).run(program)  # the first stage keeps two versions, whose gradients come an update late
+    [([0, 1, 1, 1], 2), ([0, 0, 0, 0], 1)]
     """
 
     def __init__(
@@ -272,6 +297,19 @@ class PipeDream2BW(PipeDream):
 
     m: by default S; the mean of their gradients, each micro-batch counting the same.  All else as in `PipeDream`.
     Raises ValueError for m < S, and `run` for a stream whose length m does not divide.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import PipeDream2BW
+    >>> def program(comm):
+    ...     part = mlp([4, 8, 2])[2 * comm.rank : 2 * comm.rank + 2]
+    ...     pipeline = PipeDream2BW(part, comm, lambda p: torch.optim.SGD(p, lr=0.1), F.mse_loss)
+    ...     pipeline.run([(torch.ones(1, 4), torch.zeros(1, 2))] * 6)
+    ...     return pipeline.staleness
+    >>> World(2).run(program)  # m = 2 micro-batches an update; the same delay on every stage
+    [[0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]]
     """
 
     def __init__(

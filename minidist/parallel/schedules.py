@@ -50,6 +50,10 @@ class Action(NamedTuple):
     """One step of a stage: kind of work ("F", "B", "I", "W" or "U"), micro-batch, and which of the stage's chunks.
 
     Printed as `F3`, with a chunk other than 0 as `F3.1`.
+
+    >>> from minidist.parallel.schedules import Action
+    >>> Action("F", micro=3), Action("B", micro=3, chunk=1)
+    (F3, B3.1)
     """
 
     kind: str
@@ -61,7 +65,12 @@ class Action(NamedTuple):
 
     @classmethod
     def parse(cls, word: str) -> Action:
-        """`Action.parse("F3.1") == Action("F", 3, 1)`. ValueError for a word that is no action."""
+        """`Action.parse("F3.1") == Action("F", 3, 1)`. ValueError for a word that is no action.
+
+        >>> from minidist.parallel.schedules import Action
+        >>> Action.parse("F3.1").chunk
+        1
+        """
         match = WORD.fullmatch(word)
         if not match:
             raise ValueError(
@@ -76,17 +85,39 @@ Lists = Sequence[Sequence[Action]]
 
 
 def parse(text: str) -> list[Action]:
-    """A stage's list from its words: `parse("F0 F1 B0 B1")`."""
+    """A stage's list from its words: `parse("F0 F1 B0 B1")`.
+
+    >>> from minidist.parallel.schedules import parse
+    >>> [action.kind for action in parse("F0 F1 B0 B1")]
+    ['F', 'F', 'B', 'B']
+    """
     return [Action.parse(word) for word in text.split()]
 
 
 def parse_lists(text: str) -> list[list[Action]]:
-    """The lists of all stages from their words, a line each, stage 0 first."""
+    """The lists of all stages from their words, a line each, stage 0 first.
+
+    >>> from minidist.parallel.schedules import parse_lists
+    >>> text = '''
+    ... F0 F1 B0 B1
+    ... F0 B0 F1 B1
+    ... '''
+    >>> parse_lists(text)[1]
+    [F0, B0, F1, B1]
+    """
     return [parse(line) for line in text.strip().splitlines()]
 
 
 def lists(schedule: Schedule, S: int, M: int) -> list[list[Action]]:
-    """The lists of all S stages, stage 0 first."""
+    """The lists of all S stages, stage 0 first.
+
+    >>> from minidist.parallel.schedules import lists, one_f_one_b
+    >>> for actions in lists(one_f_one_b, S=3, M=4):
+    ...     print(*actions)
+    F0 F1 F2 B0 F3 B1 B2 B3
+    F0 F1 B0 F2 B1 F3 B2 B3
+    F0 B0 F1 B1 F2 B2 F3 B3
+    """
     return [schedule(stage, S, M) for stage in range(S)]
 
 
@@ -95,13 +126,22 @@ def activations_kept(actions: Sequence[Action], rest: float = 1.0) -> list[float
 
     rest: the share of them that stays between I and W (in a transformer layer 32h of 34h + 5as bytes a token, says
     Qi et al. 2023, table 1).
+
+    >>> from minidist.parallel.schedules import activations_kept, parse
+    >>> activations_kept(parse("F0 F1 I0 W0 B1"), rest=0.5)
+    [1.0, 2.0, 1.5, 1.0, 0.0]
     """
     change = {"F": 1.0, "B": -1.0, "I": rest - 1, "W": -rest, "U": 0.0}
     return list(accumulate(change[action.kind] for action in actions))
 
 
 def in_flight(actions: Sequence[Action]) -> int:
-    """The most forwards of a list whose backward (all of it) has not been done: activations kept at the peak."""
+    """The most forwards of a list whose backward (all of it) has not been done: activations kept at the peak.
+
+    >>> from minidist.parallel.schedules import gpipe, in_flight, one_f_one_b
+    >>> in_flight(gpipe(0, S=4, M=32)), in_flight(one_f_one_b(0, S=4, M=32))
+    (32, 4)
+    """
     return int(max(activations_kept(actions), default=0))
 
 
@@ -111,7 +151,12 @@ def in_flight(actions: Sequence[Action]) -> int:
 
 
 class Item(NamedTuple):
-    """What an action leaves behind: "a" or "g" (or "w" and "u", for the own stage only), of a part of the model."""
+    """What an action leaves behind: "a" or "g" (or "w" and "u", for the own stage only), of a part of the model.
+
+    >>> from minidist.parallel.schedules import Item
+    >>> Item("a", micro=3, part=0).edge  # activations of part 0, whichever micro-batch's
+    ('a', 0)
+    """
 
     what: str
     micro: int
@@ -124,7 +169,15 @@ class Item(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """A pipeline: S stages, M micro-batches, v chunks a stage, and where the parts are ("loop" or "V")."""
+    """A pipeline: S stages, M micro-batches, v chunks a stage, and where the parts are ("loop" or "V").
+
+    >>> from minidist.parallel.schedules import Action, Shape
+    >>> shape = Shape(S=3, M=4, v=2, place="V")  # parts 0 1 2 down, and 3 4 5 up again
+    >>> shape.part(stage=0, chunk=1), shape.stage(part=3)
+    (5, 2)
+    >>> shape.needs(1, Action("F", 0))  # the activation that part 0 sends
+    [Item(what='a', micro=0, part=0)]
+    """
 
     S: int
     M: int
@@ -189,7 +242,13 @@ class Shape(NamedTuple):
 
 
 def shape_of(lists: Lists, place: str = "loop") -> Shape:
-    """The pipeline that these lists are for, by the highest numbers in them."""
+    """The pipeline that these lists are for, by the highest numbers in them.
+    Raises ValueError for lists without an action, and for a "V" of other than 2 chunks.
+
+    >>> from minidist.parallel.schedules import interleaved, lists, shape_of
+    >>> shape_of(lists(interleaved, S=2, M=4))
+    Shape(S=2, M=4, v=2, place='loop')
+    """
     everything = [action for actions in lists for action in actions]
     if not everything:
         raise ValueError(f"{len(lists)} lists without an action are no schedule")
@@ -214,13 +273,27 @@ def check_stage(stage: int, S: int, M: int) -> None:
 
 
 def naive(stage: int, S: int, M: int) -> list[Action]:
-    """`F0 B0 F1 B1 …`: one micro-batch at a time through all stages and back. One stage is busy, the others wait."""
+    """`F0 B0 F1 B1 …`: one micro-batch at a time through all stages and back. One stage is busy, the others wait.
+    Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
+
+    >>> from minidist.parallel.schedules import naive
+    >>> print(*naive(stage=0, S=2, M=3))
+    F0 B0 F1 B1 F2 B2
+    """
     check_stage(stage, S, M)
     return [Action(kind, m) for m in range(M) for kind in "FB"]
 
 
 def gpipe(stage: int, S: int, M: int) -> list[Action]:
-    """All forwards, then all backwards."""
+    """GPipe's list for one stage: all forwards, then all backwards. A stage keeps the activations of M micro-batches.
+
+    stage: from 0.  S: stages.  M: micro-batches of a step.
+    Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
+
+    >>> from minidist.parallel.schedules import gpipe
+    >>> print(*gpipe(stage=0, S=2, M=3))
+    F0 F1 F2 B0 B1 B2
+    """
     check_stage(stage, S, M)
     return [Action(kind, m) for kind in "FB" for m in range(M)]
 
@@ -228,7 +301,17 @@ def gpipe(stage: int, S: int, M: int) -> list[Action]:
 def one_f_one_b(stage: int, S: int, M: int) -> list[Action]:
     """A backward runs as soon as it can: S − 1 − stage forwards to warm up, then one forward and one backward in turn,
     then the backwards that are left. The first gradient comes back only after each of the S − 1 − stage later stages
-    has run a forward, and as many forwards of its own fill the wait."""
+    has run a forward, and as many forwards of its own fill the wait.
+
+    stage: from 0.  S: stages.  M: micro-batches of a step. A stage keeps the activations of min(M, S − stage) of them.
+    Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
+
+    >>> from minidist.parallel.schedules import lists, one_f_one_b
+    >>> for actions in lists(one_f_one_b, S=2, M=3):
+    ...     print(*actions)
+    F0 F1 B0 F2 B1 B2
+    F0 B0 F1 B1 F2 B2
+    """
     check_stage(stage, S, M)
     warm = min(M, S - 1 - stage)
     actions = [Action("F", m) for m in range(warm)]
@@ -247,9 +330,15 @@ def one_f_one_b(stage: int, S: int, M: int) -> list[Action]:
 
 
 def interleaved(stage: int, S: int, M: int, v: int = 2) -> list[Action]:
-    """Interleaved 1F1B with v chunks a stage, in Megatron-LM's order. ValueError unless S divides M.
+    """Interleaved 1F1B with v chunks a stage, in Megatron-LM's order: the list of one stage.
 
-    min(vM, 2(S−1−stage) + (v−1)S + 1) chunks' activations kept, each of a v-th of a stage.
+    stage: from 0.  S: stages.  M: micro-batches of a step. A stage keeps the activations of min(vM, 2(S−1−stage) +
+    (v−1)S + 1) chunks, each of which is a v-th of a stage.
+    Raises ValueError unless S divides M, for v below 1, and for a stage that is not 0 … S − 1.
+
+    >>> from minidist.parallel.schedules import interleaved
+    >>> print(*interleaved(stage=1, S=2, M=2, v=2))  # F0.1: micro-batch 0 through the second chunk
+    F0 F1 F0.1 B0.1 F1.1 B1.1 B0 B1
     """
     check_stage(stage, S, M)
     if v < 1:
@@ -288,12 +377,33 @@ def _pass(kind: str, k: int, S: int, v: int) -> Action:
 
 
 def zb_h1(stage: int, S: int, M: int) -> list[Action]:
-    """1F1B with a split backward; `stage` W's are held back. Keeps min(M, S) micro-batches on every stage."""
+    """1F1B with a split backward (I, W); `stage` W's are held back. Keeps min(M, S) micro-batches on every stage.
+
+    stage: from 0.  S: stages.  M: micro-batches of a step.
+    Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
+
+    >>> from minidist.parallel.schedules import lists, one_f_one_b, zb_h1
+    >>> from minidist.parallel.simulate import simulate
+    >>> print(*zb_h1(stage=1, S=2, M=3))
+    F0 I0 F1 I1 W0 F2 I2 W1 W2
+    >>> both = [simulate(lists(schedule, S=4, M=8)) for schedule in (one_f_one_b, zb_h1)]
+    >>> [round(run.time) for run in both]  # 24 of each is work; 9 idle, then 3
+    [33, 27]
+    """
     return _zero_bubble(stage, S, M, 1)
 
 
 def zb_h2(stage: int, S: int, M: int) -> list[Action]:
-    """Two forwards to warm up where 1F1B has one; 2·stage W's are held back. Keeps min(M, 2S − 1) micro-batches."""
+    """Two forwards to warm up where 1F1B has one; 2·stage W's are held back. Keeps min(M, 2S − 1) micro-batches.
+
+    stage: from 0.  S: stages.  M: micro-batches of a step.
+    Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
+
+    >>> from minidist.parallel.schedules import lists, zb_h2
+    >>> from minidist.parallel.simulate import simulate
+    >>> simulate(lists(zb_h2, S=4, M=8)).bubble_rate  # if the next step may begin where a stage is done
+    0.0
+    """
     return _zero_bubble(stage, S, M, 2)
 
 
@@ -312,6 +422,13 @@ def zb_v(stage: int, S: int, M: int) -> list[Action]:
     """ZB-V, for two chunks a stage placed as a "V". Keeps at most 2S chunks' activations on every stage.
 
     W's stand right behind their I, but for the last `stage` micro-batches, whose W's fill the end.
+
+    stage: from 0.  S: stages.  M: micro-batches of a step.
+    Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
+
+    >>> from minidist.parallel.schedules import zb_v
+    >>> print(*zb_v(stage=1, S=2, M=2))  # the tip of the V: parts 1 and 2 of four
+    F0 F0.1 F1 F1.1 I0.1 W0.1 I0 W0 I1.1 W1.1 I1 W1
     """
     check_stage(stage, S, M)
     full = max(
@@ -341,12 +458,23 @@ def zb_v(stage: int, S: int, M: int) -> list[Action]:
 
 
 def pipedream(stage: int, S: int, M: int) -> list[Action]:
-    """1F1B with an update after every backward."""
+    """1F1B with an update after every backward.
+    M: micro-batches of the whole run. Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
+
+    >>> from minidist.parallel.schedules import pipedream
+    >>> print(*pipedream(stage=0, S=2, M=3))
+    F0 F1 B0 U0 F2 B1 U1 B2 U2
+    """
     return _updated(one_f_one_b(stage, S, M), 1)
 
 
 def pipedream_2bw(stage: int, S: int, M: int, m: int) -> list[Action]:
-    """1F1B with an update after every m-th backward. ValueError for m < S, and if m does not divide M."""
+    """1F1B with an update after every m-th backward. ValueError for m < S, and if m does not divide M.
+
+    >>> from minidist.parallel.schedules import pipedream_2bw
+    >>> print(*pipedream_2bw(stage=0, S=2, M=4, m=2))
+    F0 F1 B0 F2 B1 U1 F3 B2 B3 U3
+    """
     actions = one_f_one_b(stage, S, M)
     if m < S:
         raise ValueError(

@@ -34,6 +34,18 @@ def step(comm: Comm, module: nn.Module, optimizer: Optimizer, backward: Callable
 
     backward(): leaves the gradients of this worker's part of the batch in `module`, one for each parameter; its result
     is returned, on the server None.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.server import step
+    >>> def program(comm):
+    ...     net = torch.nn.Linear(1, 1, bias=False)
+    ...     torch.nn.init.zeros_(net.weight)
+    ...     x = torch.full((1, 1), float(comm.rank))
+    ...     step(comm, net, torch.optim.SGD(net.parameters(), lr=1.0), lambda: net(x).sum().backward())
+    ...     return net.weight.item()
+    >>> World(3).run(program)[0]  # the server's, less the mean of 1 and 2
+    -1.5
     """
     params, workers = list(module.parameters()), range(1, comm.size)
     if comm.rank > 0:
@@ -126,6 +138,14 @@ class Partition:
     """`params` over `servers`. Their values are not kept here.
 
     pieces[server]: what it holds, in order, one dtype after the other.
+
+    >>> import torch
+    >>> from minidist.parallel.server import Partition
+    >>> partition = Partition([torch.zeros(3, 4), torch.zeros(4)], servers=2)
+    >>> partition.nbytes  # 8 numbers each
+    [32, 32]
+    >>> partition.pieces[1]  # the last four numbers of the first parameter, and the second
+    [Piece(param=0, first=8, end=12), Piece(param=1, first=0, end=4)]
     """
 
     def __init__(self, params: Sequence[Tensor], servers: int):
@@ -580,6 +600,20 @@ class ParameterServer:
     Over gloo no rank is told of another's death: a server that waits for a dead worker ends by its timeout.
     Raises ValueError if there is no server or no worker, over NCCL, for a bound that the mode lacks or does not have,
     and for a module on another device than the Comm's.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import ParameterServer
+    >>> def program(comm):
+    ...     net = torch.nn.Linear(1, 1, bias=False)
+    ...     torch.nn.init.zeros_(net.weight)
+    ...     server = ParameterServer(net, comm, lambda p: torch.optim.SGD(p, lr=1.0))
+    ...     def step(x):
+    ...         net(x).sum().backward()  # the gradient is x
+    ...         return net.weight.item()
+    ...     return server.train([torch.full((1, 1), float(comm.rank))] * 2, step).values
+    >>> World(3).run(program)  # a server; workers with gradients 1 and 2, whose mean moves the weight
+    [[], [0.0, -1.5], [0.0, -1.5]]
     """
 
     def __init__(
@@ -621,6 +655,17 @@ class ParameterServer:
         ParameterServer; a batch is asked for before the step on the one before it.
         Raises PeerLost and ValueError as above; ValueError for a worker without a batch, and for synchronous workers
         with unequally many.
+
+        >>> import torch
+        >>> from minidist import World
+        >>> from minidist.parallel import ParameterServer
+        >>> def program(comm):
+        ...     net = torch.nn.Linear(1, 1)
+        ...     server = ParameterServer(net, comm, lambda p: torch.optim.SGD(p, lr=0.1), mode="async")
+        ...     report = server.train([torch.ones(1, 1)] * 3, lambda x: net(x).sum().backward())
+        ...     return [update.staleness for update in report.updates]
+        >>> World(4).run(program)[0]  # others' updates between its pull and its push
+        [0, 1, 2, 2, 2, 2, 2, 2, 2]
         """
         if self.server is not None:
             self._serve()

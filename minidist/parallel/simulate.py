@@ -41,7 +41,13 @@ Times = float | Sequence[float]
 
 
 class Span(NamedTuple):
-    """An action of a stage, and when it ran, in the unit of the times that were given."""
+    """An action of a stage, and when it ran, in the unit of the times that were given.
+
+    >>> from minidist.parallel.schedules import gpipe, lists
+    >>> from minidist.parallel.simulate import simulate
+    >>> simulate(lists(gpipe, S=2, M=3)).spans[1][0]
+    Span(stage=1, action=F0, start=1.0, end=2.0)
+    """
 
     stage: int
     action: Action
@@ -50,7 +56,14 @@ class Span(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """A schedule that was run on paper. spans: for each stage, its actions in order."""
+    """A schedule that was run on paper. spans: for each stage, its actions in order.
+
+    >>> from minidist.parallel.schedules import gpipe, lists
+    >>> from minidist.parallel.simulate import simulate
+    >>> run = simulate(lists(gpipe, S=2, M=3))  # F takes 1, B 2
+    >>> run.time, run.busy, run.bubble  # (S−1)/(M+S−1)
+    (12.0, [9.0, 9.0], 0.25)
+    """
 
     spans: list[list[Span]]
 
@@ -85,6 +98,17 @@ class Clock:
     """Stages at work. spans: what each has done so far.
 
     times: for each kind of action, and each stage, how long it takes.  comm: how long a message takes.
+
+    >>> from minidist.parallel.schedules import Action, Shape
+    >>> from minidist.parallel.simulate import Clock
+    >>> clock = Clock(Shape(S=2, M=1), {"F": [1.0, 2.0]}, comm=0.5)
+    >>> def choose(stage, now):  # one forward on each stage, when its input is there
+    ...     forward = Action("F", 0)
+    ...     begun = clock.spans[stage]
+    ...     return None if begun or clock.comes(stage, forward) > now else forward
+    >>> clock.run(choose)
+    >>> clock.spans[1]  # a message later than the forward of stage 0
+    [Span(stage=1, action=F0, start=1.5, end=3.5)]
     """
 
     def __init__(self, shape: Shape, times: dict[str, list[float]], comm: float):
@@ -145,6 +169,13 @@ def simulate(
     the beginning of the one on another stage that needs its result.  place: "loop" or "V", see `schedules`.
     waits: whether an action of a stage waits for its message (default: each does).
     Raises ValueError for times of the wrong number, and for lists that cannot run to their end: `validate` says why.
+
+    >>> from minidist.parallel.schedules import lists, one_f_one_b
+    >>> from minidist.parallel.simulate import simulate
+    >>> simulate(lists(one_f_one_b, S=4, M=8)).time  # (M + S − 1) times F and B
+    33.0
+    >>> simulate(lists(one_f_one_b, S=4, M=8), forward=[1, 1, 1, 2]).time  # all wait for the slow one
+    41.0
     """
     shape = shape_of(lists, place)
     durations = {"forward": forward, "input": input, "weight": weight, "update": update}
@@ -189,6 +220,13 @@ def grid(lists: Lists, place: str = "loop") -> str:
 
     stage 0  F0 F1 .  .  B0 ── F2 B1 ── …           an action that takes two slots goes on as ──
     stage 1  .  F0 B0 ── F1 B1 ── F2 …              .   the stage waits
+    Raises ValueError for lists that cannot run to their end.
+
+    >>> from minidist.parallel.schedules import lists, one_f_one_b
+    >>> from minidist.parallel.simulate import grid
+    >>> print(grid(lists(one_f_one_b, S=2, M=2)))
+    stage 0  F0 F1 .  .  B0 ── .  B1 ──
+    stage 1  .  F0 B0 ── F1 B1 ── .  .
     """
     run = simulate(lists, update=1.0, place=place)
     slots = max(round(row[-1].end) for row in run.spans if row)
@@ -221,7 +259,15 @@ def grid(lists: Lists, place: str = "loop") -> str:
 
 def zb_auto(stage: int, S: int, M: int, **how) -> list[Action]:
     """The list of one stage of the schedule that `search` finds, with the same arguments. Each stage searches for
-    itself, and finds the same: nothing is random."""
+    itself, and finds the same: nothing is random.
+    Raises ValueError for a stage that is not 0 … S − 1, and as `search` does.
+
+    >>> from minidist.parallel.simulate import zb_auto
+    >>> print(*zb_auto(stage=1, S=2, M=3))
+    F0 I0 F1 I1 F2 I2 W0 W1 W2
+    >>> print(*zb_auto(stage=1, S=2, M=3, limit=2))  # F2 has to wait for the memory of W0
+    F0 I0 F1 I1 W0 F2 I2 W1 W2
+    """
     check_stage(stage, S, M)
     return search(S, M, **how)[stage]
 
@@ -242,6 +288,15 @@ def search(
     limit: micro-batches whose activations a stage may keep, by default 2S.  rest: the share of a micro-batch's
     activations that stays between its I and its W.
     Raises ValueError for a limit below 1, and for a rest outside 0 … 1.
+
+    >>> from minidist.parallel.schedules import in_flight, lists, zb_h1
+    >>> from minidist.parallel.simulate import search, simulate
+    >>> times = dict(forward=2.0, input=3.0, weight=1.0, comm=0.5)
+    >>> by_hand, found = lists(zb_h1, S=4, M=8), search(4, 8, **times)
+    >>> simulate(by_hand, **times).cost, simulate(found, **times).cost  # of which 48 are work
+    (66.0, 59.0)
+    >>> [max(in_flight(actions) for actions in each) for each in (by_hand, found)]  # for memory
+    [4, 8]
     """
     shape = Shape(S, M).checked()
     limit = 2 * S if limit is None else limit

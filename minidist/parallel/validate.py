@@ -34,6 +34,14 @@ class ScheduleError(ValueError):
     """A schedule is wrong. stage, position (from 0 in the stage's list), action: the first wrong one; why: in words.
 
     An action that is missing at the end of a list has the position behind it.
+
+    >>> from minidist.parallel.schedules import parse
+    >>> from minidist.parallel.validate import ScheduleError, validate
+    >>> try:
+    ...     validate([parse("F0 F1 B0 B1"), parse("F0 B0 B1 F1")])
+    ... except ScheduleError as error:
+    ...     print(error.stage, error.position, error.action, error.why, sep=" | ")
+    1 | 2 | B1 | it needs F1, which comes later in the list
     """
 
     def __init__(self, stage: int, position: int, action: Action, why: str):
@@ -66,6 +74,14 @@ def validate(
     comm: how sends and receives queue up, "mailbox" (as in `pipeline`) or "stream", see `check_waits`.
     stash, rule, group, most: of lists with updates, see `check_versions`.
     Raises ValueError where the question is wrong: another number of lists than stages, an unknown rule.
+
+    >>> from minidist.parallel.schedules import lists, one_f_one_b, parse
+    >>> from minidist.parallel.validate import validate
+    >>> validate(lists(one_f_one_b, S=4, M=8))  # it is one: nothing is said
+    >>> validate([parse("F0 B0"), parse("F0")])
+    Traceback (most recent call last):
+        ...
+    minidist.parallel.validate.ScheduleError: stage 1, position 1, B0: the list ends without this backward
     """
     if S is not None and len(lists) != S:
         raise ValueError(f"{len(lists)} lists were given for {S} stages")
@@ -84,7 +100,16 @@ def validate(
 
 
 def check_work(lists: Lists, shape: Shape) -> None:
-    """Raise ScheduleError for the action that stands first in its list among those that are wrong, else return."""
+    """Raise ScheduleError for the action that stands first in its list among those that are wrong, else return.
+
+    >>> from minidist.parallel.schedules import Shape, parse
+    >>> from minidist.parallel.validate import check_work
+    >>> check_work([parse("F0 I0 W0")], Shape(S=1, M=1))  # the two halves of a backward
+    >>> check_work([parse("F0 B0 W0")], Shape(S=1, M=1))
+    Traceback (most recent call last):
+        ...
+    minidist.parallel.validate.ScheduleError: stage 0, position 2, W0: this backward for the weights was done before, by B0
+    """
     errors = [_first_wrong(stage, actions, shape) for stage, actions in enumerate(lists)]
     wrong = [error for error in errors if error is not None]
     if wrong:
@@ -161,7 +186,17 @@ class Operation(NamedTuple):
 
 
 def check_waits(lists: Lists, shape: Shape, comm: str = "mailbox") -> None:
-    """Raise ScheduleError if a stage does not come to its end: for the first action in the circle of waits."""
+    """Raise ScheduleError if a stage does not come to its end: for the first action in the circle of waits.
+
+    >>> from minidist.parallel.schedules import Shape, lists, one_f_one_b
+    >>> from minidist.parallel.validate import check_waits
+    >>> both = lists(one_f_one_b, S=2, M=4)
+    >>> check_waits(both, Shape(S=2, M=4))
+    >>> check_waits(both, Shape(S=2, M=4), comm="stream")
+    Traceback (most recent call last):
+        ...
+    minidist.parallel.validate.ScheduleError: stage 0, position 1, F1: deadlock in a circle: ...
+    """
     choice(comm, "comm", ("mailbox", "stream"))
     queues = [_operations(stage, actions, shape) for stage, actions in enumerate(lists)]
     sent: set[Item] = set()
@@ -250,14 +285,31 @@ def _circle(lists: Lists, stuck: dict[int, Operation]) -> ScheduleError:
 
 
 def updates_before(actions: Sequence[Action]) -> list[int]:
-    """For each position of a list, the version that is newest then; and behind the last one."""
+    """For each position of a list, the version that is newest then; and behind the last one.
+
+    >>> from minidist.parallel.schedules import parse
+    >>> from minidist.parallel.validate import updates_before
+    >>> updates_before(parse("F0 B0 U0 F1"))
+    [0, 0, 0, 1, 1]
+    """
     return list(accumulate((action.kind == "U" for action in actions), initial=0))
 
 
 def forward_versions(
     lists: Lists, rule: str = "newest", group: int | None = None
 ) -> list[dict[int, int]]:
-    """For each stage and micro-batch, the version of the weights that its forward uses."""
+    """For each stage and micro-batch, the version of the weights that its forward uses.
+
+    rule, group: see above.  ValueError for another rule, and for "2bw" without a group of at least 1.
+
+    >>> from minidist.parallel.schedules import lists, pipedream
+    >>> from minidist.parallel.validate import forward_versions
+    >>> run = lists(pipedream, S=2, M=4)
+    >>> forward_versions(run)  # stage 0 meets older weights than stage 1
+    [{0: 0, 1: 0, 2: 1, 3: 2}, {0: 0, 1: 1, 2: 2, 3: 3}]
+    >>> forward_versions(run, "first")[1]
+    {0: 0, 1: 0, 2: 1, 3: 2}
+    """
     if rule not in RULES:
         raise ValueError(f"a version is chosen by one of {', '.join(RULES)}, not by {rule!r}")
     newest = [_newest_at(actions, "F") for actions in lists]
@@ -273,7 +325,13 @@ def forward_versions(
 
 
 def staleness(lists: Lists, rule: str = "newest", group: int | None = None) -> list[dict[int, int]]:
-    """For each stage and micro-batch, the updates between the version it used and the one its gradient is added to."""
+    """For each stage and micro-batch, the updates between the version it used and the one its gradient is added to.
+
+    >>> from minidist.parallel.schedules import lists, pipedream
+    >>> from minidist.parallel.validate import staleness
+    >>> staleness(lists(pipedream, S=2, M=4))
+    [{0: 0, 1: 1, 2: 1, 3: 1}, {0: 0, 1: 0, 2: 0, 3: 0}]
+    """
     applied = [_newest_at(actions, "BW") for actions in lists]
     used = forward_versions(lists, rule, group)
     return [{m: to[m] - row[m] for m in row} for to, row in zip(applied, used, strict=True)]
@@ -292,6 +350,11 @@ def held(
 
     The newest, which the next update changes, and every version made that a forward or (with stashing) a backward
     still to come will use.
+
+    >>> from minidist.parallel.schedules import lists, pipedream
+    >>> from minidist.parallel.validate import held
+    >>> [max(row) for row in held(lists(pipedream, S=3, M=6))]  # S − stage versions of the weights
+    [3, 2, 1]
     """
     kinds = "FBIW" if stash else "F"
     rows = []
@@ -318,6 +381,15 @@ def check_versions(
     stash: whether old versions are kept. Without, a backward meets the newest version, and is wrong if its forward
     met another.  rule, group: see above; a forward is wrong if its version is not made yet.
     most: how many versions a stage may hold; the update that makes one more is wrong.
+
+    >>> from minidist.parallel.schedules import lists, pipedream
+    >>> from minidist.parallel.validate import check_versions
+    >>> run = lists(pipedream, S=2, M=4)
+    >>> check_versions(run)  # with old weights kept
+    >>> check_versions(run, stash=False)
+    Traceback (most recent call last):
+        ...
+    minidist.parallel.validate.ScheduleError: stage 0, position 5, B1: its forward used version 0 of the weights, ...
     """
     used, rows = forward_versions(lists, rule, group), held(lists, rule, group, stash)
     for stage, actions in enumerate(lists):
