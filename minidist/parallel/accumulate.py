@@ -160,6 +160,11 @@ class Gap(NamedTuple):
 
     outputs, gradients: of the module in training.  mean, variance: of the running averages after the step.
     forgotten: what is left of the running averages from before it, for the batch and for the micro-batches.
+
+    >>> from torch import nn, ones
+    >>> from minidist.parallel.accumulate import batch_norm_gap
+    >>> batch_norm_gap(nn.BatchNorm1d(4, momentum=0.5), ones(4, 4), k=1)[:4]  # the batch itself
+    (0.0, 0.0, 0.0, 0.0)
     """
 
     outputs: float
@@ -181,7 +186,7 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
     >>> from minidist.parallel.accumulate import batch_norm_gap
     >>> x = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
     >>> gap = batch_norm_gap(nn.BatchNorm1d(4, momentum=0.5), x, k=4)
-    >>> gap.forgotten  # a step on the batch leaves a half of the old averages, on 4 micro-batches 1/16
+    >>> gap.forgotten  # of the old averages the batch leaves 1/2, four micro-batches 1/16
     (0.5, 0.0625)
     >>> gap.outputs > 0.01  # and the outputs are those of another function
     True

@@ -51,7 +51,7 @@ class SyncBatchNorm(_BatchNorm):
     ...     return y.detach(), norm.running_mean
     >>> x = torch.tensor([[0.0, 1.0], [2.0, 5.0], [4.0, 3.0], [6.0, 7.0]])
     >>> (y0, mean), (y1, _) = World(2).run(program, x)
-    >>> torch.allclose(torch.cat([y0, y1]), nn.BatchNorm1d(2)(x), atol=1e-6)  # as of the whole batch
+    >>> torch.allclose(torch.cat([y0, y1]), nn.BatchNorm1d(2)(x), atol=1e-6)  # the whole batch's
     True
     """
 

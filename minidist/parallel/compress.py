@@ -109,7 +109,19 @@ def flat(x: Tensor) -> Tensor:
 
 
 class Dense(Compression):
-    """Everything, by an all-reduce: 2(n−1)/n·N bytes a rank. What `compression=None` does, with another bucket."""
+    """Everything, by an all-reduce: 2(n−1)/n·N bytes a rank. What `compression=None` does, with another bucket.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import DataParallel
+    >>> from minidist.parallel.compress import Dense
+    >>> def program(comm):
+    ...     model = DataParallel(torch.nn.Linear(2, 1, bias=False), comm, compression=Dense())
+    ...     model(torch.tensor([[4.0, 2.0 * comm.rank]])).sum().backward()
+    ...     return model.module.weight.grad
+    >>> World(2).run(program)[0]
+    tensor([[4., 1.]])
+    """
 
     def average_(self, comm: Comm, bucket, algorithm: str | None) -> None:
         all_reduce_(comm, bucket.buffer, algorithm=algorithm)
@@ -129,7 +141,7 @@ class Dense(Compression):
 
 
 class Half(Compression):
-    """Gradients travel, and are added, in 16 bits: half of the bytes of fp32. Keeps nothing, so no error is fed back.
+    """Gradients travel, and are added, in 16 bits: half of the bytes of fp32. What rounding loses is not kept.
 
     dtype: torch.float16 or torch.bfloat16; ValueError for another.
 
@@ -141,7 +153,7 @@ class Half(Compression):
     ...     model = DataParallel(mlp([32, 32]), comm, compression=compression)
     ...     model(torch.ones(1, 32)).sum().backward()
     >>> dense, ours = (World(2).run(program, kind).trace.bytes_sent(1) for kind in (None, Half()))
-    >>> dense - ours  # of the 4 bytes of 1056 gradients, and of 2 flags, a half
+    >>> dense - ours  # half of the 4 bytes of each of 1056 gradients and 2 flags
     2116
     """
 
@@ -174,10 +186,10 @@ class Half(Compression):
 
 
 class Sign(Compression):
-    """Gradients of one bit a number, with a scale for each tensor, the mean of its absolute values. What that misses is kept,
-    and added to the next gradient.
+    """Gradients are sent as their signs, one bit for each number, with a scale for each tensor, the mean of its absolute
+    values. What that misses is kept, and added to the next gradient.
 
-    state: {parameter: {"error": …}}, in the shape of the gradient, flat; this rank's own.
+    state: {parameter: {"error": (N,)}}, this rank's own.
 
     >>> import torch
     >>> from minidist import World
@@ -249,10 +261,11 @@ def unpack_signs(packed: Tensor, length: int, dtype: torch.dtype) -> Tensor:
 
 
 class PowerSGD(Compression):
-    """Gradient matrices as products of two thin ones, (a, r) and (r, b), found by one step of the power iteration; what that
-    misses is kept, and added to the next gradient. Tensors for which it saves less than half are averaged exactly.
+    """A gradient matrix (a, b) is sent as the product of two thin ones, (a, r) and (r, b), found by one step of the power
+    iteration. What that misses is kept, and added to the next gradient. A tensor for which it saves less than half, such
+    as a bias, is averaged exactly.
 
-    rank: r; ValueError below 1.  state: {parameter: {"error": …, "q": …}}.
+    rank: r; ValueError below 1.  state: {parameter: {"error": (a·b,), "q": (b, r)}}.
 
     >>> import torch
     >>> from minidist import World

@@ -97,7 +97,7 @@ def lengths(T: int, n: int, order: str) -> list[int]:
 
 
 def own_tokens(x: Tensor, comm: Comm, order: str, dim: int = 1) -> Tensor:
-    """This rank's tokens of a sample that is whole, along `dim`: (B, T, …) → (B, T/n, …).
+    """This rank's tokens of a sample that is whole, along `dim`: (B, T, …) → (B, T/n, …). No message.
 
     >>> import torch
     >>> from minidist import World
@@ -177,7 +177,19 @@ def gathered_attention(
     order: str = "contiguous",
     causal: bool = True,
 ) -> Tensor:
-    """Attention of this rank's queries to the keys of all ranks. Shapes, arguments and errors: as for `ring_attention`."""
+    """Attention of this rank's queries to the keys of all ranks. Shapes, arguments and errors: as for `ring_attention`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import ring_attention
+    >>> from minidist.parallel.context import gathered_attention
+    >>> def program(comm, attention):
+    ...     own = torch.full((1, 1, 4, 2), float(comm.rank))
+    ...     return attention(own, own, own, comm, order="zigzag")
+    >>> naive, ring = (World(2).run(program, way) for way in (gathered_attention, ring_attention))
+    >>> torch.allclose(naive[0], ring[0], atol=1e-6)
+    True
+    """
     T = _checked(q, k, v, comm, T, order, "explicit")
     sizes = lengths(T, comm.size, order)
     k, v = gather_sequence(k, comm, -2, sizes), gather_sequence(v, comm, -2, sizes)  # (B, g, T, D)
@@ -481,7 +493,7 @@ def heads_attention(
 
     q, k, v, T, errors: as for `ring_attention`, in the order "contiguous". Heads of keys and values are dealt out as evenly
     as possible, each with its queries; with more ranks than heads the last ranks have none.
-    attend: (B, a_r, T, D), twice (B, g_r, T, D) → (B, a_r, T, D).
+    attend: (B, a_r, T, D), twice (B, g_r, T, D) → (B, a_r, T, D).  Returns (B, a, T_r, D).
 
     >>> import torch
     >>> import torch.nn.functional as F
@@ -546,7 +558,13 @@ WAYS = ("zigzag", "contiguous", "heads")
 
 
 def order_of(way: str) -> str:
-    """Which tokens each rank has, where attention is done this way."""
+    """Which tokens each rank has, where attention is done this way.
+    Raises ValueError for a way that is not one of `WAYS`.
+
+    >>> from minidist.parallel.context import order_of
+    >>> order_of("heads")  # whole heads see all tokens: there is nothing to balance
+    'contiguous'
+    """
     return "zigzag" if choice(way, "context_parallel", WAYS) == "zigzag" else "contiguous"
 
 
@@ -560,6 +578,7 @@ def context_parallel_(module: nn.Module, comm: Comm, way: str = "zigzag") -> nn.
 
     It takes (B, T/n, H) on each rank, of tokens in the order `order_of(way)`; n, or 2n for "zigzag", divides T. Parameters
     stay whole: their gradients are this rank's share, to be averaged where each rank's loss is a mean over its tokens.
+    way: "zigzag" or "contiguous", a ring in this order; or "heads", by `heads_attention`. Other ways are a ValueError.
     Raises ValueError for dropout of attention's weights, which no block of a ring could draw again in backward.
 
     >>> import torch

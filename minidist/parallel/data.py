@@ -216,7 +216,8 @@ def average_gradients(comm: Comm, module: nn.Module, weight: float | None = None
     """The naive five lines: the mean of every gradient over all ranks, one all-reduce for each parameter.
 
     Call it between `backward()` and `step()`. `weight`: number of samples behind this rank's gradients,
-    where ranks differ, given on all of them. A missing gradient counts as zeros.
+    where ranks differ, given on all of them. A missing gradient counts as zeros. Afterwards every parameter that trains
+    has a gradient, in place, the same on every rank. Raises ValueError for a weight below 0.
 
     >>> import torch
     >>> from minidist import World
@@ -265,17 +266,19 @@ class DataParallel(Averaging, nn.Module):
     it keeps None, so an optimizer skips it on every rank. Every rank's backward must reach a parameter of the
     module; one that has no work calls `average()`.
 
-    Made again over the same parameters and ranks, it replaces the older one, also where that is `module`. It goes with
-    SyncBatchNorm, and with an OffloadedOptimizer (in_backward=False); a ShardedOptimizer and FullySharded average the
-    gradients themselves, and take none, and a LocalSGD averages parameters instead (parallel/reducer.py).
-    Raises ValueError for a parameter on another device than the Comm's, or with a sparse gradient.
+    Made again over the same parameters and ranks, it replaces the older one, also where that is `module`, and the older
+    one raises RuntimeError when it is used again. It goes with SyncBatchNorm, and with an OffloadedOptimizer
+    (in_backward=False); a ShardedOptimizer and FullySharded average the gradients themselves, and take none, and a
+    LocalSGD averages parameters instead (parallel/reducer.py).
+    Raises ValueError for models that differ between the ranks, a DataParallel inside, parameters that belong to a wrapper
+    with which it does not go together, a parameter on another device than the Comm's, or with a sparse gradient.
 
     >>> import torch
     >>> from minidist import World
     >>> from minidist.models import mlp
     >>> from minidist.parallel import DataParallel
     >>> def program(comm, x):
-    ...     net = mlp([2, 1], seed=comm.rank)  # each rank starts with other values: all get rank 0's
+    ...     net = mlp([2, 1], seed=comm.rank)  # each rank has other values: all get rank 0's
     ...     model = DataParallel(net, comm)
     ...     model(x.chunk(comm.size)[comm.rank]).mean().backward()
     ...     return net[0].weight.grad

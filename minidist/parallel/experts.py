@@ -78,6 +78,17 @@ class ExpertParallel(Experts):
 
     (B, T, H) → (B, T, H): of this rank's samples, whose number may differ from rank to rank. Every rank must call it,
     and its backward. Raises ValueError for fewer experts than ranks.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import gpt
+    >>> from minidist.parallel import expert_parallel_
+    >>> def program(comm):
+    ...     model = gpt(2, 8, 2, vocab=16, context=4, experts=3, device="meta")
+    ...     layer = expert_parallel_(model, comm).layers[1].mlp
+    ...     return layer.sizes, tuple(layer(torch.ones(1 + comm.rank, 4, 8)).shape)
+    >>> World(2).run(program)  # three experts on two ranks; samples of their own
+    [([2, 1], (1, 4, 8)), ([2, 1], (2, 4, 8))]
     """
 
     def __init__(self, router: Router, experts: Mapping[str, nn.Module], comm: Comm):
@@ -255,8 +266,9 @@ class ExpertDataParallel(_Parts):
     """Averages the gradients of `module` while a backward runs, as DataParallel does, experts and the rest separately.
 
     everyone: all ranks that have samples of their own, data and expert ranks.  data: those of them that hold the same
-    experts. Afterwards each gradient is that of the mean of all ranks' losses. Ranks whose numbers of samples differ multiply their
-    loss by n·samples/(all samples) before backward. options: of DataParallel.
+    experts. Afterwards each gradient is that of the mean of all ranks' losses. Ranks whose numbers of samples differ
+    multiply their loss by n·samples/(all samples) before backward.  options, and errors: of DataParallel.
+    The module is called as before, since this is no wrapper; `no_sync` and `average` are those of DataParallel.
 
     >>> import torch
     >>> from minidist import World
@@ -268,8 +280,8 @@ class ExpertDataParallel(_Parts):
     ...     model = expert_parallel_(gpt(2, 8, 2, 16, 4, experts=4, device="meta"), mesh.ep)
     ...     ExpertDataParallel(model, mesh.group("dp", "ep"), mesh.dp)
     ...     model(torch.tensor([[1, 2, 3, 4]]) + comm.rank).square().sum().backward()
-    ...     everywhere, expert = model.tokens.weight, next(iter(model.layers[1].mlp.experts.values()))
-    ...     return everywhere.grad, expert.fc.weight.grad
+    ...     expert = next(iter(model.layers[1].mlp.experts.values()))
+    ...     return model.tokens.weight.grad, expert.fc.weight.grad
     >>> (a, e0), (b, e1), (c, e2), (d, e3) = World(4).run(program)
     >>> torch.equal(a, b), torch.equal(a, c), torch.equal(a, d)  # over all ranks
     (True, True, True)
@@ -296,7 +308,7 @@ class ExpertShardedOptimizer(_Parts, Optimizer):
     numbers that `params` have.
 
     params: of `module`, or groups of them.  optimizer_class, stage, master_dtype: of ShardedOptimizer.  tied: of those
-    that are not experts. A learning rate is changed in `param_groups`, on all ranks.
+    that are not experts. A learning rate is changed in `param_groups`, on all ranks.  Errors: of ShardedOptimizer.
 
     >>> import torch
     >>> from minidist import World

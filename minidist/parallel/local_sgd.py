@@ -257,9 +257,10 @@ class LocalSGD(Optimizer):
         if optimizer.steps < 100:
             average_gradients(comm, model)
 
-    H: steps of a period, or an `AdaComm`, which wants `step(loss=…)`.  states: "keep", "reset" or "average", what
-    becomes of momentum at an average (see above); before the switch it is never reset.  slow_momentum: β of SlowMo,
-    after the switch.
+    H: steps of a period, or an `AdaComm`, which wants `step(loss=…)`.
+    states: what becomes of the optimizer's states at an average. "keep": each rank keeps its own; "reset": they are as
+    they were when the optimizer was wrapped (before the switch they are never reset); "average": those in the shape of
+    their parameter are averaged with it.  slow_momentum: β of SlowMo, after the switch.
     weight: set it before `step()`, on all ranks, to the number of samples behind this step's gradients, where ranks
     differ: an average weighs each rank by its sum since the last one, and a rank with 0 takes no step.
 

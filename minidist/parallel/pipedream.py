@@ -183,7 +183,7 @@ class PipeDream(Pipeline):
     ...     pipeline = PipeDream(part, comm, lambda p: torch.optim.SGD(p, lr=0.1), F.mse_loss)
     ...     pipeline.run([(torch.ones(1, 4), torch.zeros(1, 2))] * 4)
     ...     return pipeline.staleness, pipeline.versions.most
-    >>> World(2).run(program)  # the first stage keeps two versions, whose gradients come an update late
+    >>> World(2).run(program)  # gradients of stage 0 come one update late: it keeps two versions
     [([0, 1, 1, 1], 2), ([0, 0, 0, 0], 1)]
     """
 

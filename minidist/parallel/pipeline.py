@@ -50,7 +50,19 @@ from .validate import validate
 def naive_step(
     part: nn.Module, comm: Comm, loss_fn: Callable, inputs: list[Tensor], targets: list[Tensor]
 ) -> list[Tensor]:
-    """The gradient of the mean over equal micro-batches; losses on the last stage. One tensor between two stages."""
+    """The gradient of the mean over equal micro-batches; losses on the last stage. One tensor between two stages.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel.pipeline import naive_step
+    >>> def program(comm, xs, ys):
+    ...     part = mlp([4, 8, 2])[2 * comm.rank : 2 * comm.rank + 2]
+    ...     return len(naive_step(part, comm, F.mse_loss, xs, ys))
+    >>> World(2).run(program, [torch.ones(2, 4)] * 3, [torch.zeros(2, 2)] * 3)
+    [0, 3]
+    """
     first, last = comm.rank == 0, comm.rank == comm.size - 1
     passed, losses = [], []
     for x, target in zip(inputs, targets, strict=True):
@@ -97,6 +109,12 @@ def micro_batches(batch: Batch | list[Batch] | None, M: int, what: str) -> list[
     """M tuples of tensors. A list holds them already; all else is cut along the first dimension, the first ones larger.
 
     Raises ValueError for a batch that is missing or of fewer samples than M, and for a list of another length.
+
+    >>> import torch
+    >>> from minidist.parallel.pipeline import micro_batches, shares
+    >>> parts = micro_batches(torch.ones(8, 3), M=3, what="inputs")
+    >>> [tuple(x.shape) for (x,) in parts], shares(parts)
+    ([(3, 3), (3, 3), (2, 3)], [0.375, 0.375, 0.25])
     """
     if batch is None:
         raise ValueError(f"{what} are missing on the stage that needs them")
@@ -534,7 +552,8 @@ class Pipeline:
 
     peak: the most micro-batches whose forward was done and their backward not, in the last step (with v chunks each
     chunk counts).  spans: (action, start, end) in seconds of the last step, without the waiting.
-    Raises ValueError for chunks of another number than on other ranks, and for ties that do not match.
+    Raises ValueError for chunks of another number than on other ranks, and for ties that do not match; `step` says what
+    it raises.
 
     >>> import torch
     >>> import torch.nn.functional as F
@@ -597,8 +616,8 @@ class Pipeline:
 
         inputs: the batch on the first stage, a tensor or a tuple of them, cut along the first dimension; or a list of
         M micro-batches.  targets: the same for the last stage.  Elsewhere neither is looked at.
-        Raises ValueError for a batch of fewer samples than M, and where ranks do not agree; ScheduleError for a
-        schedule that is wrong.
+        Raises ValueError for a batch of fewer samples than M, without a loss_fn on the stage of the last part, and where
+        ranks do not agree on M; ScheduleError for a schedule that is wrong.
         """
         plan = self._plan(M)
         self._begin(plan, M, inputs, targets)
@@ -740,7 +759,20 @@ class Pipeline:
 
 @torch.no_grad()
 def forward(pipeline: Pipeline, x: Tensor | None = None) -> Tensor | None:
-    """The last part's output on its stage, None elsewhere. All stages call it. x: on the first stage, the batch."""
+    """The last part's output on its stage, None elsewhere. All stages call it. x: on the first stage, the batch.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import Pipeline
+    >>> from minidist.parallel.pipeline import forward
+    >>> def program(comm, x):
+    ...     pipeline = Pipeline(mlp([4, 8, 2])[2 * comm.rank : 2 * comm.rank + 2], comm)
+    ...     y = forward(pipeline, x)  # for evaluation: without micro-batches, without a loss
+    ...     return None if y is None else tuple(y.shape)
+    >>> World(2).run(program, torch.ones(6, 4))
+    [None, (6, 2)]
+    """
     shape, stage = pipeline.shape, pipeline.stage
     for part in range(shape.last + 1):
         if shape.stage(part) != stage:
@@ -794,12 +826,25 @@ def partition(costs: Sequence[float], S: int) -> list[tuple[int, int]]:
 
 
 def by_count(model: nn.Sequential) -> list[int]:
-    """Every layer costs 1."""
+    """Every layer costs 1.
+
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import partition
+    >>> from minidist.parallel.pipeline import by_count
+    >>> partition(by_count(mlp([4, 8, 8, 2])), S=2)  # three linear layers, and two ReLUs
+    [(0, 2), (2, 5)]
+    """
     return [1] * len(model)
 
 
 def by_parameters(model: nn.Sequential) -> list[int]:
-    """A layer costs the number of its parameters, which optimizer states weigh; a tied one counts wherever it is."""
+    """A layer costs the number of its parameters, which optimizer states weigh; a tied one counts wherever it is.
+
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel.pipeline import by_parameters
+    >>> by_parameters(mlp([4, 8, 8, 2]))
+    [40, 0, 72, 0, 18]
+    """
     return [sum(p.numel() for p in layer.parameters()) for layer in model]
 
 
@@ -807,6 +852,12 @@ def by_time(model: nn.Sequential, x: Tensor | tuple[Tensor, ...]) -> list[float]
     """A layer costs the seconds of its forward and backward on a micro-batch x: median of 5, after one more.
 
     Gradients, buffers and random numbers are left as they were.
+
+    >>> import torch
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel.pipeline import by_time
+    >>> len(by_time(mlp([4, 8, 8, 2]), torch.ones(16, 4)))  # seconds, of each of the five layers
+    5
     """
     surroundings, rows = Replay(as_tuple(x)), []
     for _ in range(6):

@@ -243,6 +243,7 @@ class Shape(NamedTuple):
 
 def shape_of(lists: Lists, place: str = "loop") -> Shape:
     """The pipeline that these lists are for, by the highest numbers in them.
+
     Raises ValueError for lists without an action, and for a "V" of other than 2 chunks.
 
     >>> from minidist.parallel.schedules import interleaved, lists, shape_of
@@ -274,6 +275,7 @@ def check_stage(stage: int, S: int, M: int) -> None:
 
 def naive(stage: int, S: int, M: int) -> list[Action]:
     """`F0 B0 F1 B1 …`: one micro-batch at a time through all stages and back. One stage is busy, the others wait.
+
     Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
 
     >>> from minidist.parallel.schedules import naive
@@ -401,7 +403,7 @@ def zb_h2(stage: int, S: int, M: int) -> list[Action]:
 
     >>> from minidist.parallel.schedules import lists, zb_h2
     >>> from minidist.parallel.simulate import simulate
-    >>> simulate(lists(zb_h2, S=4, M=8)).bubble_rate  # if the next step may begin where a stage is done
+    >>> simulate(lists(zb_h2, S=4, M=8)).bubble_rate  # where a stage begins its next step at once
     0.0
     """
     return _zero_bubble(stage, S, M, 2)
@@ -459,6 +461,7 @@ def zb_v(stage: int, S: int, M: int) -> list[Action]:
 
 def pipedream(stage: int, S: int, M: int) -> list[Action]:
     """1F1B with an update after every backward.
+
     M: micro-batches of the whole run. Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
 
     >>> from minidist.parallel.schedules import pipedream

@@ -42,7 +42,8 @@ def step(comm: Comm, module: nn.Module, optimizer: Optimizer, backward: Callable
     ...     net = torch.nn.Linear(1, 1, bias=False)
     ...     torch.nn.init.zeros_(net.weight)
     ...     x = torch.full((1, 1), float(comm.rank))
-    ...     step(comm, net, torch.optim.SGD(net.parameters(), lr=1.0), lambda: net(x).sum().backward())
+    ...     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    ...     step(comm, net, optimizer, lambda: net(x).sum().backward())
     ...     return net.weight.item()
     >>> World(3).run(program)[0]  # the server's, less the mean of 1 and 2
     -1.5
@@ -572,6 +573,17 @@ class Report(NamedTuple):
 
     values: what `step` returned of each batch, on a worker.  updates: every push that was added, in order, on a server.
     lost: {rank: why} of the workers that died, on a server.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import ParameterServer
+    >>> def program(comm):
+    ...     net = torch.nn.Linear(1, 1)
+    ...     server = ParameterServer(net, comm, lambda p: torch.optim.SGD(p, lr=0.1))
+    ...     report = server.train([torch.ones(1, 1)] * 2, lambda x: net(x).sum().backward())
+    ...     return [(update.rank, update.step) for update in report.updates]
+    >>> World(3).run(program)[0]  # the server's: two pushes of each of two workers
+    [(1, 1), (2, 1), (1, 2), (2, 2)]
     """
 
     values: list
@@ -593,7 +605,10 @@ class ParameterServer:
         report = server.train(batches, step)        # on all ranks; a server does not look at them
 
     optimizer(pieces): over a list of flat nn.Parameters, on servers; of torch.optim any that treats each number by
-    itself.  mode, bound: see above.
+    itself.
+    mode: "sync", each step waits for a push of every worker, and takes the mean of their gradients; "async", each push
+    is a step, and its worker goes on at once; "ssp", the same, but a worker that is more than `bound` steps ahead of the
+    slowest waits for it.
     worker: this rank's number among the `workers`, None on a server.  server: its number, None on a worker.
     weight: where workers' batches differ in size `step` sets it, on all of them, for a weighted mean ("sync" only).
     All ranks start with rank 0's parameters and buffers; buffers then are each worker's own.
@@ -612,7 +627,7 @@ class ParameterServer:
     ...         net(x).sum().backward()  # the gradient is x
     ...         return net.weight.item()
     ...     return server.train([torch.full((1, 1), float(comm.rank))] * 2, step).values
-    >>> World(3).run(program)  # a server; workers with gradients 1 and 2, whose mean moves the weight
+    >>> World(3).run(program)  # a server; two workers, whose gradients have a mean of 1.5
     [[], [0.0, -1.5], [0.0, -1.5]]
     """
 
@@ -656,12 +671,14 @@ class ParameterServer:
         Raises PeerLost and ValueError as above; ValueError for a worker without a batch, and for synchronous workers
         with unequally many.
 
+        >>> from functools import partial
         >>> import torch
         >>> from minidist import World
         >>> from minidist.parallel import ParameterServer
         >>> def program(comm):
         ...     net = torch.nn.Linear(1, 1)
-        ...     server = ParameterServer(net, comm, lambda p: torch.optim.SGD(p, lr=0.1), mode="async")
+        ...     optimizer = partial(torch.optim.SGD, lr=0.1)
+        ...     server = ParameterServer(net, comm, optimizer, mode="async")
         ...     report = server.train([torch.ones(1, 1)] * 3, lambda x: net(x).sum().backward())
         ...     return [update.staleness for update in report.updates]
         >>> World(4).run(program)[0]  # others' updates between its pull and its push

@@ -174,7 +174,7 @@ def simulate(
     >>> from minidist.parallel.simulate import simulate
     >>> simulate(lists(one_f_one_b, S=4, M=8)).time  # (M + S − 1) times F and B
     33.0
-    >>> simulate(lists(one_f_one_b, S=4, M=8), forward=[1, 1, 1, 2]).time  # all wait for the slow one
+    >>> simulate(lists(one_f_one_b, S=4, M=8), forward=[1, 1, 1, 2]).time  # all wait for it
     41.0
     """
     shape = shape_of(lists, place)

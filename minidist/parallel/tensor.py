@@ -77,7 +77,8 @@ class Conjugate(Function):
 def conjugate(x: Tensor | list[Tensor], there: Callable, back: Callable, *args):
     """`there` of a tensor or of a list; its gradient goes through `back`, and the gradient of that through `there`.
 
-    there, back: functions of a list of tensors and `args` that return a list, each the transpose of the other.
+    there, back: functions of a list of tensors and `args` that return a list, each the transpose of the other. Where they
+    send, all ranks of their Comm call it, and its backward. Returns a tensor for a tensor, and a list for a list.
 
     >>> import torch
     >>> from minidist import World
@@ -136,6 +137,16 @@ def copy_to(x: Tensor | list[Tensor], comm: Comm):
     Backward all-reduces: a rank's gradient is what its part of the layer says, the whole gradient is their sum.
     A list's gradients travel in one all-reduce for each dtype. So also for parameters that every rank holds, and uses on
     its own part of the data (SequenceNorm): backward makes their gradients whole.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import copy_to
+    >>> def program(comm):
+    ...     x = torch.ones(1, requires_grad=True)
+    ...     ((1 + comm.rank) * copy_to(x, comm)).sum().backward()  # each rank's part of a layer
+    ...     return x.grad.item()
+    >>> World(3).run(program)  # 1 + 2 + 3
+    [6.0, 6.0, 6.0]
     """
     return conjugate(x, same, summed, comm)
 
@@ -144,6 +155,12 @@ def reduce_from(x: Tensor | list[Tensor], comm: Comm):
     """g, after a split layer whose results are partial: their sum over the ranks, (…) → (…).
 
     Backward hands the gradient on, without a message: every rank's summand has the gradient of the sum.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import reduce_from
+    >>> World(3).run(lambda comm: reduce_from(torch.tensor(1.0 + comm.rank), comm).item())
+    [6.0, 6.0, 6.0]
     """
     return conjugate(x, summed, same, comm)
 
@@ -152,6 +169,12 @@ def scatter_to(x: Tensor, comm: Comm, dim: int = -1, sizes: list[int] | None = N
     """This rank's part of `x`, which is whole: (…, F) → (…, F/n), or sizes[rank] of it; no message.
 
     Backward all-gathers. Raises ValueError where n does not divide F and `sizes` does not say who gets what.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import scatter_to
+    >>> World(2).run(lambda comm: scatter_to(torch.arange(4), comm))
+    [tensor([0, 1]), tensor([2, 3])]
     """
     return conjugate(x, own_part, gathered, comm, dim, sizes)
 
@@ -161,6 +184,12 @@ def gather_from(x: Tensor, comm: Comm, dim: int = -1, sizes: list[int] | None = 
 
     Backward takes this rank's part of the gradient, without a message: what follows is done alike on every rank,
     so its gradient is whole already. Where what follows is split, too, take `gather_sequence`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import gather_from
+    >>> World(2).run(lambda comm: gather_from(torch.tensor([10, 11]) * comm.rank, comm))[0]
+    tensor([ 0,  0, 10, 11])
     """
     return conjugate(x, gathered, own_part, comm, dim, sizes)
 
@@ -169,6 +198,17 @@ def gather_sequence(x: Tensor, comm: Comm, dim: int = -2, sizes: list[int] | Non
     """Before the parts of a split layer read a sequence of which a rank has a part: (B, T/n, H) → (B, T, H).
 
     Forward all-gathers. Backward reduce-scatters: each rank's gradient is partial, as in `copy_to`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import gather_sequence
+    >>> def program(comm):
+    ...     x = torch.ones(1, 2, 3, requires_grad=True)  # two of four tokens
+    ...     y = gather_sequence(x, comm)
+    ...     ((1 + comm.rank) * y).sum().backward()
+    ...     return tuple(y.shape), x.grad.unique()
+    >>> World(2).run(program)[0]  # the gradient is the sum of what both ranks make of these tokens
+    ((1, 4, 3), tensor([3.]))
     """
     return conjugate(x, gathered, reduce_scattered, comm, dim, sizes)
 
@@ -179,6 +219,13 @@ def reduce_scatter_sequence(
     """After a split layer whose results are partial: of their sum this rank's part, (B, T, H) → (B, T/n, H).
 
     Backward all-gathers. Raises ValueError where n does not divide T and `sizes` does not say who gets what.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import reduce_scatter_sequence
+    >>> y = World(2).run(lambda comm: reduce_scatter_sequence(torch.ones(1, 4, 3), comm))[0]
+    >>> tuple(y.shape), y.unique()  # two of four tokens, each the sum of two summands
+    ((1, 2, 3), tensor([2.]))
     """
     return conjugate(x, reduce_scattered, gathered, comm, dim, sizes)
 
@@ -203,6 +250,17 @@ def shard(
     """This rank's part of a serial model's state dict (or of the model), for `like.load_state_dict`. No message.
 
     Raises ValueError for a name that is missing or too much, and for a shape that is not that of the whole.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel import ColumnLinear
+    >>> from minidist.parallel.tensor import shard
+    >>> def program(comm, state):
+    ...     layer = ColumnLinear(1, 4, comm)
+    ...     layer.load_state_dict(shard(state, layer, comm))
+    ...     return layer.bias.tolist()
+    >>> World(2).run(program, {"weight": torch.ones(4, 1), "bias": torch.arange(4.0)})
+    [[0.0, 1.0], [2.0, 3.0]]
     """
     whole = state.state_dict() if isinstance(state, nn.Module) else state
     own, how = like.state_dict(), cuts(like)
@@ -227,6 +285,13 @@ def unshard(module: nn.Module, comm: Comm) -> dict[str, Tensor]:
     """The state dict of the serial model, on every rank: an all-gather for each parameter that is split.
 
     What is whole on every rank is this rank's own. All ranks must call it.
+
+    >>> from minidist import World
+    >>> from minidist.parallel import ColumnLinear
+    >>> from minidist.parallel.tensor import unshard
+    >>> state = World(2).run(lambda comm: unshard(ColumnLinear(3, 8, comm), comm))[1]
+    >>> {name: tuple(x.shape) for name, x in state.items()}
+    {'weight': (8, 3), 'bias': (8,)}
     """
     how = cuts(module)
     return {
@@ -259,6 +324,16 @@ def seed_group_(comm: Comm, seed: int) -> None:
     """Every rank of `comm` draws the same numbers from here on. Groups with other data take another seed each.
 
     Call it once, at the start, on every rank of the group of tensor-parallel ranks, before a layer with dropout.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import seed_group_
+    >>> def program(comm):
+    ...     seed_group_(comm, 1)
+    ...     return torch.rand(3)
+    >>> ours, theirs = World(2).run(program)
+    >>> torch.equal(ours, theirs)
+    True
     """
     for random in _generators(comm):
         random.manual_seed(seed)
@@ -274,7 +349,20 @@ def _not_seeded():
 
 @contextmanager
 def split_random(comm: Comm) -> Iterator[None]:
-    """In here each rank draws its own random numbers; afterwards all go on as if one number had been drawn."""
+    """In here each rank draws its own random numbers; afterwards all go on as if one number had been drawn.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import seed_group_, split_random
+    >>> def program(comm):
+    ...     seed_group_(comm, 1)
+    ...     with split_random(comm):
+    ...         own = torch.rand(3)
+    ...     return own, torch.rand(3)
+    >>> (own, after), (other, after_other) = World(2).run(program)
+    >>> torch.equal(own, other), torch.equal(after, after_other)
+    (False, True)
+    """
     drawn = int(torch.randint(2**62, ()))
     states = [(random, random.get_state()) for random in _generators(comm)]
     try:
@@ -497,6 +585,15 @@ class TensorDropout(Dropout):
 
     Raises ValueError in training with p > 0 unless `seed_group_` was called: ranks would drop different parts of the
     same data.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import TensorDropout, seed_group_
+    >>> def program(comm, split):
+    ...     seed_group_(comm, 1)
+    ...     return TensorDropout(0.5, comm, split)(torch.ones(64))
+    >>> [torch.equal(*World(2).run(program, split)) for split in (False, True)]
+    [True, False]
     """
 
     def __init__(self, p: float, comm: Comm, split: bool = False):
@@ -517,6 +614,9 @@ class TensorDropout(Dropout):
 
 class SequenceNorm(LayerNorm):
     """Layer norm on a part of the sequence, (…, T/n, H): the gradients of weight and bias are those of all tokens.
+
+    hidden: H.  like: of `nn.LayerNorm`, such as eps and dtype; device: the Comm's. Weight and bias (H,) are whole on every
+    rank. All ranks call its backward, which sums their gradients.
 
     >>> import torch
     >>> from minidist import World
@@ -540,7 +640,18 @@ class SequenceNorm(LayerNorm):
 
 
 class SequenceRMSNorm(RMSNorm):
-    """RMS norm on a part of the sequence, (…, T/n, H): the gradient of weight is that of all tokens."""
+    """RMS norm on a part of the sequence, (…, T/n, H): the gradient of weight is that of all tokens.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import SequenceRMSNorm
+    >>> def program(comm):
+    ...     norm = SequenceRMSNorm(2, comm, eps=0.0)
+    ...     norm(torch.ones(1, 3, 2)).sum().backward()  # three tokens of six
+    ...     return norm.weight.grad
+    >>> World(2).run(program)[0]
+    tensor([6., 6.])
+    """
 
     def __init__(self, hidden: int | Sequence[int], comm: Comm, **like):
         super().__init__(hidden, **dict(device=comm.device) | like)
@@ -587,12 +698,14 @@ def tensor_parallel_(
     and features are dealt out as evenly as possible; with more ranks than heads the last ranks have none, and add zeros.
     module: on the device "meta", each rank makes the initial values of its part; or with values, of which it keeps its
         part. They have the serial names: see `shard`, `unshard`.
-    sequence: data between the blocks is split, (B, T/n, H) → (B, T/n, H); ValueError where n does not divide T.
-        Before the first layer `scatter_to(x, comm, 1)`, after the last `gather_from(x, comm, 1)`.
+    sequence: data between the blocks is split, (B, T/n, H) → (B, T/n, H). Before the first layer `scatter_to(x, comm, 1)`
+        (ValueError where n does not divide T), after the last `gather_from(x, comm, 1)`.
     regather: with sequence, keep nothing whole for backward; it costs one more all-gather in the backward of each block.
     seed, name: of the initial values, which are those of the serial model with this seed and name ("" alone,
         "layers.0" in a GPT).
     With dropout call `seed_group_(comm, seed)` first. Returns `module`.
+    Raises ValueError for a module without attention and MLP, for one that is split already, and, in its forward, for
+    dropout without `seed_group_`.
 
     >>> import torch
     >>> from minidist import World
@@ -675,6 +788,19 @@ class RowFirstMLP(MLP):
 
     Two all-reduces forward, the first of them 4H wide, and in backward an all-gather for each: 15/4 of the bytes of
     columns first. GELU is done on all 4H features by every rank.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import MLP
+    >>> from minidist.parallel import tensor_parallel_
+    >>> from minidist.parallel.tensor import RowFirstMLP
+    >>> def sent(make):
+    ...     run = World(2).run(lambda comm: make(comm)(torch.ones(1, 1, 8)).shape)
+    ...     return run.trace.bytes_sent(0)
+    >>> sent(lambda comm: tensor_parallel_(MLP(8, device="meta"), comm))  # 8 numbers a token
+    32
+    >>> sent(lambda comm: RowFirstMLP(8, comm))  # 32 and 8
+    160
     """
 
     fc: RowLinear

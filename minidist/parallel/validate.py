@@ -102,6 +102,9 @@ def validate(
 def check_work(lists: Lists, shape: Shape) -> None:
     """Raise ScheduleError for the action that stands first in its list among those that are wrong, else return.
 
+    Looked for: work that is missing or done twice, a backward before its forward, what is not in `shape`, as each stage
+    by itself sees it. lists: of all stages.
+
     >>> from minidist.parallel.schedules import Shape, parse
     >>> from minidist.parallel.validate import check_work
     >>> check_work([parse("F0 I0 W0")], Shape(S=1, M=1))  # the two halves of a backward
@@ -187,6 +190,9 @@ class Operation(NamedTuple):
 
 def check_waits(lists: Lists, shape: Shape, comm: str = "mailbox") -> None:
     """Raise ScheduleError if a stage does not come to its end: for the first action in the circle of waits.
+
+    comm: "mailbox", where what has come is taken in any order, as in `pipeline`; or "stream", where all sends and receives
+    of a stage pass in the order in which they were posted, as on an NCCL stream without groups. ValueError for another.
 
     >>> from minidist.parallel.schedules import Shape, lists, one_f_one_b
     >>> from minidist.parallel.validate import check_waits
@@ -298,9 +304,11 @@ def updates_before(actions: Sequence[Action]) -> list[int]:
 def forward_versions(
     lists: Lists, rule: str = "newest", group: int | None = None
 ) -> list[dict[int, int]]:
-    """For each stage and micro-batch, the version of the weights that its forward uses.
+    """For each stage and micro-batch, the version of the weights that its forward uses: 0 before the first update.
 
-    rule, group: see above.  ValueError for another rule, and for "2bw" without a group of at least 1.
+    rule: "newest", that of its own stage; "first", the one that stage 0 used; "2bw", max(0, g − 1) for the micro-batches of
+    group g.  group: of "2bw", how many micro-batches are between two updates.
+    Raises ValueError for another rule, and for "2bw" without a group of at least 1.
 
     >>> from minidist.parallel.schedules import lists, pipedream
     >>> from minidist.parallel.validate import forward_versions
@@ -327,6 +335,8 @@ def forward_versions(
 def staleness(lists: Lists, rule: str = "newest", group: int | None = None) -> list[dict[int, int]]:
     """For each stage and micro-batch, the updates between the version it used and the one its gradient is added to.
 
+    rule, group, errors: as for `forward_versions`.
+
     >>> from minidist.parallel.schedules import lists, pipedream
     >>> from minidist.parallel.validate import staleness
     >>> staleness(lists(pipedream, S=2, M=4))
@@ -350,6 +360,7 @@ def held(
 
     The newest, which the next update changes, and every version made that a forward or (with stashing) a backward
     still to come will use.
+    rule, group, errors: as for `forward_versions`.  stash: whether old versions are kept for backward.
 
     >>> from minidist.parallel.schedules import lists, pipedream
     >>> from minidist.parallel.validate import held
@@ -379,7 +390,7 @@ def check_versions(
     """Raise ScheduleError for the first action that misses its version of the weights; lists without updates pass.
 
     stash: whether old versions are kept. Without, a backward meets the newest version, and is wrong if its forward
-    met another.  rule, group: see above; a forward is wrong if its version is not made yet.
+    met another.  rule, group: as for `forward_versions`; a forward is wrong if its version is not made yet.
     most: how many versions a stage may hold; the update that makes one more is wrong.
 
     >>> from minidist.parallel.schedules import lists, pipedream

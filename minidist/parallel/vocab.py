@@ -143,7 +143,10 @@ def _check_table(vocab: int, hidden: int) -> None:
 
 
 class ColumnEmbedding(Embedding):
-    """`nn.Embedding(vocab, hidden)` split by columns; n need not divide H. All else: as for VocabEmbedding.
+    """`nn.Embedding(vocab, hidden)` split by columns: token numbers (…) to (…, H), the same on every rank.
+
+    weight: this rank's columns, (V, H_r), H_r = `uneven(hidden, n)[rank]`; n need not divide H.
+    seed, name, dtype, device, and errors: as for VocabEmbedding.
 
     >>> import torch
     >>> from minidist import World
