@@ -37,7 +37,9 @@ from ..models import generator
 
 
 class Compression:
-    """An object for each model and each rank. On meta tensors every compression runs, and sends as many bytes.
+    """Makes averages of gradients out of fewer bytes: the base of `Half`, `Sign`, `PowerSGD` and `DGC`, which a
+    DataParallel takes as `compression`. There is an object for each model and each rank. On meta tensors every compression
+    runs, and sends as many bytes.
 
     state: what is kept, {parameter: {what: tensor}}.  first: None, or `first(comm, buckets, share)`, called in every
     backward before the first bucket, with all of them; share: a Work, of what the gradients are still to be multiplied

@@ -559,6 +559,7 @@ WAYS = ("zigzag", "contiguous", "heads")
 
 def order_of(way: str) -> str:
     """Which tokens each rank has, where attention is done this way.
+
     Raises ValueError for a way that is not one of `WAYS`.
 
     >>> from minidist.parallel.context import order_of

@@ -200,6 +200,7 @@ class Sampler:
         return self.length // self.batch if self.drop_last else -(-self.length // self.batch)
 
     def __iter__(self) -> Iterator[Tensor]:
+        """This rank's part of each batch of the epoch: a 1-D int64 tensor of indices."""
         order = torch.arange(self.length)
         if self.shuffle:
             random = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)

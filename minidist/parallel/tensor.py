@@ -159,8 +159,13 @@ def reduce_from(x: Tensor | list[Tensor], comm: Comm):
     >>> import torch
     >>> from minidist import World
     >>> from minidist.parallel.tensor import reduce_from
-    >>> World(3).run(lambda comm: reduce_from(torch.tensor(1.0 + comm.rank), comm).item())
-    [6.0, 6.0, 6.0]
+    >>> def program(comm):
+    ...     x = torch.tensor(1.0 + comm.rank, requires_grad=True)
+    ...     y = reduce_from(x, comm)
+    ...     y.backward()
+    ...     return y.item(), x.grad.item()
+    >>> World(3).run(program)  # 1 + 2 + 3, and a gradient that nobody has to add up
+    [(6.0, 1.0), (6.0, 1.0), (6.0, 1.0)]
     """
     return conjugate(x, summed, same, comm)
 
