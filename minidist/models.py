@@ -49,16 +49,31 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def generator(seed: int, name: str) -> torch.Generator:
-    """Random numbers that belong to `name`, on the CPU."""
+    """Random numbers that belong to `name`, on the CPU.
+
+    >>> import torch
+    >>> from minidist.models import generator
+    >>> first, again = (torch.rand(3, generator=generator(0, "fc")) for _ in range(2))
+    >>> other = torch.rand(3, generator=generator(0, "proj"))
+    >>> first.equal(again), first.equal(other)
+    (True, False)
+    """
     digest = sha256(f"{seed} {name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
 
 
 def initial(seed: int, name: str, shape: Sequence[int]) -> Tensor:
-    """The initial value of a whole parameter, float64 on the CPU.
+    """The initial value of a whole parameter, float64 on the CPU, of this shape.
 
     Matrices, and all with more dimensions: normal, deviation 1/√(inputs of one output) (LeCun et al. 1998,
     section 4.6). Vectors: biases 0, the scales of norms 1.
+
+    >>> from minidist.models import initial
+    >>> initial(0, "norm.weight", (3,)).tolist(), initial(0, "fc.bias", (3,)).tolist()
+    ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
+    >>> weight = initial(0, "fc.weight", (400, 100))
+    >>> weight.equal(initial(0, "fc.weight", (400, 100))), 0.09 < weight.std() < 0.11
+    (True, tensor(True))
     """
     return initial_(torch.empty(shape, dtype=torch.float64), seed, name)
 
@@ -69,6 +84,14 @@ def initial_(part: Tensor, seed: int, name: str, cut: Cut | None = None, rank: i
 
     cut: of the whole parameter, along dimension 0 or 1: `part` is what `rank` has of it. Without a cut it is the whole.
     On the device "meta" there is nothing to draw. Raises ValueError for a part of another size than the cut says.
+
+    >>> import torch
+    >>> from minidist.models import initial, initial_
+    >>> from minidist.split import Cut
+    >>> whole = initial(0, "fc.weight", (5, 4))
+    >>> part = torch.empty(2, 4, dtype=torch.float64)  # rank 1 has rows 3 and 4
+    >>> initial_(part, 0, "fc.weight", Cut(0, [3, 2]), rank=1).equal(whole[3:])
+    True
     """
     dim = first = 0
     shape = part.shape
@@ -112,7 +135,15 @@ def _rows(seed: int, name: str, shape: Sequence[int]) -> Iterator[tuple[int, Ten
 def seeded_(module: Model, seed: int = 0) -> Model:
     """Give every parameter of `module` its `initial` value, in place. Returns `module`.
 
-    Drawn in float64 and rounded, so models of all dtypes start as near to each other as they can.
+    Drawn in float64 and rounded, so models of all dtypes start as near to each other as they can. The values depend on
+    the seed and on the parameter's name and shape, on nothing else.
+
+    >>> from torch import nn
+    >>> from minidist.models import seeded_
+    >>> both = seeded_(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), seed=1)
+    >>> first = seeded_(nn.Sequential(nn.Linear(3, 4)), seed=1)
+    >>> both[0].weight.equal(first[0].weight)
+    True
     """
     for name, p in module.named_parameters():
         initial_(p, seed, name)
@@ -134,6 +165,13 @@ def materialize_(
     rename: from names in `module` to those of the whole model. What has one name there becomes one parameter.
     whole: the whole model's parameters by name. One with values hands its part on; another one, on "meta" or not
     named, stands for its `initial` value.  dtype: instead of theirs.  Returns `module`.
+    ValueError where a part has another size than its cut says.
+
+    >>> from minidist.models import gpt, materialize_
+    >>> sizes = dict(layers=1, hidden=16, heads=2, vocab=100, context=8)
+    >>> model = materialize_(gpt(**sizes, device="meta"), seed=0)
+    >>> model.tokens.weight.equal(gpt(**sizes, seed=0).tokens.weight)
+    True
     """
     how, parameters = cuts(module), {}
     for name, p in list(module.named_parameters(remove_duplicate=False)):
@@ -152,7 +190,16 @@ def materialize_(
 
 
 def initialized(module: Model, seed: int, device: str | torch.device) -> Model:
-    """A module that was built on the device "meta", on `device` with its initial values."""
+    """A module that was built on the device "meta", on `device` with its initial values.
+    ValueError for a device that there is not, and for a seed that is no whole number.
+
+    >>> from torch import nn
+    >>> from minidist.models import initialized
+    >>> initialized(nn.Linear(3, 2, device="meta"), 0, "cpu").bias.tolist()
+    [0.0, 0.0]
+    >>> initialized(nn.Linear(3, 2, device="meta"), 0, "meta").bias.is_meta
+    True
+    """
     place, seed = arguments.device(device), arguments.whole(seed, "a seed is a whole number")
     return module if place.type == "meta" else seeded_(module.to_empty(device=place), seed)
 
@@ -171,7 +218,19 @@ class _Bare(nn.Module):
 
 
 class Linear(_Bare, nn.Linear):
-    """nn.Linear; on the device "meta" nothing is drawn.  product: what multiplies; `train.fp8` puts another in its place."""
+    """nn.Linear; on the device "meta" nothing is drawn.  product: what multiplies; `train.fp8` puts another in its
+    place.
+
+    >>> import torch
+    >>> from minidist.models import Linear
+    >>> layer = Linear(2, 2, bias=False)
+    >>> _ = layer.weight.data.copy_(torch.eye(2))
+    >>> layer(torch.tensor([[1.0, 2.0]])).tolist()
+    [[1.0, 2.0]]
+    >>> layer.product = lambda x, weight, bias: 10 * (x @ weight.T)
+    >>> layer(torch.tensor([[1.0, 2.0]])).tolist()
+    [[10.0, 20.0]]
+    """
 
     product: Callable[..., Tensor] = staticmethod(F.linear)
 
@@ -180,23 +239,55 @@ class Linear(_Bare, nn.Linear):
 
 
 class Embedding(_Bare, nn.Embedding):
-    """nn.Embedding; on the device "meta" nothing is drawn."""
+    """nn.Embedding; on the device "meta" nothing is drawn.
+
+    >>> import torch
+    >>> from minidist.models import Embedding
+    >>> tokens = torch.zeros(8, 32, dtype=torch.long, device="meta")
+    >>> Embedding(50_000, 4096, device="meta")(tokens).shape
+    torch.Size([8, 32, 4096])
+    """
 
 
 class LayerNorm(_Bare, nn.LayerNorm):
-    """nn.LayerNorm; on the device "meta" nothing is filled."""
+    """nn.LayerNorm; on the device "meta" nothing is filled.
+
+    >>> import torch
+    >>> from minidist.models import LayerNorm
+    >>> [round(x, 2) for x in LayerNorm(2)(torch.tensor([1.0, 3.0])).tolist()]
+    [-1.0, 1.0]
+    """
 
 
 class RMSNorm(_Bare, nn.RMSNorm):
-    """nn.RMSNorm; on the device "meta" nothing is filled."""
+    """nn.RMSNorm; on the device "meta" nothing is filled.
+
+    >>> import torch
+    >>> from minidist.models import RMSNorm
+    >>> [round(x, 2) for x in RMSNorm(2)(torch.tensor([3.0, -3.0])).tolist()]
+    [1.0, -1.0]
+    """
 
 
 class Conv2d(_Bare, nn.Conv2d):
-    """nn.Conv2d; on the device "meta" nothing is drawn."""
+    """nn.Conv2d; on the device "meta" nothing is drawn.
+
+    >>> import torch
+    >>> from minidist.models import Conv2d
+    >>> Conv2d(3, 64, 7, stride=2, padding=3)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 64, 16, 16])
+    """
 
 
 class BatchNorm2d(_Bare, nn.BatchNorm2d):
-    """nn.BatchNorm2d; on the device "meta" nothing is filled."""
+    """nn.BatchNorm2d; on the device "meta" nothing is filled.
+
+    >>> import torch
+    >>> from minidist.models import BatchNorm2d
+    >>> y = BatchNorm2d(3)(torch.tensor([1.0, 3.0]).view(2, 1, 1, 1).expand(2, 3, 4, 4))
+    >>> [round(x, 2) for x in y[:, 0, 0, 0].tolist()]
+    [-1.0, 1.0]
+    """
 
 
 # ------------------------------------------------------------
@@ -215,6 +306,16 @@ def rotated(x: Tensor, theta: float = 10_000.0, places: Tensor | None = None) ->
     """Queries or keys (…, T, D), each turned by its position, one of `places` (T), 0 … T−1 unless given.
 
     Angles are in float32 at least.
+    theta: the slowest pair turns by about 1/theta a position.  Returns (…, T, D), in the dtype of x.
+    Source: Su et al. 2021, "RoFormer", section 3.2.
+
+    >>> import torch
+    >>> from minidist.models import rotated
+    >>> q, k = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[0.5, 1.0, 1.5, 2.0]])  # T = 1
+    >>> def score(t, s):
+    ...     return rotated(q, places=torch.tensor([t])) @ rotated(k, places=torch.tensor([s])).T
+    >>> torch.allclose(score(7, 5), score(102, 100), rtol=1e-4)  # only the distance counts
+    True
     """
     T, size = x.shape[-2:]
     places = torch.arange(T, device=x.device) if places is None else places
@@ -235,7 +336,17 @@ def mlp(
 ) -> nn.Sequential:
     """Linear layers with ReLU between them: `mlp([64, 128, 10])` maps (B, 64) to (B, 10).
 
-    Raises ValueError for fewer than two sizes.
+    sizes: features of the inputs, of each hidden layer, and of the outputs.  seed: of the initial values, which are
+    the same on every rank.  dtype: of the parameters; torch's default if None.  device: "cpu", "cuda" or "meta".
+    Raises ValueError for fewer than two sizes, a seed that is no whole number, and a device that there is not.
+
+    >>> import torch
+    >>> from minidist.models import mlp
+    >>> model = mlp([64, 128, 10])
+    >>> model(torch.zeros(32, 64)).shape
+    torch.Size([32, 10])
+    >>> sum(p.numel() for p in model.parameters())  # 64·128 + 128 + 128·10 + 10
+    9610
     """
     if len(sizes) < 2:
         raise ValueError(
@@ -262,7 +373,17 @@ def mlp(
 
 
 class Dropout(nn.Module):
-    """Sets a part p to zero. Keeps one byte an element for backward on every device; on a CPU nn.Dropout keeps more."""
+    """Sets a part p to zero. Keeps one byte an element for backward on every device; on a CPU nn.Dropout keeps more.
+    Raises ValueError for a p outside 0 … 1.
+
+    >>> import torch
+    >>> from minidist.models import Dropout
+    >>> dropout, x = Dropout(0.5), torch.ones(1000)
+    >>> sorted(set(dropout(x).tolist()))  # what stays is scaled, so that the mean does
+    [0.0, 2.0]
+    >>> torch.equal(dropout.eval()(x), x)
+    True
+    """
 
     def __init__(self, p: float):
         super().__init__()
@@ -280,11 +401,23 @@ class Dropout(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention with `heads` heads. attention: "sdpa", one fused operator, or "explicit", every step seen.
+    """Causal attention with `heads` heads, (B, T, H) to (B, T, H).
 
+    attention: "sdpa", one fused operator, or "explicit", every step seen.
     kv_heads: keys and values have fewer heads, each for heads/kv_heads queries (Ainslie et al. 2023, "GQA").
     rotary: queries and keys are turned by their positions; theta: how fast (see `rotated`).  bias: of qkv and proj.
     places: how many tokens there are -> their positions; a rank may have others than the first.
+    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; for rotary positions in heads
+    of odd size; and for another word.
+
+    >>> import torch
+    >>> from minidist.models import Attention
+    >>> attention = Attention(hidden=64, heads=8, kv_heads=2)
+    >>> attention.qkv.out_features  # 8 queries, 2 keys and 2 values of 8 numbers each
+    96
+    >>> x = torch.randn(1, 5, 64)
+    >>> attention(x)[:, :3].allclose(attention(x[:, :3]), atol=1e-5)  # no token sees a later one
+    True
     """
 
     places: Callable = staticmethod(torch.arange)
@@ -371,7 +504,15 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """silu(gate)·x: Shazeer 2020, "GLU Variants Improve Transformer". (…, 2F) to (…, F)."""
+    """silu(gate)·x of pairs (gate, x) that lie side by side: (…, 2F) to (…, F).
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer".
+
+    >>> import torch
+    >>> from minidist.models import SwiGLU
+    >>> SwiGLU()(torch.tensor([0.0, 5.0, 100.0, 2.0])).tolist()  # silu(0) = 0, silu(100) = 100
+    [0.0, 200.0]
+    """
 
     def forward(self, both: Tensor) -> Tensor:
         # A feature's gate and value lie side by side, so a cut through the rows of fc gives whole features.
@@ -383,6 +524,15 @@ class MLP(nn.Module):
     """Two linear layers with F features between them and GELU ("none": exact, or "tanh"); gated: SwiGLU instead.
 
     ffn: F, 4H if not given. With a gate 8H/3 makes as many parameters as 4H without.  bias: of both.
+    Raises ValueError for fewer than 1 feature and for another gelu.
+
+    >>> import torch
+    >>> from minidist.models import MLP
+    >>> MLP(64)(torch.zeros(2, 16, 64)).shape
+    torch.Size([2, 16, 64])
+    >>> gated = MLP(64, ffn=192, gated=True, bias=False)
+    >>> gated.fc.out_features, gated.proj.in_features
+    (384, 192)
     """
 
     def __init__(
@@ -440,7 +590,17 @@ ROUTING = ("top_k", "capacity", "balance", "z")
 
 
 class AddedLoss(torch.autograd.Function):
-    """`x` as it is; backward gives `loss` the gradient `layer.loss_scale`, as if it were added to what is trained on."""
+    """`x` as it is; backward gives `loss` the gradient `layer.loss_scale`, as if it were added to what is trained on.
+
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> from minidist.models import AddedLoss
+    >>> x, w = torch.tensor(5.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)
+    >>> y = AddedLoss.apply(x, w * w, SimpleNamespace(loss_scale=1.0))
+    >>> y.backward()
+    >>> y.item(), x.grad.item(), w.grad.item()
+    (5.0, 1.0, 6.0)
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, loss: Tensor, layer: nn.Module) -> Tensor:
@@ -459,6 +619,17 @@ class Router(Linear):
     Returns choices (B, T, k), numbers of experts, E for one that was dropped; gates (B, T, k); and the added loss.
     capacity: the factor c; None: nothing is dropped.  balance, z: factors of the two losses.
     Raises ValueError for a k that is not in 1 … E, and for factors below 0.
+    Sources: Fedus et al. 2021, "Switch Transformers", sections 2.1 and 2.2; Lepikhin et al. 2020, "GShard", section
+    2.2; Zoph et al. 2022, "ST-MoE", section 3.
+
+    >>> import torch
+    >>> from minidist.models import Router
+    >>> router = Router(hidden=4, experts=4, top_k=1, capacity=1.0)
+    >>> _ = router.weight.data.copy_(torch.eye(4))  # feature e asks for expert e
+    >>> x = torch.eye(4)[[2, 0, 2, 3]][None]  # a sample of 4 tokens; each expert has 1 seat
+    >>> choices, gates, loss = router(x)
+    >>> choices.flatten().tolist()  # the second one for expert 2 is dropped
+    [2, 0, 4, 3]
     """
 
     def __init__(
@@ -521,6 +692,15 @@ class Experts(nn.Module):
     router; experts: the MLPs by number, "0", "1", …, of which a rank may hold some (`parallel.experts`).
     loss_scale: what the loss of these samples is multiplied by before backward, 1 unless somebody says so: the router's
     two losses are, too.  counts: tokens that went to each expert in the last forward;  loss: the added loss of it.
+    Source: Shazeer et al. 2017, "Outrageously Large Neural Networks", section 2.
+
+    >>> import torch
+    >>> from minidist.models import MLP, Experts, Router
+    >>> layer = Experts(Router(8, experts=4, top_k=2), {str(e): MLP(8) for e in range(4)})
+    >>> layer(torch.randn(2, 16, 8)).shape
+    torch.Size([2, 16, 8])
+    >>> sum(layer.counts)  # 2 · 16 tokens, each to 2 experts
+    64
     """
 
     def __init__(self, router: Router, experts: Mapping[str, nn.Module]):
@@ -574,8 +754,15 @@ NORMS: dict[str, Any] = {"layer": LayerNorm, "rms": RMSNorm}
 def normalization(hidden: int, norm: str, eps: float, **like) -> LayerNorm | RMSNorm:
     """The norm of a layer's input, (…, H) to (…, H): "layer" of variance and mean, "rms" of the mean square alone.
 
-    "rms" has a scale and no shift: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization". eps: added below the
-    root.
+    "rms" has a scale and no shift: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization". eps: added below
+    the root.
+    ValueError for another norm and for an eps below 0.
+
+    >>> from minidist.models import normalization
+    >>> [name for name, p in normalization(8, "layer", 1e-5).named_parameters()]
+    ['weight', 'bias']
+    >>> [name for name, p in normalization(8, "rms", 1e-5).named_parameters()]
+    ['weight']
     """
     kind = NORMS[choice(norm, "norm", NORMS)]
     return kind(hidden, number(eps, "eps, below the root of a norm, is at least 0", 0), **like)
@@ -588,6 +775,15 @@ class TransformerLayer(nn.Module):
     experts: so many MLPs in place of one, with the options of `Router`, top_k, capacity, balance, z.
     dtype, device: as for any module of torch, e.g. GPT-3's layer `TransformerLayer(12288, 96, device="meta")`.
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3.
+
+    >>> import torch
+    >>> from minidist.models import TransformerLayer
+    >>> layer = TransformerLayer(hidden=64, heads=4)
+    >>> layer(torch.zeros(2, 16, 64)).shape
+    torch.Size([2, 16, 64])
+    >>> sum(p.numel() for p in layer.parameters()) == 12 * 64**2 + 13 * 64
+    True
     """
 
     def __init__(
@@ -629,7 +825,20 @@ class TransformerLayer(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values, and says the options."""
+    """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values, and says the options.
+    Its parts are `tokens` and `positions` (embeddings; no positions if rotary), `layers`, `norm` and `head` (None if
+    tied). ValueError for arguments that `gpt` refuses, and in forward for more than `context` tokens.
+
+    >>> import torch
+    >>> from minidist.models import gpt
+    >>> model = gpt(layers=1, hidden=16, heads=2, vocab=100, context=8)
+    >>> tokens = torch.tensor([[1, 2, 3]])
+    >>> x = model.embed(tokens)
+    >>> x.shape
+    torch.Size([1, 3, 16])
+    >>> torch.equal(model.project(model.layers[0](x)), model(tokens))
+    True
+    """
 
     places: Callable = staticmethod(torch.arange)  # as in `Attention`
 
@@ -722,22 +931,43 @@ def gpt(
 ) -> GPT:
     """A GPT with its initial values: `gpt(layers=2, hidden=64, heads=4, vocab=256, context=32)`.
 
+    It maps token numbers (B, T), T up to `context`, to logits (B, T, V).
+
     The options are: dropout, a share from 0 to 1. tied: the projection to the vocabulary is the token embedding (True).
     attention: "sdpa" or "explicit". gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer.
     ffn: features of the MLP, 4H if not given. gated: it is SwiGLU. rotary: positions turn queries and keys, and are not
-    added to the embedding; theta: how fast. bias: linear layers have one. norm: "layer" or "rms". eps: of norms. experts: so
-    many MLPs in every second layer, with the options of a Router: top_k, the experts of a token, 2; capacity, the factor of
-    what one takes; balance, z, of its losses. dtype: of the parameters.
-    GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
-    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; the model, for more than
-    `context` tokens.
+    added to the embedding; theta: how fast. bias: linear layers have one. norm: "layer" or "rms". eps: of norms.
+    experts: so many MLPs in every second layer, with the options of a Router: top_k, the experts of a token, 2;
+    capacity, the factor of what one takes; balance, z, of its losses. dtype: of the parameters. seed: of the initial
+    values. GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
+    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`, and for a value that an option
+    does not take; the model, for more than `context` tokens.
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3; with rotary, gated
+    and "rms" Touvron et al. 2023, "LLaMA", section 2.2.
+
+    >>> import torch
+    >>> from minidist.models import gpt
+    >>> model = gpt(layers=2, hidden=64, heads=4, vocab=256, context=32)
+    >>> model(torch.zeros(8, 32, dtype=torch.long)).shape
+    torch.Size([8, 32, 256])
+    >>> large = gpt(24, 1024, 16, 50257, 1024, device="meta")  # shapes alone: no memory, no time
+    >>> f"{sum(p.numel() for p in large.parameters()):,}"
+    '354,823,168'
     """
     model = GPT(layers, hidden, heads, vocab, context, device="meta", **options)
     return initialized(model, seed, device)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of logits (B, T, V) against token numbers (B, T), in float32 at least."""
+    """Mean cross-entropy of logits (B, T, V) against token numbers (B, T), in float32 at least.
+
+    >>> import math
+    >>> import torch
+    >>> from minidist.models import next_token_loss
+    >>> logits, targets = torch.zeros(2, 5, 16), torch.zeros(2, 5, dtype=torch.long)
+    >>> math.isclose(next_token_loss(logits, targets), math.log(16), rel_tol=1e-6)  # a mere guess
+    True
+    """
     exact = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.flatten(0, 1).to(exact), targets.flatten())
 
@@ -754,7 +984,17 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class SequenceEmbedding(nn.Module):
-    """The first part: token numbers (B, T) to (B, T, H). ValueError for more than `context` tokens."""
+    """The first part: token numbers (B, T) to (B, T, H). ValueError for more than `context` tokens.
+
+    >>> import torch
+    >>> from minidist.models import SequenceEmbedding, gpt
+    >>> model = gpt(layers=1, hidden=16, heads=2, vocab=100, context=8)
+    >>> first = SequenceEmbedding(model)
+    >>> first(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 16])
+    >>> first.tokens is model.tokens
+    True
+    """
 
     places: Callable = staticmethod(torch.arange)  # as in `Attention`
 
@@ -769,7 +1009,16 @@ class SequenceEmbedding(nn.Module):
 
 
 class Head(nn.Module):
-    """The last part: (B, T, H) to logits (B, T, V), with a head of its own or the tokens' embedding."""
+    """The last part: (B, T, H) to logits (B, T, V), with a head of its own or the tokens' embedding.
+
+    >>> import torch
+    >>> from minidist.models import Head, gpt
+    >>> head = Head(gpt(layers=1, hidden=16, heads=2, vocab=100, context=8))
+    >>> head(torch.zeros(1, 3, 16)).shape
+    torch.Size([1, 3, 100])
+    >>> [name for name, p in head.named_parameters()]  # tied: it projects with the embedding
+    ['norm.weight', 'norm.bias', 'tokens.weight']
+    """
 
     def __init__(self, model: GPT):
         super().__init__()
@@ -781,12 +1030,33 @@ class Head(nn.Module):
 
 
 def sequence(model: GPT) -> nn.Sequential:
-    """The parts of `model`, which compute the same, (B, T) to (B, T, V), with its own modules and parameters."""
+    """The parts of `model`, which compute the same, (B, T) to (B, T, V), with its own modules and parameters.
+
+    An nn.Sequential of L + 2 parts, embedding, layers and head, to be cut into stages: `sequence(model)[2:5]`.
+
+    >>> import torch
+    >>> from minidist.models import gpt, sequence
+    >>> model = gpt(layers=2, hidden=16, heads=2, vocab=100, context=8)
+    >>> parts = sequence(model)
+    >>> [type(part).__name__ for part in parts]
+    ['SequenceEmbedding', 'TransformerLayer', 'TransformerLayer', 'Head']
+    >>> tokens = torch.tensor([[1, 2, 3]])
+    >>> torch.equal(parts[2:](parts[:2](tokens)), model(tokens))
+    True
+    """
     return nn.Sequential(SequenceEmbedding(model), *model.layers, Head(model))
 
 
 def names(model: GPT) -> dict[str, str]:
-    """{name in `sequence(model)`: name in `model`} of every parameter, the tied one once for each part that has it."""
+    """{name in `sequence(model)`: name in `model`} of every parameter, the tied one once for each part that has it.
+
+    >>> from minidist.models import gpt, names
+    >>> found = names(gpt(layers=2, hidden=16, heads=2, vocab=100, context=8, device="meta"))
+    >>> found["0.tokens.weight"], found["3.tokens.weight"]  # tied
+    ('tokens.weight', 'tokens.weight')
+    >>> found["2.mlp.fc.bias"]
+    'layers.1.mlp.fc.bias'
+    """
     own = {p: name for name, p in model.named_parameters()}
     return {name: own[p] for name, p in sequence(model).named_parameters(remove_duplicate=False)}
 
@@ -796,6 +1066,13 @@ def stage_of(model: GPT, first: int, end: int, seed: int = 0, device: str = "cpu
 
     `stage_of(gpt(…, device="meta"), 2, 5)` has the numbers of `sequence(gpt(…))[2:5]`. The model stays as it is.
     Raises ValueError for parts that there are not.
+
+    >>> from minidist.models import gpt, sequence, stage_of
+    >>> sizes = dict(layers=4, hidden=16, heads=2, vocab=100, context=8)
+    >>> stage = stage_of(gpt(**sizes, device="meta"), 2, 4)
+    >>> whole = sequence(gpt(**sizes))[2:4]
+    >>> all(p.equal(q) for p, q in zip(stage.parameters(), whole.parameters(), strict=True))
+    True
     """
     parts, known = sequence(model), names(model)
     if not 0 <= first <= end <= len(parts):
@@ -829,7 +1106,13 @@ DEEP = 50
 
 
 class ConvNorm(nn.Sequential):
-    """A convolution without bias, and batch norm."""
+    """A convolution without bias, and batch norm.
+
+    >>> import torch
+    >>> from minidist.models import ConvNorm
+    >>> ConvNorm(3, 16, size=3, stride=2)(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 16, 4, 4])
+    """
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int, **like):
         super().__init__(
@@ -839,7 +1122,15 @@ class ConvNorm(nn.Sequential):
 
 
 class Block(nn.Module):
-    """(B, inputs, h, w) to (B, outputs, h/stride, w/stride)."""
+    """A residual block: (B, inputs, h, w) to (B, outputs, h/stride, w/stride).
+
+    deep: three convolutions, of which the middle one has a quarter of the channels; else two.
+
+    >>> import torch
+    >>> from minidist.models import Block
+    >>> Block(16, 32, stride=2, deep=False)(torch.zeros(1, 16, 8, 8)).shape
+    torch.Size([1, 32, 4, 4])
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, deep: bool, **like):
         super().__init__()
@@ -861,7 +1152,17 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images (B, channels, h, w) to logits (B, classes). `resnet` builds one with its initial values, and says the options."""
+    """Images (B, channels, h, w) to logits (B, classes). `resnet` builds one with its initial values, and says the
+    options. ValueError for a depth that is not in `BLOCKS`.
+
+    >>> import torch
+    >>> from minidist.models import ResNet
+    >>> model = ResNet(34, classes=10, width=8)
+    >>> len(model.blocks), model.fc.in_features
+    (16, 64)
+    >>> model(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
 
     def __init__(
         self,
@@ -896,12 +1197,21 @@ class ResNet(nn.Module):
 
 
 def resnet(depth: int = 50, *, seed: int = 0, device: str = "cpu", **options) -> ResNet:
-    """A ResNet-18, -34, -50, -101 or -152 with its initial values.
+    """A ResNet-18, -34, -50, -101 or -152 with its initial values: images (B, channels, h, w) to logits (B, classes).
 
     The options are: classes and channels of the images, 1000 and 3. width: channels of the first group, 64. small: for
     images of a few pixels (3×3 stem, no pooling), as `resnet(18, classes=10, channels=1, width=8, small=True)` for
-    digits of 8 × 8. dtype: of the parameters.
-    Raises ValueError for another depth.
+    digits of 8 × 8. dtype: of the parameters. seed: of the initial values.
+    Raises ValueError for another depth, for fewer than 1 class, and for a device that there is not.
+    Source: He et al. 2016, "Deep Residual Learning for Image Recognition", table 1.
+
+    >>> import torch
+    >>> from minidist.models import resnet
+    >>> f"{sum(p.numel() for p in resnet(50, device='meta').parameters()):,}"
+    '25,557,032'
+    >>> model = resnet(18, classes=10, channels=1, width=8, small=True)
+    >>> model(torch.zeros(4, 1, 8, 8)).shape
+    torch.Size([4, 10])
     """
     whole(options.get("classes", 1), "a ResNet has at least 1 class", 1)
     model = initialized(ResNet(depth, device="meta", **options), seed, device)

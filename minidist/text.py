@@ -26,6 +26,11 @@ def documents(paths: Iterable[str | os.PathLike] = ()) -> list[str]:
 
     Without `paths`: the topics of the Python language reference as help() shows them, always the same with one version
     of CPython. Raises ValueError for a file that is not UTF-8, a folder without files, and texts without a character.
+
+    >>> from minidist.text import documents
+    >>> texts = documents()
+    >>> len(texts) > 50, any("lambda" in text for text in texts)
+    (True, True)
     """
     paths = list(paths)
     if paths:
@@ -68,14 +73,27 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def packed(texts: Iterable[str], tokenizer) -> Tensor:
-    """The tokens of all texts, each followed by `tokenizer.end`: (tokens,) int32."""
+    """The tokens of all texts, each followed by `tokenizer.end`: (tokens,) int32.
+    tokenizer: has `encode(text)` and `end`, as `Bytes` and `BPE` have.
+
+    >>> from minidist.text import Bytes, packed
+    >>> packed(["abc", "de"], Bytes()).tolist()
+    [97, 98, 99, 256, 100, 101, 256]
+    """
     return torch.tensor(
         [t for text in texts for t in (*tokenizer.encode(text), tokenizer.end)], dtype=torch.int32
     )
 
 
 def split(tokens: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """What to train on, and the last `share` of it, to test on. ValueError unless 0 ≤ share < 1."""
+    """What to train on, and the last `share` of it, to test on. ValueError unless 0 ≤ share < 1.
+
+    >>> import torch
+    >>> from minidist.text import split
+    >>> train, test = split(torch.arange(10), 0.2)
+    >>> test.tolist()
+    [8, 9]
+    """
     if not 0 <= share < 1:
         raise ValueError(f"a share of the text to test on is from 0 to below 1, not {share}")
     end = len(tokens) - round(share * len(tokens))
@@ -88,7 +106,18 @@ class Samples:
         samples = Samples(tokens, 1024, seed=0)
         x, y = samples(seen, 8)                # the 8 samples after the first `seen`: (8, 1024) int64 each
 
-    epoch: pieces in one.  Raises ValueError where the text is too short for one.
+    tokens: (n,), whole numbers.  length: of a piece.  seed: of the order.  epoch: pieces in one.  Raises ValueError
+    where the text is too short for one.
+
+    >>> import torch
+    >>> from minidist.text import Samples
+    >>> samples = Samples(torch.arange(100), length=10, seed=0)
+    >>> x, y = samples(seen=0, count=4)
+    >>> x.shape, torch.equal(y, x + 1)
+    (torch.Size([4, 10]), True)
+    >>> later, _ = samples(seen=2, count=2)  # resumed after 2 samples
+    >>> torch.equal(later, x[2:])
+    True
     """
 
     def __init__(self, tokens: Tensor, length: int, seed: int = 0):
@@ -132,11 +161,20 @@ class Samples:
 
 
 class Bytes:
-    """UTF-8. size: tokens that there are, 257; `end` is the last of them."""
+    """UTF-8. size: tokens that there are, 257; `end` is the last of them.
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2.
+
+    >>> from minidist.text import Bytes
+    >>> Bytes().encode("né")
+    [110, 195, 169]
+    >>> Bytes().decode([110, 195, 169, Bytes.end, 120])
+    'né'
+    """
 
     size, end = 257, 256
 
     def encode(self, text: str) -> list[int]:
+        """The text's bytes, 0 to 255."""
         return list(text.encode())
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -151,7 +189,18 @@ class Bytes:
 class BPE:
     """Byte pairs, learned from texts with Hugging Face's `tokenizers`: `BPE.learn(texts, 2048)`.
 
-    size: tokens that there are; `end` is the first. Raises ImportError, which says what to install.
+    state: as from `state()`.  size: tokens that there are; `end` is the first. Raises ImportError, which says what to
+    install, and ValueError for a state that is none.
+    Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units".
+
+    >>> from minidist.text import BPE, Bytes
+    >>> pairs = BPE.learn(["low lower lowest"] * 10, 260)
+    >>> pairs.size
+    260
+    >>> len(pairs.encode("lower")) < len(Bytes().encode("lower"))
+    True
+    >>> pairs.decode(pairs.encode("slowest"))
+    'slowest'
     """
 
     end = 0
@@ -188,6 +237,7 @@ class BPE:
         return cls(pairs.to_str())
 
     def encode(self, text: str) -> list[int]:
+        """Numbers of tokens, from 1 to `size` − 1."""
         return self._pairs.encode(text).ids
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -200,7 +250,12 @@ class BPE:
 
 
 def tokenizer(state: str) -> Bytes | BPE:
-    """The one whose `state()` this is."""
+    """The one whose `state()` this is. ValueError for what is none.
+
+    >>> from minidist.text import Bytes, tokenizer
+    >>> tokenizer(Bytes().state()).encode("ab")
+    [97, 98]
+    """
     return Bytes() if state == Bytes().state() else BPE(state)
 
 
