@@ -80,6 +80,11 @@ def name_of(function: str | Callable) -> str:
 
     `x ** y`: "pow", `torch.linalg.norm`: "norm", `torch.ops.mine.scan.default`: "scan"; in-place ones keep their
     underscore, "add_". A string is its own name.
+
+    >>> import torch
+    >>> from minidist.train.amp import name_of
+    >>> name_of(torch.Tensor.__matmul__), name_of(torch.linalg.norm), name_of("relu_")
+    ('matmul', 'norm', 'relu_')
     """
     name = function if isinstance(function, str) else getattr(function, "__name__", "")
     name, _, _ = name.partition(".")  # without the overload
@@ -117,9 +122,20 @@ class autocast(TorchFunctionMode):
     `autocast(black=BLACK | {"gelu"})`; to move one, take it from the other.  enabled: False switches an enclosing
     autocast off.
 
-    An fp32 leaf that requires grad is cast once while this context is entered; one that was changed since is cast again,
-    and under no_grad all are. Only the innermost autocast counts. One instance may be entered again, also within itself.
-    float64 is left alone. Raises ValueError for another dtype, or a function on two lists.
+    An fp32 leaf that requires grad is cast once while this context is entered; one that was changed since is cast
+    again, and under no_grad all are. Only the innermost autocast counts. One instance may be entered again, also
+    within itself. float64 is left alone. Raises ValueError for another dtype, or a function on two lists.
+    Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.3.
+
+    >>> import torch
+    >>> from minidist.train import autocast
+    >>> x = torch.ones(2, 2)
+    >>> with autocast(torch.bfloat16):
+    ...     y = x @ x  # white
+    ...     z = y.exp()  # black
+    ...     s = torch.stack([y, z])  # gray
+    >>> y.dtype, z.dtype, s.dtype
+    (torch.bfloat16, torch.float32, torch.float32)
     """
 
     def __init__(
@@ -200,12 +216,26 @@ class autocast(TorchFunctionMode):
 
 
 def autocasts() -> list[autocast]:
-    """Those that this thread has entered, the innermost last."""
+    """Those that this thread has entered, the innermost last.
+
+    >>> import torch
+    >>> from minidist.train.amp import autocast, autocasts
+    >>> with autocast(torch.bfloat16):
+    ...     print([mode.dtype for mode in autocasts()])
+    [torch.bfloat16]
+    """
     return [mode for mode in _get_current_function_mode_stack() if isinstance(mode, autocast)]
 
 
 def cast(value, to: Callable[[Tensor], Any]):
-    """`value` with `to` applied to each fp32, fp16 and bf16 tensor in it, also in lists, tuples and dictionaries."""
+    """`value` with `to` applied to each fp32, fp16 and bf16 tensor in it, also in lists, tuples and dictionaries.
+
+    >>> import torch
+    >>> from minidist.train.amp import cast
+    >>> x, y, n = cast([torch.zeros(2), {"y": torch.zeros(2)}, 5], lambda x: x.half())
+    >>> x.dtype, y["y"].dtype, n
+    (torch.float16, torch.float16, 5)
+    """
     if isinstance(value, Tensor):
         return to(value) if value.dtype in CAST else value
     if type(value) in (list, tuple):
@@ -214,7 +244,14 @@ def cast(value, to: Callable[[Tensor], Any]):
 
 
 def widest(value) -> torch.dtype:
-    """The dtype that holds what all these tensors hold: fp32, unless all are of one half."""
+    """The dtype that holds what all these tensors hold: fp32, unless all are of one half.
+
+    >>> import torch
+    >>> from minidist.train.amp import widest
+    >>> half, bf16 = torch.zeros(2, dtype=torch.float16), torch.zeros(2, dtype=torch.bfloat16)
+    >>> widest([half, half]), widest([half, bf16])
+    (torch.float16, torch.float32)
+    """
     dtypes: set[torch.dtype] = set()
     cast(value, lambda x: dtypes.add(x.dtype))
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
@@ -263,6 +300,18 @@ class Masters(Optimizer):
     `gradients()`, or `LossScaler.unscale_`, puts gradients in `dtype` into `p.grad`: from then until the step they
     can be clipped and looked at as usual. Parameters that others change (load_state_dict, broadcast) are followed:
     where a parameter is no longer its rounded master, the master becomes the parameter.
+    Raises ValueError for a dtype that is not of floating point.
+    Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.1.
+
+    >>> import torch
+    >>> from minidist.train import SGD, Masters
+    >>> w = torch.ones(1, dtype=torch.float16, requires_grad=True)
+    >>> optimizer = Masters([w], SGD, lr=2.0**-13)
+    >>> for _ in range(8):  # each update by itself is too small for fp16: 1 + 2⁻¹³ is 1
+    ...     w.grad = -torch.ones_like(w)
+    ...     optimizer.step()
+    >>> w.item() == 1 + 2**-10, optimizer.masters()[0].dtype
+    (True, torch.float32)
     """
 
     def __init__(
@@ -383,7 +432,16 @@ class Masters(Optimizer):
 
 
 def stored_gradients(optimizer: Optimizer) -> list[Tensor]:
-    """`p.grad` of each parameter that has one, in the order of the groups."""
+    """`p.grad` of each parameter that has one, in the order of the groups.
+
+    >>> import torch
+    >>> from minidist.train import SGD
+    >>> from minidist.train.amp import stored_gradients
+    >>> w, b = torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)
+    >>> w.sum().backward()
+    >>> [g.tolist() for g in stored_gradients(SGD([w, b]))]
+    [[1.0, 1.0]]
+    """
     params = [p for group in optimizer.param_groups for p in group["params"]]
     return [p.grad for p in params if p.grad is not None]
 
@@ -421,17 +479,32 @@ class LossScaler:
         scaler.step(optimizer)
         scaler.update()
 
-    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval: updates in a row without an inf.  min_scale: S does not fall
-    below it; steps that overflow all the same are skipped.  enabled: False does nothing but step.  dynamic: False keeps
-    S; a step with an inf is skipped all the same.  comm: ranks that step together agree whether one of them has found an
-    inf, with one all-reduce for each optimizer; None: this rank alone decides, which is right only where all ranks see
-    the same gradients.
+    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval: updates in a row without an inf.
+    min_scale: S does not fall below it; steps that overflow all the same are skipped.  enabled: False does nothing but
+    step.  dynamic: False keeps S; a step with an inf is skipped all the same.  comm: ranks that step together agree
+    whether one of them has found an inf, with one all-reduce for each optimizer; None: this rank alone decides, which
+    is right only where all ranks see the same gradients.
 
     Several optimizers: `step` for each, one `update`. An optimizer that keeps its gradients elsewhere has a method
     `gradients()`, which brings them there and returns them (see Masters). On meta tensors no step is skipped.
     skipped: how many steps were. Raises ValueError for factors that neither grow nor back off, for a gradient in
     fp16 (it would lose, divided in fp16, what scaling saved: use Masters), and where there is no gradient at all;
     RuntimeError where the calls come in another order, and where S would become 0.
+    Source: Micikevicius et al. 2018, "Mixed Precision Training", sections 3.2 and 4.
+
+    >>> import torch
+    >>> from minidist.train import SGD, LossScaler
+    >>> w = torch.tensor([1.0], requires_grad=True)
+    >>> optimizer, scaler = SGD([w], lr=0.5), LossScaler(init=4.0)
+    >>> for loss in (w.sum(), (w * float("inf")).sum()):
+    ...     scaler.scale(loss).backward()
+    ...     gradient = w.grad.item()
+    ...     scaler.step(optimizer)
+    ...     scaler.update()
+    ...     optimizer.zero_grad()
+    ...     print(gradient, w.item(), scaler.get_scale(), scaler.skipped)
+    4.0 0.5 4.0 0
+    inf 0.5 2.0 1
     """
 
     def __init__(
@@ -578,7 +651,17 @@ class LossScaler:
 
 
 def gradients(optimizer: Optimizer) -> list[Tensor]:
-    """The gradients that `optimizer.step()` will apply; of sparse ones the values. ValueError for one in fp16."""
+    """The gradients that `optimizer.step()` will apply; of sparse ones the values. ValueError for one in fp16.
+
+    >>> import torch
+    >>> from minidist.train import SGD
+    >>> from minidist.train.amp import gradients
+    >>> w = torch.ones(2, dtype=torch.float16, requires_grad=True)
+    >>> w.sum().backward()
+    >>> gradients(SGD([w]))
+    Traceback (most recent call last):
+    ValueError: 1 of 1 gradients are in fp16, and lose what scaling saved if divided there: ...
+    """
     if hasattr(optimizer, "gradients"):
         grads = optimizer.gradients()
     else:
@@ -594,7 +677,12 @@ def gradients(optimizer: Optimizer) -> list[Tensor]:
 
 
 def float32(x: float) -> float:
-    """`x` rounded to fp32, as the scale of torch's GradScaler is, which lies in a tensor; inf above its range."""
+    """`x` rounded to fp32, as the scale of torch's GradScaler is, which lies in a tensor; inf above its range.
+
+    >>> from minidist.train.amp import float32
+    >>> float32(1e39), float32(2**24 + 1)
+    (inf, 16777216.0)
+    """
     return ctypes.c_float(x).value
 
 
@@ -621,7 +709,12 @@ def float32(x: float) -> float:
 
 
 class Level(NamedTuple):
-    """What a level does."""
+    """What a level does.
+
+    >>> from minidist.train.amp import LEVELS
+    >>> LEVELS["O1"]
+    Level(lists=True, half=False, wide_norms=False, masters=False, scaled=True)
+    """
 
     lists: bool  # autocast in forward
     half: bool  # parameters and inputs
@@ -639,7 +732,15 @@ LEVELS = {
 
 
 class Prepared(NamedTuple):
-    """A model, its optimizer, its scaler, and the context for forward and loss; `step(loss)` does the rest."""
+    """A model, its optimizer, its scaler, and the context for forward and loss; `step(loss)` does the rest.
+
+    >>> from minidist.models import mlp
+    >>> from minidist.train import SGD, prepare
+    >>> levels = ("O0", "O1", "O2", "O3")
+    >>> make = lambda params: SGD(params, lr=0.1)
+    >>> [type(prepare(mlp([4, 2]), make, level).optimizer).__name__ for level in levels]
+    ['SGD', 'SGD', 'Masters', 'SGD']
+    """
 
     model: nn.Module
     optimizer: Optimizer
@@ -662,13 +763,30 @@ def prepare(
     comm: Comm | None = None,
     scaler: LossScaler | None = None,
 ) -> Prepared:
-    """`model`, in fp32, made ready for a level, in place; see the table above.
+    """`model`, in fp32, made ready for a level, in place.
 
-    optimizer: makes one from parameters.  dtype: of the halves.  comm: of the ranks that step together (see
-    LossScaler).  scaler: instead of the level's own. An optimizer that has masters of its own, such as a
+        O0    fp32 alone
+        O1    parameters in fp32, each operator by the lists of `autocast`, the loss scaled
+        O2    parameters in half, batch norm in fp32, the optimizer steps fp32 masters, the loss scaled
+        O3    all in half, the optimizer steps the halves themselves
+
+    optimizer: makes one from parameters.  dtype: of the halves.  comm: of the ranks that step together, which
+    skip a step all or none.  scaler: instead of the level's own. An optimizer that has masters of its own, such as a
     ShardedOptimizer with a master_dtype, goes with O3 and a scaler.
     In half, a forward casts its inputs to half and its results to fp32, for the loss.
     Raises ValueError for an unknown level or dtype, or a model that is not in fp32.
+    Source: NVIDIA apex, `apex.amp`, "opt_levels".
+
+    >>> import torch
+    >>> from minidist.models import mlp
+    >>> from minidist.train import SGD, prepare
+    >>> amp = prepare(mlp([4, 8, 2]), lambda params: SGD(params, lr=0.1), level="O2")
+    >>> with amp.autocast:
+    ...     y = amp.model(torch.ones(3, 4))
+    ...     loss = y.square().mean()
+    >>> amp.model[0].weight.dtype, y.dtype, amp.optimizer.masters()[0].dtype
+    (torch.float16, torch.float32, torch.float32)
+    >>> amp.step(loss)
     """
     if level not in LEVELS or dtype not in HALVES:
         raise ValueError(
@@ -703,6 +821,14 @@ def halve_(
 
     Parameters stay the same objects, so tied ones stay tied. Batch norm keeps running means, to which each batch
     adds a little, and so loses in half what updates lose.
+    Gradients are dropped.  Returns `model`.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from minidist.train.amp import halve_
+    >>> model = halve_(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), torch.bfloat16)
+    >>> model[0].weight.dtype, model[1].running_mean.dtype
+    (torch.bfloat16, torch.float32)
     """
     for module in model.modules():
         if wide_norms and isinstance(module, _BatchNorm):
@@ -740,9 +866,18 @@ TIES = ("away", "even", "zero")
 
 
 def tf32(x: Tensor, ties: str = "away") -> Tensor:
-    """fp32 numbers rounded to TF32, bit for bit, still in fp32. inf and nan stay.  ties: see above.
+    """fp32 numbers rounded to TF32, bit for bit, still in fp32. inf and nan stay.
+
+    ties: "away", to the nearest and from zero between two; "even", to the nearest and to the even one; "zero", cut off.
 
     Beyond the largest number, 2¹²⁸ − 2¹¹⁷, rounding to the nearest gives inf. ValueError for another dtype or word.
+    Source: NVIDIA, PTX ISA, `cvt`.
+
+    >>> import torch
+    >>> from minidist.train.amp import tf32
+    >>> x = torch.tensor([1 + 2.0**-11])  # half a step of TF32 above 1
+    >>> tf32(x, "away").item() == 1 + 2**-10, tf32(x, "even").item(), tf32(x, "zero").item()
+    (True, 1.0, 1.0)
     """
     choice(ties, "ties", TIES)
     if x.dtype != torch.float32:
@@ -758,7 +893,14 @@ def tf32(x: Tensor, ties: str = "away") -> Tensor:
 
 
 def tf32_matmul(a: Tensor, b: Tensor, ties: str = "away") -> Tensor:
-    """a @ b of fp32 matrices as a tensor core multiplies them, emulated: both rounded, products and sums in fp32."""
+    """a @ b of fp32 matrices as a tensor core multiplies them, emulated: both rounded, products and sums in fp32.
+
+    >>> import torch
+    >>> from minidist.train.amp import tf32_matmul
+    >>> a = torch.tensor([[1 + 2.0**-12]])
+    >>> tf32_matmul(a, a).item()  # in fp32 it is 1 + 2⁻¹¹
+    1.0
+    """
     with autocast(enabled=False):
         return tf32(a, ties) @ tf32(b, ties)
 
@@ -766,8 +908,13 @@ def tf32_matmul(a: Tensor, b: Tensor, ties: str = "away") -> Tensor:
 def fp32_products() -> str:
     """What products of fp32 matrices are on this process's GPUs, as they are switched now: "tf32", or "fp32".
 
-    PyTorch's old switch (`allow_tf32`) cannot be read where the new one (`fp32_precision`) was set; so this reads the new
-    one, which follows the old.
+    PyTorch's old switch (`allow_tf32`) cannot be read where the new one (`fp32_precision`) was set; so this reads the
+    new one, which follows the old.
+
+    >>> from minidist.train.amp import fp32_products, tf32_products
+    >>> with tf32_products(False):
+    ...     print(fp32_products())
+    fp32
     """
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "fp32"
 
@@ -778,6 +925,16 @@ def tf32_products(on: bool = True) -> Iterator[None]:
 
     By the old switch, which sets the new one as well: after the new one alone PyTorch's `allow_tf32` and
     `get_float32_matmul_precision` raise.
+    on: False switches TF32 off. Afterwards it is as it was.
+    Source: PyTorch, "CUDA semantics", TF32.
+
+    >>> from minidist.train.amp import fp32_products, tf32_products
+    >>> with tf32_products():
+    ...     print(fp32_products())
+    ...     with tf32_products(False):
+    ...         print(fp32_products())
+    tf32
+    fp32
     """
     switch = torch.backends.cuda.matmul
     before = switch.fp32_precision
@@ -805,6 +962,12 @@ class Exponents(NamedTuple):
     counts: {e: how many |x| from 2^e to below 2^(e+1)}, in order of e, as they are before rounding.
     zeros: 0 already.  bad: inf or nan already.
     Of those in `counts`: normal, subnormal (kept with fewer bits), underflow (become 0), overflow (become inf).
+
+    >>> import torch
+    >>> from minidist.train.amp import exponents
+    >>> found = exponents(torch.tensor([3.0, 2.0, 0.0, 1e-12]))
+    >>> found.counts[1], found.zeros, found.underflow, found.total
+    (2, 1, 1, 4)
     """
 
     dtype: torch.dtype
@@ -818,6 +981,7 @@ class Exponents(NamedTuple):
 
     @property
     def total(self) -> int:
+        """All elements."""
         return self.zeros + self.bad + sum(self.counts.values())
 
 
@@ -827,6 +991,16 @@ def exponents(
     """Count the elements of `tensors` (gradients, say; None among them is passed over) times `scale` by exponent.
 
     Give gradients of fp32, of which `dtype` has lost nothing yet.
+    Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.2 and figure 3.
+
+    >>> import torch
+    >>> from minidist.train.amp import exponents
+    >>> grads = [torch.tensor([1.0, 2.0**-15]), torch.tensor([2.0**-30, 1e6])]
+    >>> found = exponents(grads)
+    >>> found.normal, found.subnormal, found.underflow, found.overflow
+    (1, 1, 1, 1)
+    >>> exponents(grads, torch.bfloat16).normal  # it has the range of fp32
+    4
     """
     x = _flat(tensors) * scale
     finite = x[x.isfinite() & (x != 0)].abs()
@@ -850,6 +1024,12 @@ def lost(
     """The share, 0 to 1, of the updates that are not 0 which leave their weight in `dtype` as it is.
 
     updates: what is added to the weights, of the same sizes. Raises ValueError for other sizes.
+    Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.1 and figure 2b.
+
+    >>> import torch
+    >>> from minidist.train.amp import lost
+    >>> lost(updates=torch.tensor([2.0**-12, 2.0**-8]), weights=torch.ones(2))
+    0.5
     """
     u, w = _flat(updates), _flat(weights)
     if u.shape != w.shape:

@@ -51,7 +51,11 @@ def adamw_(
     eps: float,
     weight_decay: float,
 ) -> None:
-    """A step of N elements. m, v: the averages of g and of g², whose corrections are full1 and full2."""
+    """A step of N elements, in place.
+
+    p, m, v, g: (N,) each: parameters, the averages of g and of g², gradients.  full1, full2: 1 − β₁ᵗ and 1 − β₂ᵗ, how
+    full the averages are after t steps.
+    """
     wide_p, wide_m, wide_v = (exact(x) for x in (p, m, v))
     moments_(wide_m, wide_v, exact(g), (beta1, beta2))
     update = adam_update(wide_p, wide_m, wide_v, (full1, full2), eps, weight_decay)
@@ -66,6 +70,13 @@ class FlatGroup:
     data: (N,).  states: (N,) for each of STATES.  grads: (N,), where gradients lie after
     `zero_grad(set_to_none=False)`, or None.  copies: (N,), where a step brings together those that lie elsewhere, or
     None before the first one.
+
+    >>> import torch
+    >>> from minidist.train.flat_optim import FlatGroup
+    >>> params = [torch.ones(2, 2), torch.zeros(3)]
+    >>> group = FlatGroup(params, state={})
+    >>> group.data.fill_(7.0).shape, params[1].tolist()
+    (torch.Size([7]), [7.0, 7.0, 7.0])
     """
 
     def __init__(self, params: list[Tensor], state: dict[Tensor, dict]):
@@ -115,6 +126,17 @@ class FlatAdamW(AdamW):
 
     A parameter's `step` is a number here and a tensor there; each loads the other's. Raises ValueError for
     negative values, and for betas outside 0 … 1.
+
+    >>> import torch
+    >>> from minidist.models import mlp
+    >>> from minidist.train.flat_optim import FlatAdamW
+    >>> model = mlp([4, 8, 2])
+    >>> optimizer = FlatAdamW(model.parameters(), lr=1e-3)
+    >>> model(torch.ones(3, 4)).sum().backward()
+    >>> optimizer.step()
+    >>> storages = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    >>> len(list(model.parameters())), len(storages)  # 4 tensors, views of one buffer
+    (4, 1)
     """
 
     def __init__(self, params: Iterable, *args, **options):

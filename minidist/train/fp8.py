@@ -65,7 +65,12 @@ E5M2 = torch.float8_e5m2
 
 
 class Grain(NamedTuple):
-    """How many rows and columns of a matrix share a scale; None: all of them."""
+    """How many rows and columns of a matrix share a scale; None: all of them.
+
+    >>> from minidist.train.fp8 import ROW, SQUARE
+    >>> ROW, SQUARE.turned
+    (Grain(rows=1, columns=None), Grain(rows=128, columns=128))
+    """
 
     rows: int | None
     columns: int | None
@@ -83,7 +88,14 @@ SQUARE = Grain(128, 128)
 
 
 class Scaled(NamedTuple):
-    """The matrix values·scale: values (M, K) in eight bits, scale (M/rows, K/columns), rounded up, of its blocks."""
+    """The matrix values·scale: values (M, K) in eight bits, scale (M/rows, K/columns), rounded up, of its blocks.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import E4M3, ROW, quantize
+    >>> scaled = quantize(torch.tensor([[1.0, 2.0], [100.0, 2000.0]]), E4M3, ROW)
+    >>> scaled.values.dtype, scaled.scale.shape  # a scale for each row
+    (torch.float8_e4m3fn, torch.Size([2, 1]))
+    """
 
     values: Tensor
     scale: Tensor
@@ -95,7 +107,13 @@ class Scaled(NamedTuple):
 
 
 def largest(x: Tensor, grain: Grain = TENSOR) -> Tensor:
-    """The amax of each block of a matrix (M, K): (M/rows, K/columns), rounded up; 0 for what is empty."""
+    """The amax of each block of a matrix (M, K): (M/rows, K/columns), rounded up; 0 for what is empty.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import ROW, largest
+    >>> largest(torch.tensor([[1.0, -5.0], [2.0, 3.0]]), ROW).tolist()
+    [[5.0], [3.0]]
+    """
     sides, missing = [], []
     for size, side in zip(x.shape, grain, strict=True):
         side = max(1, size) if side is None else side
@@ -113,6 +131,11 @@ def scale_of(amax: Tensor, dtype: torch.dtype) -> Tensor:
     """The smallest powers of two that bring `amax` into the range of `dtype`, in fp32; nan for inf and for nan.
 
     An amax below 2⁻¹⁰⁰ counts as 2⁻¹⁰⁰: nobody can tell it from 0, and its scale would leave fp32.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import E4M3, E5M2, scale_of
+    >>> scale_of(torch.tensor([448.0, 449.0, 1.0]), E4M3).tolist()  # up to 448
+    [1.0, 2.0, 0.00390625]
     """
     amax = amax.to(torch.float32)
     room = torch.finfo(dtype).max / amax.clamp(min=2.0**-100)
@@ -122,7 +145,13 @@ def scale_of(amax: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def spread(scale: Tensor, grain: Grain, shape: torch.Size) -> Tensor:
-    """The scales of blocks, each for all numbers of its block, (M, K), or what broadcasts to it."""
+    """The scales of blocks, each for all numbers of its block, (M, K), or what broadcasts to it.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import ROW, spread
+    >>> spread(torch.tensor([[1.0], [2.0]]), ROW, torch.Size([2, 3])).shape
+    torch.Size([2, 1])
+    """
     for dim, side in enumerate(grain):
         if side is not None:
             scale = scale.repeat_interleave(side, dim) if side > 1 else scale
@@ -136,6 +165,14 @@ def quantize(
     """A matrix (M, K) rounded to `dtype`, E4M3 or E5M2, to the nearest, ties to even.
 
     scale: of its blocks, instead of that of their amax. What lies beyond the range then becomes the largest number.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import E4M3, quantize
+    >>> scaled = quantize(torch.tensor([[1.0, 1.1], [0.0, 1000.0]]), E4M3)
+    >>> scaled.scale.item()  # 1000/4 is below 448
+    4.0
+    >>> scaled.dequantized().tolist()  # 8 numbers from each power of two to the next
+    [[1.0, 1.125], [0.0, 1024.0]]
     """
     if scale is None:
         scale = scale_of(largest(x, grain), dtype)
@@ -160,7 +197,14 @@ def quantize(
 
 
 def product(a: Scaled, b: Scaled, dtype: torch.dtype) -> Tensor:
-    """a·bᵀ in `dtype`, (M, K) and (N, K) to (M, N), on tensor cores where there are some for eight bits."""
+    """a·bᵀ in `dtype`, (M, K) and (N, K) to (M, N), on tensor cores where there are some for eight bits.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import E4M3, product, quantize
+    >>> a, b = quantize(torch.ones(2, 16), E4M3), quantize(torch.full((3, 16), 0.5), E4M3)
+    >>> product(a, b, torch.float32).tolist()
+    [[8.0, 8.0, 8.0], [8.0, 8.0, 8.0]]
+    """
     if has_eight_bits(a.values.device):
         return on_tensor_cores(a, b, dtype)
     wide = torch.promote_types(dtype, torch.float32)
@@ -169,7 +213,13 @@ def product(a: Scaled, b: Scaled, dtype: torch.dtype) -> Tensor:
 
 
 def has_eight_bits(device: torch.device) -> bool:
-    """Whether products in eight bits are not emulated there. On "meta" they are charged for what they are on a GPU."""
+    """Whether products in eight bits are not emulated there. On "meta" they are charged for what they are on a GPU.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import has_eight_bits
+    >>> has_eight_bits(torch.device("cpu")), has_eight_bits(torch.device("meta"))
+    (False, True)
+    """
     if device.type == "meta":
         return True
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
@@ -260,7 +310,15 @@ def laid_out(x: Scaled) -> Tensor:
 
 
 class Split(NamedTuple):
-    """The Comms of those who split a linear layer's tokens, inputs and outputs; None: nobody does."""
+    """The Comms of those who split a linear layer's tokens, inputs and outputs; None: nobody does.
+
+    >>> from minidist import World
+    >>> from minidist.train.fp8 import Split
+    >>> def program(comm):
+    ...     return Split(tokens=comm).tokens.size  # data parallel
+    >>> World(2).run(program)[0]
+    2
+    """
 
     tokens: Comm | None = None
     inputs: Comm | None = None
@@ -287,6 +345,16 @@ class Present:
     """Scales from the amax of the tensor at hand, agreed between the ranks that hold parts of a block.
 
     grain: "tensor", "row" or "block".  formats: of "x", "weight" and "grad".
+    split: a `Split`; nobody shares a block unless given.  ValueError for another grain.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.train.fp8 import Present, Split
+    >>> def program(comm):
+    ...     x = torch.full((2, 4), 100.0 * (1 + 9 * comm.rank))  # tokens of 100, and of 1000
+    ...     return Present()(x, "x").scale.item(), Present(split=Split(comm))(x, "x").scale.item()
+    >>> list(World(2).run(program))  # each by itself, and agreed
+    [(0.25, 4.0), (4.0, 4.0)]
     """
 
     def __init__(self, grain: str = "tensor", split: Split | None = None, formats=FORMATS):
@@ -317,13 +385,23 @@ class Present:
 
 
 class History:
-    """amax of a tensor in the last steps, and in this one so far."""
+    """amax of a tensor in the last steps, and in this one so far.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import History
+    >>> history = History(length=16)
+    >>> for amax in (3.0, 2.0):
+    ...     history.record(torch.tensor(amax))
+    >>> history.now
+    tensor(3.)
+    """
 
     def __init__(self, length: int):
         self.steps: deque[Tensor] = deque(maxlen=length)
         self.now: Tensor | None = None
 
     def record(self, amax: Tensor) -> None:
+        """Take in an amax of this step."""
         self.now = amax if self.now is None else torch.maximum(self.now, amax)
 
 
@@ -332,6 +410,15 @@ class Delayed(Present):
 
     Nothing is recorded of what is computed without a graph, such as an evaluation; what is computed twice, for
     checkpointing, counts as if it were computed once. Layers share one `update`, and one message: see `eight_bits_`.
+    ValueError for a history of fewer than 1 step.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import Delayed, update
+    >>> scaling, x = Delayed(length=2), torch.full((2, 4), 1000.0)
+    >>> first = scaling(x, "x").scale.item()  # nothing is known yet: beyond 448 it is cut off
+    >>> update([scaling])
+    >>> first, scaling(x, "x").scale.item()
+    (1.0, 4.0)
     """
 
     def __init__(self, length: int = 16, split: Split | None = None, formats=FORMATS):
@@ -356,6 +443,17 @@ def update(scalings: list[Delayed], comm: Comm | None = None) -> None:
 
     comm: of all ranks that hold parts of these layers' matrices; all have the same layers. An amax that is inf or nan
     is not remembered.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.train.fp8 import Delayed, update
+    >>> def program(comm):
+    ...     scaling, x = Delayed(), torch.full((2, 4), 100.0 * (1 + 9 * comm.rank))
+    ...     scaling(x, "x")
+    ...     update([scaling], comm)
+    ...     return scaling(x, "x").scale.item()
+    >>> list(World(2).run(program))
+    [4.0, 4.0]
     """
     histories = [history for scaling in scalings for history in scaling.histories.values()]
     found = [history for history in histories if history.now is not None]
@@ -416,7 +514,15 @@ class EightBitLinear(Function):
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, scaling: Present | None = None
 ) -> Tensor:
-    """`F.linear` in eight bits: (…, in), (out, in), (out) to (…, out). The bias is added in the result's dtype."""
+    """`F.linear` in eight bits: (…, in), (out, in), (out) to (…, out). The bias is added in the result's dtype.
+    scaling: where scales come from, `Present()` unless given.
+
+    >>> import torch
+    >>> from minidist.train.fp8 import linear
+    >>> x, weight = torch.tensor([[1.0, 2.1]]), torch.eye(2)
+    >>> linear(x, weight).tolist()  # E4M3 has 2 and 2.25, and nothing between them
+    [[1.0, 2.0]]
+    """
     modes = autocasts()
     dtype = modes[-1].dtype if modes and modes[-1].enabled else x.dtype
     scaling = Present() if scaling is None else scaling
@@ -431,14 +537,26 @@ def eight_bits_(
     grain: str | Callable[[Split], Present] = "tensor",
     tokens: Comm | None = None,
 ) -> list[Any]:
-    """The linear layers of `module` multiply in eight bits from here on, in place. Returns the scaling of each, in order.
+    """The linear layers of `module` multiply in eight bits from here on, in place. Returns the scaling of each, in
+    order.
 
     grain: "tensor", "row" or "block", or a function that makes a layer's scaling of its Split, such as
     `lambda split: Delayed(16, split)`.  tokens: the Comm of the ranks that have other samples of the batch. A layer
     that is split (`parallel.tensor`) says itself who has the rest of it.
-    A linear layer is what has a `product` (`models.Linear`). Give it the layers of a transformer, and not its head: see
-    above. Raises ValueError where there is no linear layer, and for one that gathers in backward (regather), which does
-    its own products.
+    A linear layer is what has a `product` (`models.Linear`). Give it the layers of a transformer, and not its head,
+    whose errors go straight into the loss. Raises ValueError where there is no linear layer, and for one that gathers
+    in backward (regather), which does its own products.
+
+    >>> import torch
+    >>> from minidist.models import TransformerLayer
+    >>> from minidist.train import eight_bits_
+    >>> layer, x = TransformerLayer(hidden=32, heads=4), torch.randn(2, 8, 32)
+    >>> before = layer(x)
+    >>> len(eight_bits_(layer, "row"))  # qkv and proj, fc and proj
+    4
+    >>> error = (layer(x) - before).norm() / before.norm()
+    >>> bool(0 < error < 0.1)
+    True
     """
     make = grain if callable(grain) else partial(Present, choice(grain, "grain", GRAINS))
     layers: list[Any] = [part for part in module.modules() if hasattr(part, "product")]

@@ -61,6 +61,18 @@ def operator(
     """A decorator that makes the operator minidist::`name` of a function with annotated arguments.
 
     The function finds its tensors contiguous.  mutates: the arguments that it changes in place.
+    fake(…): what the operator returns on the device "meta", instead of fn.  flops, moved: functions of the arguments
+    and of `out_val`, the result, that say how many FLOPs, and how many bytes moved, a meter counts: none, and each
+    operand and each result once, unless given.
+
+    >>> import torch
+    >>> from torch import Tensor
+    >>> from minidist.train.fuse import differentiable, operator
+    >>> @operator("doc_cube")
+    ... def cube(x: Tensor) -> Tensor:
+    ...     return x * x * x
+    >>> cube(torch.tensor([2.0])), cube(torch.ones(5, device="meta")).shape
+    (tensor([8.]), torch.Size([5]))
     """
 
     def define(fn: Callable):
@@ -95,6 +107,19 @@ def differentiable(made, gradients: Callable, save: Callable) -> None:
     """Give the operator `made` a backward: gradients(ctx, dy), one for each input, dy being that of its first result.
 
     save(ctx, inputs, output) keeps what backward needs. Further results serve backward alone and have no gradient.
+
+    >>> import torch
+    >>> from torch import Tensor
+    >>> from minidist.train.fuse import differentiable, operator
+    >>> @operator("doc_square")
+    ... def square(x: Tensor) -> Tensor:
+    ...     return x * x
+    >>> keep = lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+    >>> differentiable(square, lambda ctx, dy: (2 * ctx.saved_tensors[0] * dy,), keep)
+    >>> x = torch.tensor(3.0, requires_grad=True)
+    >>> square(x).backward()
+    >>> x.grad.item()
+    6.0
     """
 
     def setup(ctx, inputs, output) -> None:
@@ -110,17 +135,36 @@ def differentiable(made, gradients: Callable, save: Callable) -> None:
 
 
 def exact(x: Tensor) -> Tensor:
-    """x in the dtype that sums are taken in: float32 for anything shorter."""
+    """x in the dtype that sums are taken in: float32 for anything shorter.
+
+    >>> import torch
+    >>> from minidist.train.fuse import exact
+    >>> [exact(torch.ones(2, dtype=dtype)).dtype for dtype in (torch.float16, torch.float64)]
+    [torch.float32, torch.float64]
+    """
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def rows(x: Tensor) -> Tensor:
-    """(…, H) as (rows, H)."""
+    """(…, H) as (rows, H).
+
+    >>> import torch
+    >>> from minidist.train.fuse import rows
+    >>> rows(torch.zeros(2, 3, 4)).shape
+    torch.Size([6, 4])
+    """
     return x.view(-1, x.shape[-1])
 
 
 def check_alike(first: str, x: Tensor, **others: Tensor) -> None:
-    """ValueError where one of the others differs from x, which is called `first`, in shape, dtype or device."""
+    """ValueError where one of the others differs from x, which is called `first`, in shape, dtype or device.
+
+    >>> import torch
+    >>> from minidist.train.fuse import check_alike
+    >>> check_alike("a", torch.zeros(3), b=torch.zeros(4))
+    Traceback (most recent call last):
+    ValueError: b must be as a, (3,) float32 on cpu: it is (4,) float32 on cpu
+    """
     for name, y in others.items():
         if (y.shape, y.dtype, y.device) != (x.shape, x.dtype, x.device):
             raise ValueError(
@@ -130,7 +174,14 @@ def check_alike(first: str, x: Tensor, **others: Tensor) -> None:
 
 
 def check_rows(x: Tensor, **vectors: Tensor) -> None:
-    """ValueError unless x is (…, H) of a floating type, and each of the vectors (H,), on the same device."""
+    """ValueError unless x is (…, H) of a floating type, and each of the vectors (H,), on the same device.
+
+    >>> import torch
+    >>> from minidist.train.fuse import check_rows
+    >>> check_rows(torch.zeros(2, 8), bias=torch.zeros(4))
+    Traceback (most recent call last):
+    ValueError: bias must be (8,) on cpu, as x, (2, 8) float32: it is (4,) float32 on cpu
+    """
     if x.dim() < 1 or not x.shape[-1] or not x.is_floating_point():
         raise ValueError(f"x must be (…, H) of a floating type: it is {describe(x)}")
     for name, y in vectors.items():
@@ -146,7 +197,13 @@ def check_rows(x: Tensor, **vectors: Tensor) -> None:
 
 
 def add3_plain(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Two launches, with a temporary tensor between them."""
+    """Two launches, with a temporary tensor between them.
+
+    >>> import torch
+    >>> from minidist.train.fuse import add3_plain
+    >>> add3_plain(torch.ones(2), torch.ones(2), torch.ones(2)).tolist()
+    [3.0, 3.0]
+    """
     return a + b + c
 
 
@@ -162,6 +219,12 @@ def add3(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a + b + c, of one shape, dtype and device: (…) → (…). Backward hands the gradient on and launches nothing.
 
     The sum is rounded once, where a + b + c in fp16 is rounded twice. ValueError for tensors that are not alike.
+
+    >>> import torch
+    >>> from minidist.train.fuse import add3
+    >>> a, b, c = (torch.tensor([x], dtype=torch.float16) for x in (2048.0, 1.0, 1.0))
+    >>> (a + b + c).item(), add3(a, b, c).item()
+    (2048.0, 2050.0)
     """
     check_alike("a", a, b=b, c=c)
     return _add3(a, b, c)
@@ -177,7 +240,13 @@ def add3(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def bias_gelu_plain(x: Tensor, bias: Tensor) -> Tensor:
-    """The formula, each step a launch."""
+    """The formula, each step a launch.
+
+    >>> import torch
+    >>> from minidist.train.fuse import bias_gelu_plain
+    >>> bias_gelu_plain(torch.tensor([[1.0, 100.0]]), torch.tensor([-1.0, 0.0])).tolist()
+    [[0.0, 100.0]]
+    """
     z = x + bias
     return 0.5 * z * (1 + torch.erf(z * math.sqrt(0.5)))
 
@@ -204,7 +273,16 @@ differentiable(
 
 
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """`F.gelu(x + bias)`: (…, H) and (H,) → (…, H), in the dtype of x. ValueError for other shapes or devices."""
+    """`F.gelu(x + bias)`: (…, H) and (H,) → (…, H), in the dtype of x. ValueError for other shapes or devices.
+    Sources: Hendrycks and Gimpel 2016, "GELU", section 2; Shoeybi et al. 2019, "Megatron-LM".
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from minidist.train.fuse import bias_gelu
+    >>> x, bias = torch.randn(2, 5, 8), torch.randn(8)
+    >>> bias_gelu(x, bias).allclose(F.gelu(x + bias), atol=1e-6)
+    True
+    """
     check_rows(x, bias=bias)
     return _bias_gelu(x, bias)
 
@@ -221,7 +299,14 @@ def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def layer_norm_plain(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    """The formula, each step a launch: (…, H), (H,), (H,) → (…, H)."""
+    """The formula, each step a launch: (…, H), (H,), (H,) → (…, H).
+
+    >>> import torch
+    >>> from minidist.train.fuse import layer_norm_plain
+    >>> x = torch.tensor([[1.0, 3.0], [10.0, 30.0]])
+    >>> layer_norm_plain(x, torch.ones(2), torch.zeros(2), eps=0.0).tolist()
+    [[-1.0, 1.0], [-1.0, 1.0]]
+    """
     centred = x - x.mean(-1, keepdim=True)
     variance = (centred * centred).mean(-1, keepdim=True)
     return centred * (variance + eps).rsqrt() * weight + bias
@@ -263,6 +348,13 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
     """`F.layer_norm` over the last dimension: (…, H), (H,), (H,) → (…, H), in the dtype of x.
 
     Weight and bias are of one dtype, which need not be that of x. ValueError for other shapes or devices.
+    Source: Ba et al. 2016, "Layer Normalization", section 3.
+
+    >>> import torch
+    >>> from minidist.train.fuse import layer_norm
+    >>> x = torch.tensor([[1.0, 3.0], [10.0, 30.0]])
+    >>> layer_norm(x, torch.ones(2), torch.zeros(2), eps=0.0).tolist()
+    [[-1.0, 1.0], [-1.0, 1.0]]
     """
     check_rows(x, weight=weight, bias=bias)
     check_alike("weight", weight, bias=bias)
@@ -281,13 +373,26 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
 
 
 def softmax_plain(x: Tensor) -> Tensor:
-    """Over the last dimension, each step a launch."""
+    """Over the last dimension, each step a launch.
+
+    >>> import torch
+    >>> from minidist.train.fuse import softmax_plain
+    >>> softmax_plain(torch.tensor([[1000.0, 1000.0, float("-inf")]])).tolist()
+    [[0.5, 0.5, 0.0]]
+    """
     powers = (x - x.amax(-1, keepdim=True)).exp()
     return powers / powers.sum(-1, keepdim=True)
 
 
 def merge(part: Tensor, m: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-    """Peaks `m` (rows,) and sums `s` (rows,) of what came before, with those of `part` (rows, columns) merged in."""
+    """Peaks `m` (rows,) and sums `s` (rows,) of what came before, with those of `part` (rows, columns) merged in.
+
+    >>> import torch
+    >>> from minidist.train.fuse import merge
+    >>> m, s = torch.tensor([2.0]), torch.tensor([3.0])  # of three numbers 2
+    >>> merge(torch.tensor([[2.0, 2.0]]), m, s)
+    (tensor([2.]), tensor([5.]))
+    """
     part = exact(part)
     peak = torch.maximum(m, part.amax(-1))
     return peak, s * (m - peak).exp() + (part - peak[:, None]).exp().sum(-1)
@@ -297,6 +402,14 @@ def normalizer(x: Tensor, part: int = 4096) -> tuple[Tensor, Tensor]:
     """m = max x and s = Σ exp(x − m) of every row of x (rows, V), each (rows,) in float32 at least, `part` by `part`.
 
     log Σ exp(x) is m + log s.
+    Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", algorithm 3.
+
+    >>> import torch
+    >>> from minidist.train.fuse import normalizer
+    >>> x = torch.randn(4, 1000)
+    >>> m, s = normalizer(x, part=128)
+    >>> (m + s.log()).allclose(x.logsumexp(-1))
+    True
     """
     s = exact(x.new_zeros(len(x)))
     m = torch.full_like(s, torch.finfo(s.dtype).min)  # finite: exp(−inf − m) is 0, not nan
@@ -327,7 +440,14 @@ differentiable(
 
 
 def softmax(x: Tensor) -> Tensor:
-    """`x.softmax(-1)`: (…, V) → (…, V). ValueError unless x is of a floating type and has a dimension."""
+    """`x.softmax(-1)`: (…, V) → (…, V). ValueError unless x is of a floating type and has a dimension.
+    Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", algorithm 3.
+
+    >>> import torch
+    >>> from minidist.train.fuse import softmax
+    >>> softmax(torch.tensor([[1000.0, 1000.0, float("-inf")]])).tolist()
+    [[0.5, 0.5, 0.0]]
+    """
     check_rows(x)
     return _softmax(x)
 
@@ -344,7 +464,14 @@ def softmax(x: Tensor) -> Tensor:
 
 
 def cross_entropy_plain(logits: Tensor, targets: Tensor) -> Tensor:
-    """Losses (tokens,) of logits (tokens, V), each step a launch; nothing is ignored."""
+    """Losses (tokens,) of logits (tokens, V), each step a launch; nothing is ignored.
+
+    >>> import torch
+    >>> from minidist.train.fuse import cross_entropy_plain
+    >>> losses = cross_entropy_plain(torch.zeros(2, 8), torch.tensor([5, 0]))
+    >>> losses.exp().allclose(torch.tensor([8.0, 8.0]))
+    True
+    """
     centred = logits - logits.amax(-1, keepdim=True)
     return centred.exp().sum(-1).log() - centred.gather(-1, targets[:, None]).squeeze(-1)
 
@@ -388,6 +515,17 @@ def cross_entropy(
     reduction: "mean" over the tokens that are not ignored (nan if all are), "sum", or "none". The loss is in
     float32 at least. A target is 0 … V−1 or `ignore_index`; another one is an error of `gather`, on a CPU.
     ValueError for other shapes and other reductions.
+    Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", section 3.
+
+    >>> import torch
+    >>> from minidist.train.fuse import cross_entropy
+    >>> logits = torch.zeros(3, 8, requires_grad=True)  # 3 tokens, V = 8, a mere guess
+    >>> loss = cross_entropy(logits, torch.tensor([5, 0, -100]))
+    >>> loss.exp().allclose(torch.tensor(8.0))
+    True
+    >>> loss.backward()
+    >>> logits.grad[0, 5].item(), logits.grad[2].any().item()  # (1/8 − 1)/2, and nothing
+    (-0.4375, False)
     """
     check_rows(logits)
     if targets.shape != logits.shape[:-1] or targets.dtype != torch.long:
@@ -431,7 +569,14 @@ def cross_entropy(
 
 
 def attention_plain(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-    """softmax(q·kᵀ/√d)·v with the scores (…, T, K) in memory, each step a launch."""
+    """softmax(q·kᵀ/√d)·v with the scores (…, T, K) in memory, each step a launch.
+
+    >>> import torch
+    >>> from minidist.train.fuse import attention, attention_plain
+    >>> q, k, v = torch.randn(3, 2, 50, 8)
+    >>> attention_plain(q, k, v).allclose(attention(q, k, v, tile=16), atol=1e-5)
+    True
+    """
     scores = q @ k.mT * q.shape[-1] ** -0.5
     if causal:
         scores = _without_future(scores)
@@ -445,7 +590,16 @@ def _without_future(scores: Tensor) -> Tensor:
 
 
 def forward_tile(q: Tensor, k: Tensor, v: Tensor, m: Tensor, l: Tensor, a: Tensor, diagonal: bool):
-    """m, l, a with one tile of keys taken in: q and a (N, queries, d), k and v (N, keys, d), m and l (N, queries)."""
+    """m, l, a with one tile of keys taken in: q and a (N, queries, d), k and v (N, keys, d), m and l (N, queries).
+
+    >>> import torch
+    >>> from minidist.train.fuse import forward_tile
+    >>> q, k, v = torch.zeros(1, 1, 2), torch.zeros(1, 4, 2), torch.arange(8.0).view(1, 4, 2)
+    >>> before = torch.tensor([[-float("inf")]]), torch.zeros(1, 1), torch.zeros(1, 1, 2)
+    >>> m, l, a = forward_tile(q, k, v, *before, diagonal=False)
+    >>> (a / l[..., None]).tolist()  # all scores are alike: the mean of the values
+    [[[3.0, 4.0]]]
+    """
     s = q @ k.mT  # (N, queries, keys)
     if diagonal:
         s = _without_future(s)
@@ -457,7 +611,17 @@ def forward_tile(q: Tensor, k: Tensor, v: Tensor, m: Tensor, l: Tensor, a: Tenso
 def backward_tile(
     q: Tensor, k: Tensor, v: Tensor, do: Tensor, lse: Tensor, D: Tensor, diagonal: bool
 ):
-    """What one tile of scores adds to dq (of the scaled q), dk and dv."""
+    """What one tile of scores adds to dq (of the scaled q), dk and dv.
+    q, do: (N, queries, d).  k, v: (N, keys, d).  lse, D: (N, queries).  diagonal: no query sees a later key.
+
+    >>> import torch
+    >>> from minidist.train.fuse import backward_tile
+    >>> q, k, v, do = torch.zeros(4, 1, 1, 2).fill_(1.0)  # 1 query, 1 key
+    >>> lse, D = torch.full((1, 1), 2.0), torch.full((1, 1), 2.0)  # of the score 2, and of do · v
+    >>> dq, dk, dv = backward_tile(q, k, v, do, lse, D, diagonal=False)
+    >>> dq.tolist(), dv.tolist()  # one key has all the weight, so its score does not matter
+    ([[[0.0, 0.0]]], [[[1.0, 1.0]]])
+    """
     s = q @ k.mT
     if diagonal:
         s = _without_future(s)
@@ -574,6 +738,15 @@ def attention(
     tile: queries, and keys, that are worked on together. 128 on a CPU, where two of them fit in a core's cache, else
     64, which fits in what a multiprocessor shares; on a GPU a power of two, 16 or more.
     Sums are in float32 at least. ValueError for other shapes, dtypes or devices.
+    Source: Dao et al. 2022, "FlashAttention", algorithms 1 and 4; Dao 2023, "FlashAttention-2", algorithm 1.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from minidist.train.fuse import attention
+    >>> q, k, v = torch.randn(3, 2, 300, 16)  # 2 heads, T = 300: 6 of 9 tiles
+    >>> y = attention(q, k, v, causal=True)
+    >>> y.shape, y.allclose(F.scaled_dot_product_attention(q, k, v, is_causal=True), atol=1e-5)
+    (torch.Size([2, 300, 16]), True)
     """
     check_alike("k", k, v=v)
     if q.dim() < 2 or (q.shape[:-2], q.shape[-1], q.dtype) != (k.shape[:-2], k.shape[-1], k.dtype):

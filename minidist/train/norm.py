@@ -21,7 +21,13 @@ from ..split import cuts
 
 
 def own_norm(x: Tensor, norm_type: float = 2.0) -> Tensor:
-    """The norm of one tensor, a number of float32 at least, in which it is also summed."""
+    """The norm of one tensor, a number of float32 at least, in which it is also summed.
+
+    >>> import torch
+    >>> from minidist.train.norm import own_norm
+    >>> own_norm(torch.tensor([300.0, 400.0], dtype=torch.float16))
+    tensor(500.)
+    """
     return torch.linalg.vector_norm(x, norm_type, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
@@ -30,6 +36,16 @@ def global_norm(comm: Comm, grads: Sequence[Tensor], norm_type: float = 2.0) -> 
     """The norm of the gradients of all ranks together: a number of float64, in which it is also summed.
 
     grads: this rank's, each gradient on one rank.  norm_type: p > 0, or infinity; ValueError for another.
+    Every rank finds the same number, bit for bit.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.train.norm import global_norm
+    >>> def program(comm):
+    ...     grads = [torch.tensor([3.0 + comm.rank])]
+    ...     return global_norm(comm, grads).item(), global_norm(comm, grads, float("inf")).item()
+    >>> World(2).run(program)[0]
+    (5.0, 4.0)
     """
     if not norm_type > 0:
         raise ValueError(f"the type of a norm is above 0, not {norm_type}")
@@ -51,7 +67,18 @@ def clip_(
     """Scale the gradients, in place, so that their norm over all ranks is at most `max_norm`; returns what it was.
 
     As `torch.nn.utils.clip_grad_norm_`: times max_norm/(norm + 1e-6), where that is below 1.  counted: those of this
-    rank's gradients that no other rank counts, None for all. Raises ValueError for a limit below 0.
+    rank's gradients that no other rank counts, None for all. Raises ValueError for a limit below 0, and for a
+    norm_type that is not above 0.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.train.norm import clip_
+    >>> def program(comm):
+    ...     grads = [torch.tensor([3.0 + comm.rank])]
+    ...     norm = clip_(comm, grads, max_norm=0.5)
+    ...     return norm.item(), round(grads[0].item(), 3)
+    >>> list(World(2).run(program))
+    [(5.0, 0.3), (5.0, 0.4)]
     """
     if not isinstance(max_norm, int | float) or not max_norm >= 0:  # math.inf only measures
         raise ValueError(f"gradients are clipped to a norm of at least 0, not {max_norm!r}")
@@ -82,7 +109,13 @@ def clip_(
 
 
 def squares(tensors: Sequence[Tensor | None]) -> Tensor:
-    """Sums of squares of what this rank has of k tensors, (k,) float64. None counts as zeros."""
+    """Sums of squares of what this rank has of k tensors, (k,) float64. None counts as zeros.
+
+    >>> import torch
+    >>> from minidist.train.norm import squares
+    >>> squares([torch.tensor([3.0, 4.0]), None]).tolist()
+    [25.0, 0.0]
+    """
     like = next(x for x in tensors if x is not None)
     nothing = torch.zeros((), dtype=torch.float64, device=like.device)
     return torch.stack(
@@ -97,6 +130,15 @@ def all_reduce_cut_norms_(
 
     split: for each parameter the names of the ways in which it is cut, the same on all ranks.  across: the ranks of
     each way.  Takes one all-reduce for each way that cuts any. Raises ValueError for a way whose ranks are not given.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.train.norm import all_reduce_cut_norms_
+    >>> def program(comm):
+    ...     rows = torch.tensor([[9.0, 1.0], [4.0, 4.0]], dtype=torch.float64)
+    ...     return all_reduce_cut_norms_(rows, [["tensor"], []], {"tensor": comm}).tolist()
+    >>> World(2).run(program)[0]  # the first parameter is cut over the ranks, the second is whole
+    [[18.0, 2.0], [4.0, 4.0]]
     """
     ways = list(dict.fromkeys(way for names in split for way in names))
     for way in ways:
@@ -132,6 +174,15 @@ def counted(
 
     tensor: the tensor-parallel ranks of `module`; what its `cuts` do not name is the same on all of them.
     repeated: those that another rank counts, such as `Pipeline.ties.repeated`.
+
+    >>> from minidist import World
+    >>> from minidist.parallel.tensor import RowLinear
+    >>> from minidist.train.norm import counted
+    >>> def program(comm):
+    ...     layer = RowLinear(4, 2, comm)  # each rank has columns; the bias is on both
+    ...     return [tuple(p.shape) for p in counted(layer, tensor=comm)]
+    >>> list(World(2).run(program))
+    [[(2, 2), (2,)], [(2, 2)]]
     """
     cut = cuts(module)
     counted_elsewhere = set(repeated)
@@ -154,9 +205,22 @@ def clip_grad_norm_(
     """Scale the gradients of the whole model so that their norm is at most `max_norm`; returns what it was. Collective.
 
     module: this rank's part of the model.  comm: the ranks that together hold the model once: of one replica in data
-    parallelism, all of them where gradients are sharded over the data ranks.  tensor, repeated: see `counted`.
+    parallelism, all of them where gradients are sharded over the data ranks.  tensor: the tensor-parallel ranks of
+    `module`.  repeated: parameters that another rank counts, such as `Pipeline.ties.repeated`.
     norm_type: 2.0, another power, or inf. On one rank this is `torch.nn.utils.clip_grad_norm_`.
-    Raises ValueError for a limit below 0.
+    Raises ValueError for a limit below 0, and for a norm_type that is not above 0.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from minidist import World
+    >>> from minidist.train import clip_grad_norm_
+    >>> def program(comm):
+    ...     stage = nn.Linear(1, 1, bias=False)  # each rank has a part of the model
+    ...     stage.weight.grad = torch.tensor([[3.0 + comm.rank]])
+    ...     norm = clip_grad_norm_(stage, 1.0, comm)
+    ...     return norm.item(), round(stage.weight.grad.item(), 3)
+    >>> list(World(2).run(program))
+    [(5.0, 0.6), (5.0, 0.8)]
     """
     grads = [p.grad for p in module.parameters() if p.grad is not None]
     counted_here = [p.grad for p in counted(module, tensor, repeated) if p.grad is not None]

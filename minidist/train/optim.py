@@ -47,6 +47,17 @@ class Layerwise(torch.optim.Optimizer):
     across: {way: Comm} of the ranks that share parameters; a group's option `split` names the ways in which its own
     are cut, () for none. All ranks of a Comm have the same groups, and step together.
     ratios: {parameter: trust ratio of the last step, a 0-d tensor}, to be looked at; plain parameters are not in it.
+    `step(closure=None)` steps every parameter that has a gradient, and returns the closure's loss. Raises ValueError
+    for sparse gradients, and for amsgrad, maximize and differentiable in a loaded state.
+
+    >>> import torch
+    >>> from minidist.train import LARS
+    >>> w = torch.tensor([3.0, 4.0], requires_grad=True)
+    >>> optimizer = LARS([w], lr=1.0, trust=0.125)
+    >>> w.grad = torch.tensor([0.0, 2.0])
+    >>> optimizer.step()
+    >>> optimizer.ratios[w].item()  # 0.125 · 5/2
+    0.3125
     """
 
     # also of a copy, for which torch takes over states and groups alone
@@ -129,13 +140,25 @@ class Layerwise(torch.optim.Optimizer):
 class LARS(Layerwise):
     """Layer-wise adaptive rate scaling.
 
+    params: parameters, or groups as `groups` makes them.  lr: the rate.
     trust: η, the part of a layer's weights that a step of rate 1 is long. 0, for a group: it is stepped as by SGD,
     with the rate outside of the momentum; so `groups` has it for biases and norms. A trusted layer sees the product
     η·lr alone, these see lr alone: take an lr that suits SGD, and η to fit, or give them an lr of their own.
     weight_decay: β, a part of the gradient, as for SGD; a layer with no gradient but zeros shrinks by η·lr, whatever β
     above 0.  nesterov: look ahead, w −= d + m·v.
-    across: see `Layerwise`.  States are those of torch.optim.SGD: `momentum_buffer`.
-    Raises ValueError for negative values, and for Nesterov without momentum.
+    across: {way: Comm} of ranks that share parameters, which `groups` names in `split`.  States are those of
+    torch.optim.SGD: `momentum_buffer`. Raises ValueError for negative values, and for Nesterov without momentum.
+    Source: You, Gitman and Ginsburg 2017, "Large Batch Training of Convolutional Networks", algorithm 1.
+
+    >>> import torch
+    >>> from minidist.train import LARS
+    >>> for slope in (2.0, 1024.0):  # of length 5, so a step is 0.125 · 5 long
+    ...     w = torch.tensor([3.0, 4.0], requires_grad=True)
+    ...     w.grad = torch.tensor([0.0, slope])
+    ...     LARS([w], lr=1.0, trust=0.125).step()
+    ...     print(w.tolist())
+    [3.0, 3.375]
+    [3.0, 3.375]
     """
 
     def __init__(
@@ -186,7 +209,21 @@ class LARS(Layerwise):
 
 
 class SGD(LARS):
-    """Stochastic gradient descent: LARS without a trust ratio. Arguments, steps and states as of `torch.optim.SGD`."""
+    """Stochastic gradient descent: LARS without a trust ratio. Arguments, steps and states as of `torch.optim.SGD`.
+    Raises ValueError for negative values, and for Nesterov without momentum.
+    Source: Sutskever et al. 2013, "On the importance of initialization and momentum".
+
+    >>> import torch
+    >>> from minidist.train import SGD
+    >>> w = torch.tensor([4.0], requires_grad=True)
+    >>> optimizer = SGD([w], lr=0.5, momentum=0.5)
+    >>> for _ in range(2):
+    ...     w.grad = torch.tensor([1.0])
+    ...     optimizer.step()
+    ...     print(w.item())
+    3.5
+    2.75
+    """
 
     def __init__(
         self,
@@ -245,10 +282,20 @@ def adam_update(
 class LAMB(Layerwise):
     """Layer-wise adaptive moments for batches.
 
+    params: parameters, or groups as `groups` makes them.  lr: the rate.
     trust: 1.0 as in the paper, times which each ratio goes. 0, for a group: it is stepped as by AdamW; so `groups` has
-    it for biases and norms.  across: see `Layerwise`.  States are those of torch.optim.AdamW: `step`, `exp_avg`,
-    `exp_avg_sq`; `step` is a number here and a tensor there, and each loads the other's.
-    Raises ValueError for negative values, and betas outside 0 … 1.
+    it for biases and norms.  across: {way: Comm} of ranks that share parameters, which `groups` names in `split`.
+    States are those of torch.optim.AdamW: `step`, `exp_avg`, `exp_avg_sq`; `step` is a number here and a tensor there,
+    and each loads the other's. Raises ValueError for negative values, and betas outside 0 … 1.
+    Source: You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", algorithm 2.
+
+    >>> import torch
+    >>> from minidist.train import LAMB
+    >>> w = torch.tensor([3.0, 4.0], requires_grad=True)  # a layer of length 5
+    >>> w.grad = torch.tensor([0.0, 1e-3])
+    >>> LAMB([w], lr=0.125, weight_decay=0.0).step()
+    >>> [round(x, 3) for x in w.tolist()]  # its step is 0.125 · 5 long
+    [3.0, 3.375]
     """
 
     def __init__(
@@ -299,7 +346,19 @@ class LAMB(Layerwise):
 
 
 class AdamW(LAMB):
-    """Adam with decoupled weight decay: LAMB without a trust ratio. Steps and states as of `torch.optim.AdamW`."""
+    """Adam with decoupled weight decay: LAMB without a trust ratio. Steps and states as of `torch.optim.AdamW`.
+    Raises ValueError for negative values, and betas outside 0 … 1.
+    Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
+
+    >>> import torch
+    >>> from minidist.train import AdamW
+    >>> w, theirs = (torch.tensor([1.0, -2.0], requires_grad=True) for _ in range(2))
+    >>> w.grad, theirs.grad = (torch.tensor([0.5, 100.0]) for _ in range(2))
+    >>> AdamW([w], lr=0.25, weight_decay=0.0).step()
+    >>> torch.optim.AdamW([theirs], lr=0.25, weight_decay=0.0).step()
+    >>> [round(x, 3) for x in w.tolist()], torch.allclose(w, theirs)
+    ([0.75, -2.25], True)
+    """
 
     def __init__(
         self,
@@ -326,7 +385,12 @@ class AdamW(LAMB):
 
 
 def bias_or_norm(name: str, shape: Sequence[int]) -> bool:
-    """Whether a parameter with this name and whole shape is a bias, or of a norm: fewer than 2 dimensions."""
+    """Whether a parameter with this name and whole shape is a bias, or of a norm: fewer than 2 dimensions.
+
+    >>> from minidist.train.optim import bias_or_norm
+    >>> bias_or_norm("norm.weight", (64,)), bias_or_norm("fc.weight", (256, 64))
+    (True, False)
+    """
     return len(shape) < 2 or name.rpartition(".")[2] == "bias"
 
 
@@ -339,6 +403,14 @@ def groups(
     The shape is the unsharded one. Each group has `split`, the ways in which its parameters are cut: "data" those that
     a `FullySharded` names in its `whole_shapes`, "tensor" those that a split module names in its `cuts`.
     Pieces keep the order of `named_parameters`; those without elements are there, too.
+
+    >>> from minidist.models import mlp
+    >>> from minidist.train import AdamW, groups
+    >>> optimizer = AdamW(groups(mlp([4, 8, 2])), weight_decay=0.1)
+    >>> for group in optimizer.param_groups:
+    ...     print(group["param_names"], group["weight_decay"])
+    ['0.weight', '2.weight'] 0.1
+    ['0.bias', '2.bias'] 0.0
     """
     tensor_cuts = cuts(module)
     whole_shapes: dict[Tensor, Sequence[int]] = {}
@@ -371,7 +443,12 @@ def groups(
 
 
 class Terms(NamedTuple):
-    """|G|² and tr(Σ), estimated."""
+    """|G|² and tr(Σ), estimated.
+
+    >>> from minidist.train.optim import Terms
+    >>> Terms(square=2.0, trace=64.0).scale
+    32.0
+    """
 
     square: float
     trace: float
@@ -386,6 +463,11 @@ def noise_terms(small_square: float, big_square: float, small: float, big: float
     """From the mean |G_b|² of gradients of `small` samples, and |G_B|² of their mean, over `big` samples.
 
     Raises ValueError unless 0 < small < big.
+    Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1.
+
+    >>> from minidist.train.optim import noise_terms
+    >>> noise_terms(small_square=5.0, big_square=4.0, small=4, big=8)
+    Terms(square=3.0, trace=8.0)
     """
     if not 0 < small < big:
         raise ValueError(
@@ -398,7 +480,7 @@ def noise_terms(small_square: float, big_square: float, small: float, big: float
 
 
 class NoiseScale:
-    """The noise scale of a training over ranks, averaged over its steps.
+    """The noise scale of a run over ranks, averaged over its steps.
 
         noise = NoiseScale(model.parameters(), comm)           # model: a DataParallel, or any whose ranks average
         loss.backward(); noise.update(samples=len(x))          # x: this rank's part; every rank has as many
@@ -407,7 +489,22 @@ class NoiseScale:
     Hooks see each rank's gradient as autograd makes it, before it is averaged; `update` reads `.grad`, the average.
     One backward a step: with accumulation, `update` after each would see sums.  decay: of the averages over steps,
     corrected for their start.  terms, scale: nan before the first step. All ranks find the same.
-    Raises ValueError for a Comm of one rank, which has one size of batch: give `noise_terms` its micro-batches.
+    Raises ValueError for a Comm of one rank, which has one size of batch: give `noise_terms` its micro-batches; for a
+    decay outside 0 … 1, and where no parameter trains.
+    Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", section 2 and appendix A.1.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_reduce_
+    >>> from minidist.train import NoiseScale
+    >>> def program(comm):
+    ...     w = torch.zeros(1, requires_grad=True)
+    ...     noise = NoiseScale([w], comm)
+    ...     (w * (1.0 + 2 * comm.rank)).sum().backward()  # gradients 1 and 3, of 4 samples each
+    ...     all_reduce_(comm, w.grad, "mean")
+    ...     return noise.update(samples=4)
+    >>> World(2).run(program)[0]
+    Terms(square=3.0, trace=8.0)
     """
 
     def __init__(self, params: Iterable[Tensor], comm: Comm, decay: float = 0.9):
@@ -449,6 +546,7 @@ class NoiseScale:
 
     @property
     def scale(self) -> float:
+        """B_noise, in samples; nan before the first step, and where |G|² came out below 0."""
         return self.terms.scale
 
     def remove(self) -> None:
@@ -458,15 +556,30 @@ class NoiseScale:
 
 
 def steps_ratio(batch: float, noise: float) -> float:
-    """Steps to a loss, over the fewest possible with any batch: 1 + B_noise/B."""
+    """Steps to a loss, over the fewest possible with any batch: 1 + B_noise/B.
+
+    >>> from minidist.train.optim import steps_ratio
+    >>> [steps_ratio(batch, noise=1000) for batch in (100, 1000, 10_000)]
+    [11.0, 2.0, 1.1]
+    """
     return 1 + noise / batch
 
 
 def samples_ratio(batch: float, noise: float) -> float:
-    """Samples to a loss, over the fewest possible: 1 + B/B_noise."""
+    """Samples to a loss, over the fewest possible: 1 + B/B_noise.
+
+    >>> from minidist.train.optim import samples_ratio
+    >>> [samples_ratio(batch, noise=1000) for batch in (100, 1000, 10_000)]
+    [1.1, 2.0, 11.0]
+    """
     return 1 + batch / noise
 
 
 def best_rate(highest: float, batch: float, noise: float) -> float:
-    """The rate of SGD that gains most in a step: highest/(1 + B_noise/B), linear in B while B is far below B_noise."""
+    """The rate of SGD that gains most in a step: highest/(1 + B_noise/B), linear in B while B is far below B_noise.
+
+    >>> from minidist.train.optim import best_rate
+    >>> best_rate(highest=0.5, batch=1000, noise=1000)
+    0.25
+    """
     return highest / steps_ratio(batch, noise)

@@ -51,6 +51,15 @@ class RandomState:
 
     They are PyTorch's own of the CPU (5 kB) and of each GPU in sight (16 bytes), and those among the operands. In a
     World each rank has its own state in PyTorch's own generator.
+
+    >>> import torch
+    >>> from minidist.train.remat import RandomState
+    >>> state = RandomState()
+    >>> first, second = torch.rand(2), torch.rand(2)
+    >>> with state.again():
+    ...     repeated = torch.rand(2)
+    >>> torch.equal(repeated, first), torch.equal(torch.rand(2), second)
+    (True, False)
     """
 
     def __init__(self, operands: Iterable = ()):
@@ -62,6 +71,7 @@ class RandomState:
 
     @contextmanager
     def again(self) -> Iterator[None]:
+        """A context in which the generators are as they were then; after it they go on as if there had been none."""
         now = [(generator, generator.get_state()) for generator, _ in self.states]
         try:
             for generator, state in self.states:
@@ -73,7 +83,18 @@ class RandomState:
 
 
 class Replay:
-    """All that steers operators now, besides their operands: `with replay.again():` it is in force once more."""
+    """All that steers operators now, besides their operands: `with replay.again():` it is in force once more.
+
+    >>> import torch
+    >>> from minidist.train import autocast
+    >>> from minidist.train.remat import Replay
+    >>> x = torch.ones(2, 2)
+    >>> with autocast(torch.bfloat16):
+    ...     replay = Replay()
+    >>> with replay.again():
+    ...     print((x @ x).dtype)
+    torch.bfloat16
+    """
 
     def __init__(self, operands: Iterable = ()):
         self.random = RandomState(operands)
@@ -86,6 +107,7 @@ class Replay:
 
     @contextmanager
     def again(self) -> Iterator[None]:
+        """A context in which all of it is in force once more."""
         with ExitStack() as stack:
             for _ in _get_current_function_mode_stack():
                 stack.callback(_push_mode, _pop_mode())
@@ -102,6 +124,16 @@ def restoring() -> Iterator[None]:
     """Give the buffers of each module that is called in here the values that they had before.
 
     While it lasts they are copies. Other ranks of a World, which are threads, are left alone.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from minidist.train.remat import restoring
+    >>> norm = nn.BatchNorm1d(2)
+    >>> with restoring():
+    ...     y = norm(torch.rand(8, 2))
+    ...     counted = norm.num_batches_tracked.item()
+    >>> counted, norm.num_batches_tracked.item()
+    (1, 0)
     """
     thread = threading.get_ident()
     originals: dict[Tensor, Tensor] = {}
@@ -127,6 +159,14 @@ def repeatable(fn: Callable, inputs: tuple, kwargs: dict) -> tuple[list[Tensor],
 
     `repeat` itself holds none of the tensors: whoever wants them kept saves them in autograd's way, which sees it
     if they are changed in place.
+
+    >>> import torch
+    >>> from minidist.train.remat import repeatable
+    >>> x = torch.ones(100)
+    >>> tensors, repeat = repeatable(torch.dropout, (x, 0.5, True), {})
+    >>> first = torch.dropout(x, 0.5, True)
+    >>> torch.equal(repeat(tensors), first)
+    True
     """
     leaves, structure = tree_flatten((inputs, kwargs))
     replay = Replay(leaves)
@@ -162,6 +202,13 @@ def checkpoint_reentrant(fn: Callable, *inputs: Tensor) -> Any:
 
     Every output of floating point needs a gradient afterwards, even where nothing in `fn` does.
     Raises RuntimeError in backward under `autograd.grad` and `backward(inputs=…)`.
+
+    >>> import torch
+    >>> from minidist.train.remat import checkpoint_reentrant
+    >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> checkpoint_reentrant(lambda x: x * x, x).sum().backward()
+    >>> x.grad.tolist()
+    [2.0, 4.0]
     """
     if not torch.is_grad_enabled():
         return fn(*inputs)
@@ -218,6 +265,17 @@ def checkpoint(fn: Callable, *inputs, **kwargs) -> Any:
     one only while the outer one is recomputed. Under `torch.no_grad` it is the plain call.
     Raises, in backward, RuntimeError (autograd's) if an input was changed in place since, and ValueError if fn saves
     other tensors, or fewer, than it did.
+
+    >>> import torch
+    >>> from minidist.train import checkpoint
+    >>> calls = []
+    >>> def square(x):
+    ...     calls.append("square")
+    ...     return (x * x).sum()
+    >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> checkpoint(square, x).backward()
+    >>> x.grad.tolist(), calls  # once in forward, once more in backward
+    ([2.0, 4.0], ['square', 'square'])
     """
     if not callable(fn):
         raise ValueError(f"checkpoint(fn, …) calls a function or a module, not {fn!r}")
@@ -310,7 +368,13 @@ class Save(torch.autograd.Function):
 
 
 class Segment(NamedTuple):
-    """Layers `first` to `end` − 1. `repeated`: their forward runs again in backward."""
+    """Layers `first` to `end` − 1. `repeated`: their forward runs again in backward.
+
+    >>> from minidist.train.remat import Plan, Segment, checkpoint_sequential
+    >>> kept = Plan((Segment(0, 2, repeated=False),), peak=0, repeated=0, held=0)
+    >>> checkpoint_sequential([abs, float], kept, -3)
+    3.0
+    """
 
     first: int
     end: int
@@ -319,7 +383,13 @@ class Segment(NamedTuple):
 
 class Plan(NamedTuple):
     """Segments in order; the most bytes alive in backward; the cost of the forwards that are repeated; and the bytes
-    that the segments hold when forward is over."""
+    that the segments hold when forward is over.
+
+    >>> from minidist.train.remat import plan
+    >>> found = plan([1, 1], memories=[100, 100], edges=[10, 10, 10], work=[0, 0])
+    >>> found.peak, found.repeated, found.held  # two inputs, and the tensors of one layer
+    (120, 2, 20)
+    """
 
     segments: tuple[Segment, ...]
     peak: float
@@ -335,6 +405,17 @@ def checkpoint_sequential(
     functions: nn.Sequential or a list; each takes what the one before it gives.  segments: how many, as equal as can
     be; None: about √L of them; or a Plan.
     Raises ValueError for more segments than functions, fewer than one, and a plan of another number of layers.
+
+    >>> import torch
+    >>> from minidist.train import checkpoint_sequential
+    >>> calls = []
+    >>> def layer(x):
+    ...     calls.append("layer")
+    ...     return x.sin()
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> checkpoint_sequential([layer] * 9, segments=3, x=x).sum().backward()
+    >>> len(calls)  # 9 in forward, and 6 again: the last segment is kept
+    15
     """
     functions = list(functions)
     if isinstance(segments, Plan):
@@ -351,6 +432,14 @@ def checkpoint_sequential(
 
 
 def equal_segments(layers: int, k: int | None) -> list[Segment]:
+    """About equal segments of so many layers, all but the last of them repeated. k: how many; None: about √layers.
+
+    ValueError for fewer segments than one, and for more than layers.
+
+    >>> from minidist.train.remat import equal_segments
+    >>> [tuple(segment) for segment in equal_segments(5, 2)]
+    [(0, 3, True), (3, 5, False)]
+    """
     k = max(1, round(math.sqrt(layers))) if k is None else k
     if not 1 <= k <= max(1, layers):
         raise ValueError(f"{layers} functions do not split into {k} segments")
@@ -358,7 +447,19 @@ def equal_segments(layers: int, k: int | None) -> list[Segment]:
 
 
 def checkpoint_recursive(functions: Sequence[Callable], x: Any) -> Any:
-    """`x` through all functions: the first half is checkpointed, and both halves are again cut in this way."""
+    """`x` through all functions: the first half is checkpointed, and both halves are again cut in this way.
+
+    >>> import torch
+    >>> from minidist.train.remat import checkpoint_recursive
+    >>> calls = []
+    >>> def layer(x):
+    ...     calls.append("layer")
+    ...     return x.sin()
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> checkpoint_recursive([layer] * 8, x).sum().backward()
+    >>> len(calls)  # 8, and 8/2 · log₂ 8 again
+    20
+    """
     functions = list(functions)
     if len(functions) <= 1:
         return run(functions, x)
@@ -368,7 +469,12 @@ def checkpoint_recursive(functions: Sequence[Callable], x: Any) -> Any:
 
 
 def run(functions: Sequence[Callable], x: Any) -> Any:
-    """`x` through all functions, one after the other."""
+    """`x` through all functions, one after the other.
+
+    >>> from minidist.train.remat import run
+    >>> run([abs, float], -3)
+    3.0
+    """
     for function in functions:
         x = function(x)
     return x
@@ -402,6 +508,17 @@ def plan(
     included, L + 1 values.  work: bytes that each layer's backward needs besides, such as the gradients of its edges.
     Time: O(L²) for each pair (bytes held, compute) that is not beaten, which are few where layers are alike.
     Raises ValueError if nothing fits, with the least that is needed; and where the numbers of values do not match.
+    Sources: Chen et al. 2016, section 3; Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains",
+    section 4.
+
+    >>> from minidist.train.remat import plan
+    >>> chain = dict(costs=[1] * 4, memories=[90] * 4, edges=[10] * 5, work=[0] * 4)
+    >>> for budget in (400, 300, 200):  # bytes: all is kept, half of it, almost nothing
+    ...     found = plan(**chain, budget=budget)
+    ...     print(found.peak, found.repeated, [s[:2] for s in found.segments if s.repeated])
+    400 0 []
+    300 2 [(1, 3)]
+    200 3 [(0, 2), (2, 3)]
     """
     L = len(costs)
     if [len(memories), len(edges), len(work)] != [L, L + 1, L]:
@@ -441,7 +558,13 @@ def plan(
 
 
 def unbeaten(plans: list[Plan], aim: Callable[[Plan], float]) -> list[Plan]:
-    """Those for which no other plan holds as little and has as small an aim, by the bytes that they hold."""
+    """Those for which no other plan holds as little and has as small an aim, by the bytes that they hold.
+
+    >>> from minidist.train.remat import Plan, unbeaten
+    >>> plans = [Plan((), 9, 2, held=10), Plan((), 9, 1, held=20), Plan((), 9, 3, held=20)]
+    >>> [(plan.held, plan.repeated) for plan in unbeaten(plans, lambda plan: plan.repeated)]
+    [(10, 2), (20, 1)]
+    """
     best: list[Plan] = []
     for plan in sorted(plans, key=lambda plan: (plan.held, aim(plan))):
         if not best or aim(plan) < aim(best[-1]):

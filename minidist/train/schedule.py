@@ -22,7 +22,12 @@ Schedule = Callable[[float], float]
 
 
 def constant(step: float) -> float:
-    """1, always."""
+    """1, always.
+
+    >>> from minidist.train.schedule import constant
+    >>> constant(5)
+    1.0
+    """
     return 1.0
 
 
@@ -31,6 +36,11 @@ def warm_up(steps: float, then: Schedule = constant) -> Schedule:
 
     Step t of them has (t + 1)/steps: the first one is not lost, the last has 1. 0: no warm-up.
     Raises ValueError for fewer than 0 steps.
+
+    >>> from minidist.train import warm_up
+    >>> schedule = warm_up(4)
+    >>> [schedule(step) for step in range(6)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     """
     if steps < 0:
         raise ValueError(f"a warm-up has at least 0 steps, not {steps}")
@@ -41,6 +51,10 @@ def warm_up_steps(total: int, share: float = 0.002) -> int:
     """The steps of a warm-up that scales with the training: a share of all its steps, and at least one.
 
     GPTs take 0.001 to 0.005. Raises ValueError for a share outside 0 … 1.
+
+    >>> from minidist.train.schedule import warm_up_steps
+    >>> warm_up_steps(100_000), warm_up_steps(100)
+    (200, 1)
     """
     if not 0 <= share <= 1:
         raise ValueError(f"a warm-up is a part of {total} steps, from 0 to 1, not {share}")
@@ -48,7 +62,14 @@ def warm_up_steps(total: int, share: float = 0.002) -> int:
 
 
 def cosine(steps: float, floor: float = 0.1) -> Schedule:
-    """From 1 to `floor` in so many steps: floor + (1 − floor)·(1 + cos(π·t/steps))/2, then the floor."""
+    """From 1 to `floor` in so many steps: floor + (1 − floor)·(1 + cos(π·t/steps))/2, then the floor.
+    Raises ValueError for 0 steps or fewer, and for a floor outside 0 … 1.
+
+    >>> from minidist.train import cosine, warm_up
+    >>> schedule = warm_up(2, then=cosine(4, floor=0.5))
+    >>> [round(schedule(step), 3) for step in range(8)]
+    [0.5, 1.0, 1.0, 0.927, 0.75, 0.573, 0.5, 0.5]
+    """
     if steps <= 0 or not 0 <= floor <= 1:
         raise ValueError(
             f"a schedule has more than 0 steps and a floor between 0 and 1, not {steps} and {floor}"
@@ -77,6 +98,12 @@ def batch_ramp(
 
     multiple: what a batch is a multiple of, rounded down but at least one: ranks · sequences of a micro-batch · T.
     Raises ValueError unless 0 < multiple ≤ first ≤ last, and for a ramp over fewer than 0 tokens.
+    Source: Brown et al. 2020, "Language Models are Few-Shot Learners", appendix B.
+
+    >>> from minidist.train import batch_ramp
+    >>> batch = batch_ramp(first=1000, last=4000, over=30_000, multiple=500)
+    >>> [batch(seen) for seen in (0, 4_000, 5_000, 30_000, 90_000)]
+    [1000, 1000, 1500, 4000, 4000]
     """
     if not 0 < multiple <= first <= last or over < 0:
         raise ValueError(
@@ -96,6 +123,11 @@ def batches(
     """(tokens seen before it, its tokens) of each step until `total` tokens are seen; `seen` of them already.
 
     The last one may go beyond `total`.
+
+    >>> from minidist.train import batch_ramp
+    >>> from minidist.train.schedule import batches
+    >>> list(batches(batch_ramp(first=100, last=400, over=300, multiple=100), total=1000))
+    [(0, 100), (100, 200), (300, 400), (700, 400)]
     """
     while seen < total:
         size = batch(seen)
@@ -104,7 +136,12 @@ def batches(
 
 
 def ramp_steps(first: float, last: float, over: float) -> float:
-    """Steps of a linear ramp, about: over/(last − first)·ln(last/first), as if the batch grew within a step, too."""
+    """Steps of a linear ramp, about: over/(last − first)·ln(last/first), as if the batch grew within a step, too.
+
+    >>> from minidist.train.schedule import ramp_steps
+    >>> round(ramp_steps(32_000, 3_200_000, 4e9))  # GPT-3's
+    5815
+    """
     return over / last if first == last else over / (last - first) * math.log(last / first)
 
 
@@ -118,7 +155,12 @@ def ramp_steps(first: float, last: float, over: float) -> float:
 
 
 class Scaled(NamedTuple):
-    """What a batch k times as large is trained with."""
+    """What a batch k times as large is trained with.
+
+    >>> from minidist.train import scaled
+    >>> scaled(0.25, 4, "linear")
+    Scaled(lr=1.0, betas=None, eps=None)
+    """
 
     lr: float
     betas: tuple[float, float] | None = None
@@ -140,6 +182,12 @@ def scaled(
     "adam": √k·lr, 1 − β is k times as large, ε is divided by √k (Malladi et al.): Adam and AdamW follow the same
     stochastic differential equation. It needs betas and eps, which the other rules keep.
     Raises ValueError for another rule, for k ≤ 0, and where "adam" lacks values or k(1 − β) exceeds 1.
+
+    >>> from minidist.train import scaled
+    >>> scaled(0.25, 4, "linear").lr, scaled(0.25, 4, "root").lr
+    (1.0, 0.5)
+    >>> scaled(0.25, 4, "adam", betas=(0.875, 0.9375), eps=2e-8)
+    Scaled(lr=0.5, betas=(0.5, 0.75), eps=1e-08)
     """
     if k <= 0:
         raise ValueError(f"a batch is k > 0 times as large, not k = {k}")
