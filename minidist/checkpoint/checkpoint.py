@@ -63,6 +63,11 @@ def state_pieces(name: str, value: Any, place: Place | None = None) -> list[Piec
     place: that of the parameter which the state belongs to. Raises ValueError, which names the place in the state, for
     what a checkpoint does not hold, and for a state of a split parameter that is neither split as it is nor a single
     number: nobody could put it together.
+
+    >>> import torch
+    >>> from minidist.checkpoint.checkpoint import state_pieces
+    >>> [piece.name for piece in state_pieces("own", {"step": 5, "m": torch.zeros(3)})]
+    ['own', 'own/m']
     """
     pieces: list[Piece] = []
 
@@ -99,6 +104,18 @@ def read_state(
     """The state that was saved as `name`.  place, like: those of the parameter that it belongs to, here.
 
     Raises ValueError for one that is not there, Refused for what `state_pieces` does not write.
+
+    >>> import tempfile
+    >>> from minidist import World
+    >>> from minidist.checkpoint import Checkpoints
+    >>> from minidist.checkpoint.checkpoint import read_state
+    >>> def program(comm, folder):
+    ...     checkpoints = Checkpoints(folder, comm)
+    ...     checkpoints.save(1, common={"seen": (3, None)})
+    ...     return read_state(checkpoints.latest(), "common")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     World(2).run(program, folder)[0]
+    {'seen': (3, None)}
     """
 
     def decode(note: Any) -> Any:
@@ -142,6 +159,16 @@ def pieces(
 
     Parameters are found where they are at rest: not within a forward of a FullySharded. Raises ValueError for a
     parameter of the optimizer that is not the model's, and for a state that cannot be put together.
+
+    >>> from minidist.checkpoint import pieces
+    >>> from minidist.models import mlp
+    >>> from minidist.train import SGD
+    >>> model = mlp([2, 4])
+    >>> for piece in pieces(model, SGD(model.parameters(), momentum=0.9)):
+    ...     print(piece.name, piece.first, tuple(piece.values.shape))
+    model/0.weight (0, 0) (4, 2)
+    model/0.bias (0,) (4,)
+    optimizer.options (0,) (...,)
     """
     where = places(model, rename)
     found = _model_pieces(where)
@@ -174,6 +201,20 @@ def load(
 
     Raises ValueError for a tensor that is missing or of another shape or dtype, for other groups, and where the saved
     model had more tensors; but not with `rename`: a stage has not all of them.
+    Refused where a file is missing or cut off; what was changed within it is found by `Saved.verify`, as in `latest`.
+
+    >>> import tempfile
+    >>> from minidist import World
+    >>> from minidist.checkpoint import Checkpoints, load, pieces
+    >>> from minidist.models import mlp
+    >>> def program(comm, folder):
+    ...     Checkpoints(folder, comm).save(1, pieces(mlp([2, 4], seed=0)))
+    ...     model = mlp([2, 4], seed=1)
+    ...     load(Checkpoints(folder, comm).latest(), model)
+    ...     return model[0].weight.equal(mlp([2, 4], seed=0)[0].weight)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     list(World(2).run(program, folder))
+    [True, True]
     """
     instance(saved, Saved, "load reads what Saved(path) has found")
     where = places(model, rename)
@@ -247,6 +288,14 @@ def random_state() -> dict[str, Any]:
 
     About 13 kB. The current GPU is this rank's own, so a run goes on where each node has another number of GPUs. In a
     World each rank has its own generator on the CPU. A generator of one's own is saved by `generator.get_state()`.
+
+    >>> import torch
+    >>> from minidist.checkpoint import random_state, set_random_state
+    >>> state = random_state()
+    >>> first = torch.rand(3)
+    >>> set_random_state(state)
+    >>> torch.equal(torch.rand(3), first)
+    True
     """
     legacy: Any = np.random.get_state()
     kind, keys, *rest = legacy
@@ -262,6 +311,15 @@ def set_random_state(state: dict[str, Any]) -> None:
     """Go on drawing where `random_state` was called; a GPU's state goes to the GPU that is the current one now.
 
     Where it is the state of a GPU and this process sees none, a warning says so, and all others are set.
+    Raises ValueError for a state that lacks one of its four parts.
+
+    >>> import random
+    >>> from minidist.checkpoint import random_state, set_random_state
+    >>> state = random_state()
+    >>> first = random.random()
+    >>> set_random_state(state)
+    >>> random.random() == first
+    True
     """
     lacking = {"torch", "cuda", "python", "numpy"} - state.keys()
     if lacking:
@@ -295,6 +353,13 @@ def by_part(pieces: Iterable[Piece]) -> dict[Part, Tensor]:
     """Each part's values; empty ones are left out, unless their whole is empty.
 
     Raises ValueError where two pieces have a name and a place in common, but not their memory.
+
+    >>> import torch
+    >>> from minidist.checkpoint import Piece
+    >>> from minidist.checkpoint.checkpoint import by_part
+    >>> w = torch.zeros(2, 2)
+    >>> [part.key for part in by_part([Piece("w", w), Piece("w", w), Piece("b", w[0], (4,), (2,))])]
+    ['w', 'b[2:4]']
     """
     values_of: dict[Part, Tensor] = {}
     for piece in pieces:
@@ -310,6 +375,15 @@ def writers(tables: list[list[Part]]) -> dict[Part, int]:
 
     The largest first, each to the holder with the least bytes so far. Raises ValueError where ranks differ in what a
     tensor is, and for elements that no rank has.
+
+    >>> import torch
+    >>> from minidist.checkpoint import Piece
+    >>> from minidist.checkpoint.checkpoint import writers
+    >>> w, b = (Piece(name, torch.zeros(4)).part for name in "wb")
+    >>> halves = [Piece("m", torch.zeros(3), (6,), (first,)).part for first in (0, 3)]
+    >>> owner = writers([[w, b, halves[0]], [w, b, halves[1]]])  # two ranks, each with half of m
+    >>> {part.key: rank for part, rank in owner.items()}
+    {'b': 0, 'w': 1, 'm[0:3]': 0, 'm[3:6]': 1}
     """
     holders: dict[Part, list[int]] = {}
     by_name: dict[str, list[Part]] = {}
@@ -345,7 +419,18 @@ LANE = 7  # of `Comm.stream`, for the saves beside the program
 
 
 class SaveError(OSError):
-    """A checkpoint could not be written. The message names the rank and the reason."""
+    """A checkpoint could not be written. The message names the rank and the reason.
+
+    >>> import tempfile
+    >>> from minidist import World
+    >>> from minidist.checkpoint import Checkpoints
+    >>> def program(comm, folder):
+    ...     Checkpoints(folder, comm).save(1)
+    >>> with tempfile.NamedTemporaryFile() as file:  # a file where the folder should be
+    ...     World(2).run(program, file.name)
+    Traceback (most recent call last):
+    minidist.checkpoint.checkpoint.SaveError: ... could not be saved: rank 0: ...
+    """
 
 
 class Checkpoints:
@@ -366,6 +451,24 @@ class Checkpoints:
     given.  comm: its ranks save together; descriptions and sums go between their hosts, never what is saved. All ranks
     call every method.
     Raises ValueError for keep < 1, and for a grid of another number of ranks.
+
+    >>> import tempfile
+    >>> from minidist import World
+    >>> from minidist.checkpoint import Checkpoints, load, pieces
+    >>> from minidist.models import mlp
+    >>> from minidist.parallel import FullySharded
+    >>> def save(comm, folder):
+    ...     model = FullySharded(mlp([2, 4], seed=0), comm)
+    ...     Checkpoints(folder, comm).save(7, pieces(model), common={"seen": 350})
+    >>> def resume(comm, folder):
+    ...     checkpoints, model = Checkpoints(folder, comm), FullySharded(mlp([2, 4], seed=1), comm)
+    ...     saved = checkpoints.latest()
+    ...     load(saved, model)
+    ...     return saved.step, checkpoints.common(saved), sum(p.numel() for p in model.parameters())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = World(2).run(save, folder)
+    ...     list(World(3).run(resume, folder))  # 12 numbers, on another number of ranks
+    [(7, {'seen': 350}, 4), (7, {'seen': 350}, 4), (7, {'seen': 350}, 4)]
     """
 
     def __init__(
@@ -524,7 +627,15 @@ class Checkpoints:
 
 
 def attempt(comm: Comm, act: Callable[[], Any]) -> tuple[list, list[str]]:
-    """Call `act()` on every rank; returns what each gave, JSON, and which of them failed and why, the same on all."""
+    """Call `act()` on every rank; returns what each gave, JSON, and which of them failed and why, the same on all.
+
+    >>> from minidist import World
+    >>> from minidist.checkpoint.checkpoint import attempt
+    >>> def program(comm):
+    ...     return attempt(comm, lambda: 1 / comm.rank)
+    >>> World(3).run(program)[2]
+    ([None, 1.0, 0.5], ['rank 0: ZeroDivisionError: division by zero'])
+    """
     result, words = None, None
     try:
         result = act()

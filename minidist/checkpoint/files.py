@@ -38,7 +38,15 @@ from torch import Tensor
 
 
 class Refused(ValueError):
-    """A checkpoint that is damaged, or is none. The message says where and what."""
+    """A checkpoint that is damaged, or is none. The message says where and what.
+
+    >>> import tempfile
+    >>> from minidist.checkpoint import Saved
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Saved(folder)
+    Traceback (most recent call last):
+    minidist.checkpoint.files.Refused: ... has no manifest.json: it was not saved to the end, ...
+    """
 
 
 # ------------------------------------------------------------
@@ -57,6 +65,14 @@ def write(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
 
     A former file of that name stays until all is written. Raises OSError, and leaves no partial file, where the disk
     does not take it.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from minidist.checkpoint.files import write
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     nbytes, digest = write(Path(folder) / "x", [b"ab", b"cd"])
+    ...     print((Path(folder) / "x").read_bytes(), nbytes, digest[:8])
+    b'abcd' 4 88d4266f
     """
     partial = path.with_name(path.name + ".partial")
     digest = hashlib.sha256()
@@ -112,7 +128,14 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 class Entry(NamedTuple):
-    """A tensor in a file: `first` is the place of its first byte in the file."""
+    """A tensor in a file: `first` is the place of its first byte in the file.
+
+    >>> import torch
+    >>> from minidist.checkpoint.files import Entry
+    >>> entry = Entry(torch.float32, shape=(3, 4), first=128)
+    >>> entry.dtype.itemsize * 12  # its bytes, from 128 on
+    48
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -120,7 +143,13 @@ class Entry(NamedTuple):
 
 
 def raw(x: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU."""
+    """The bytes of a contiguous tensor on the CPU.
+
+    >>> import torch
+    >>> from minidist.checkpoint.files import raw
+    >>> bytes(raw(torch.tensor([1, 256], dtype=torch.int16)))
+    b'\\x01\\x00\\x00\\x01'
+    """
     return x.reshape(-1).view(torch.uint8).numpy().data
 
 
@@ -130,6 +159,14 @@ def safetensors(
     """A file of these tensors, for `write`; at most one tensor at a time is copied.
 
     fetch(name): gives the values, where `tensors` only look like them, on the device meta.
+
+    >>> import torch
+    >>> from minidist.checkpoint.files import safetensors
+    >>> head, data = safetensors({"w": torch.zeros(3)})
+    >>> head[8:]
+    b'{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}} ...'
+    >>> len(data)
+    12
     """
     order = list(CODES)
     names = sorted(tensors, key=lambda name: (-order.index(tensors[name].dtype), name))
@@ -152,7 +189,20 @@ def safetensors(
 
 
 def read_header(file: BufferedReader) -> dict[str, Entry]:
-    """Where each tensor lies in an open file. Raises Refused for one that is truncated, or no safetensors file."""
+    """Where each tensor lies in an open file. Raises Refused for one that is truncated, or no safetensors file.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import torch
+    >>> from minidist.checkpoint.files import read_header, safetensors, write
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "x.safetensors"
+    ...     _ = write(path, safetensors({"w": torch.zeros(3, 4), "b": torch.zeros(3)}))
+    ...     with open(path, "rb") as file:
+    ...         entries = read_header(file)
+    >>> {name: entry.shape for name, entry in entries.items()}
+    {'b': (3,), 'w': (3, 4)}
+    """
     try:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(_read(file, 0, bytearray(8)), "little")
@@ -177,7 +227,19 @@ def read_header(file: BufferedReader) -> dict[str, Entry]:
 def read_box(
     file: BufferedReader, entry: Entry, first: tuple[int, ...], size: tuple[int, ...]
 ) -> Tensor:
-    """Read `size` elements of a tensor in each dimension, from `first` on: their bytes, and no others."""
+    """Read `size` elements of a tensor in each dimension, from `first` on: their bytes, and no others.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import torch
+    >>> from minidist.checkpoint.files import read_box, read_header, safetensors, write
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "x.safetensors"
+    ...     _ = write(path, safetensors({"w": torch.arange(16).view(4, 4)}))
+    ...     with open(path, "rb") as file:
+    ...         read_box(file, read_header(file)["w"], first=(1, 1), size=(2, 2)).tolist()
+    [[5, 6], [9, 10]]
+    """
     box = torch.empty(size, dtype=entry.dtype)
     view, width = raw(box), entry.dtype.itemsize
     done = 0
@@ -195,6 +257,10 @@ def ranges(
     (4, 4), from (1, 1), size (2, 2):    . . . .
                                          . 5 6 .     (5, 2)
                                          . 9 a .     (9, 2)
+
+    >>> from minidist.checkpoint.files import ranges
+    >>> list(ranges((4, 4), first=(1, 1), size=(2, 2)))
+    [(5, 2), (9, 2)]
     """
     if size[1:] == shape[1:]:  # whole rows
         row = math.prod(shape[1:])
@@ -222,6 +288,12 @@ FOLDER = re.compile(r"(\d{6,})-step-(\d+)")
 
 
 def file_of(rank: int) -> str:
+    """The name of a rank's file.
+
+    >>> from minidist.checkpoint.files import file_of
+    >>> file_of(3)
+    'rank-00003.safetensors'
+    """
     return f"rank-{rank:05}.safetensors"
 
 
@@ -230,6 +302,16 @@ def write_manifest(folder: Path, body: dict[str, Any]) -> None:
 
     body: {"step", "grid": {axis: ranks}, "files": {name: (bytes, SHA-256)}, "tensors": {name: {"dtype", "shape",
     "pieces": [[file, first, size], …]}}}, of which files and tensors are what `reshard.Saved` looks at.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from minidist.checkpoint.files import finished, read_manifest, write_manifest
+    >>> with tempfile.TemporaryDirectory() as runs:
+    ...     folder = Path(runs) / "000001-step-7"
+    ...     folder.mkdir()
+    ...     write_manifest(folder, {"step": 7, "grid": {"ranks": 2}, "files": {}, "tensors": {}})
+    ...     len(finished(Path(runs))), read_manifest(folder)["grid"]
+    (1, {'ranks': 2})
     """
     body = {"format": FORMAT, "version": VERSION, **body}
     text = json.dumps({**body, "sha256": _digest(body)}, separators=(",", ":"))
@@ -238,7 +320,17 @@ def write_manifest(folder: Path, body: dict[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The body of a checkpoint's manifest. Raises Refused for one that is missing, damaged, or not ours."""
+    """The body of a checkpoint's manifest. Raises Refused for one that is missing, damaged, or not ours.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from minidist.checkpoint.files import read_manifest
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "manifest.json").write_text('{"format": "another"}')
+    ...     read_manifest(Path(folder))
+    Traceback (most recent call last):
+    minidist.checkpoint.files.Refused: ... is not a minidist checkpoint's
+    """
     path = folder / MANIFEST
     try:
         body = json.loads(path.read_bytes())
@@ -262,7 +354,19 @@ def _digest(body: dict) -> str:
 
 
 def verify(path: Path, nbytes: int, digest: str) -> None:
-    """Read a file to the last byte. Raises Refused for one that is missing, cut off or changed."""
+    """Read a file to the last byte. Raises Refused for one that is missing, cut off or changed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from minidist.checkpoint.files import verify, write
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "x"
+    ...     nbytes, digest = write(path, [b"abcd"])
+    ...     path.write_bytes(b"abce")  # a byte was changed
+    ...     verify(path, nbytes, digest)
+    Traceback (most recent call last):
+    minidist.checkpoint.files.Refused: ... is damaged: its checksum does not fit
+    """
     try:
         size = path.stat().st_size
         if size != nbytes:
@@ -275,7 +379,16 @@ def verify(path: Path, nbytes: int, digest: str) -> None:
 
 
 def begun(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, the newest last, with those that were not saved to the end."""
+    """The checkpoints in a folder, the newest last, with those that were not saved to the end.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from minidist.checkpoint.files import begun, finished
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (Path(folder) / "000001-step-10").mkdir()
+    ...     len(begun(Path(folder))), len(finished(Path(folder)))
+    (1, 0)
+    """
     if not folder.is_dir():
         return []
     folders = [path for path in folder.iterdir() if FOLDER.fullmatch(path.name) and path.is_dir()]
@@ -283,11 +396,31 @@ def begun(folder: Path) -> list[Path]:
 
 
 def finished(folder: Path) -> list[Path]:
-    """The checkpoints in a folder that were saved to the end, the newest last."""
+    """The checkpoints in a folder that were saved to the end, the newest last.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from minidist import World
+    >>> from minidist.checkpoint import Checkpoints
+    >>> from minidist.checkpoint.files import finished
+    >>> def program(comm, folder):
+    ...     for step in (10, 20, 30):
+    ...         Checkpoints(folder, comm, keep=2).save(step)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = World(1).run(program, folder)
+    ...     [path.name for path in finished(Path(folder))]
+    ['000002-step-20', '000003-step-30']
+    """
     return [path for path in begun(folder) if (path / MANIFEST).is_file()]
 
 
 def serial_and_step(path: Path) -> tuple[int, int]:
-    """Which save of its run a checkpoint is, and at which step it was made, by its name."""
+    """Which save of its run a checkpoint is, and at which step it was made, by its name.
+
+    >>> from pathlib import Path
+    >>> from minidist.checkpoint.files import serial_and_step
+    >>> serial_and_step(Path("000007-step-350"))
+    (7, 350)
+    """
     serial, step = path.name.split("-step-")
     return int(serial), int(step)

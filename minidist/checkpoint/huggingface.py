@@ -84,7 +84,14 @@ FIXED: dict[str, Options] = {
 
 
 def options(config: Mapping[str, Any]) -> Options:
-    """The options of `models.gpt` for the model of a config.json. Raises Refused for one that ours cannot represent."""
+    """The options of `models.gpt` for the model of a config.json. Raises Refused for one that ours cannot represent.
+
+    >>> from minidist.checkpoint.huggingface import options
+    >>> sizes = dict(n_layer=12, n_embd=768, n_head=12, vocab_size=50257, n_positions=1024)
+    >>> found = options({"model_type": "gpt2", **sizes})
+    >>> found["hidden"], found["ffn"], found["tied"]
+    (768, 3072, True)
+    """
     kind = config.get("model_type")
     if kind not in SAME:
         raise Refused(f"model_type is one of {', '.join(SAME)}, not {kind!r}")
@@ -141,7 +148,15 @@ def _llama(config: Mapping[str, Any]) -> Options:
 
 
 def options_of(model: GPT) -> Options:
-    """The options with which `models.gpt` made this model, also on the device meta; the initial seed is not known."""
+    """The options with which `models.gpt` made this model, also on the device meta; the initial seed is not known.
+
+    >>> from minidist.checkpoint.huggingface import options_of
+    >>> from minidist.models import gpt
+    >>> sizes = dict(layers=1, hidden=16, heads=4, kv_heads=2, vocab=32, context=8, rotary=True)
+    >>> found = options_of(gpt(**sizes, device="meta"))
+    >>> {name: found[name] for name in sizes} == sizes
+    True
+    """
     layer: Any = model.layers[0]
     attention, mlp = layer.attention, layer.mlp
     gated = isinstance(mlp.act, SwiGLU)
@@ -169,7 +184,14 @@ def options_of(model: GPT) -> Options:
 
 
 def kind_of(options: Options) -> str:
-    """ "gpt2" or "llama", which the model with these options is. ValueError for one that is neither."""
+    """ "gpt2" or "llama", which the model with these options is. ValueError for one that is neither.
+
+    >>> from minidist.checkpoint.huggingface import kind_of, options_of
+    >>> from minidist.models import gpt
+    >>> llama = dict(rotary=True, gated=True, norm="rms", bias=False)
+    >>> [kind_of(options_of(gpt(1, 16, 2, 32, 8, device="meta", **more))) for more in ({}, llama)]
+    ['gpt2', 'llama']
+    """
     apart = {}
     for kind, fixed in FIXED.items():
         wanted = fixed | (dict(kv_heads=options["heads"]) if kind == "gpt2" else {})
@@ -182,7 +204,14 @@ def kind_of(options: Options) -> str:
 
 
 def config_of(options: Options) -> dict[str, Any]:
-    """The config.json of the model with these options. ValueError for one that is neither a GPT-2 nor a LLaMA."""
+    """The config.json of the model with these options. ValueError for one that is neither a GPT-2 nor a LLaMA.
+
+    >>> from minidist.checkpoint.huggingface import config_of, options_of
+    >>> from minidist.models import gpt
+    >>> config = config_of(options_of(gpt(1, 16, 2, vocab=32, context=8, device="meta")))
+    >>> config["architectures"], config["n_embd"]
+    (['GPT2LMHeadModel'], 16)
+    """
     kind = kind_of(options)
     same = {"model_type": kind, "tie_word_embeddings": options["tied"], **SAME[kind]}
     same |= {"vocab_size": options["vocab"], "bos_token_id": None, "eos_token_id": None}
@@ -218,7 +247,15 @@ def config_of(options: Options) -> dict[str, Any]:
 
 
 class Source(NamedTuple):
-    """Their tensor `name`, whose row i is row rows[i] of ours; transposed: whose column i."""
+    """Their tensor `name`, whose row i is row rows[i] of ours; transposed: whose column i.
+
+    >>> from minidist.checkpoint.huggingface import options_of, sources
+    >>> from minidist.models import gpt
+    >>> table = sources(options_of(gpt(1, 4, 2, 8, 8, device="meta")))
+    >>> source = table["layers.0.attention.qkv.bias"][0]
+    >>> source.name, source.rows.tolist()
+    ('transformer.h.0.attn.c_attn.bias', [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11])
+    """
 
     name: str
     rows: Tensor
@@ -261,7 +298,13 @@ IN_LAYER = {
 
 
 def qkv_rows(groups: int, queries: int, size: int, rotary: bool) -> list[Tensor]:
-    """Where all queries, all keys and all values lie in our rows."""
+    """Where all queries, all keys and all values lie in our rows.
+    groups: heads of keys and values.  queries: heads of queries for each of them.  size: of a head.
+
+    >>> from minidist.checkpoint.huggingface import qkv_rows
+    >>> [rows.tolist() for rows in qkv_rows(groups=2, queries=1, size=2, rotary=False)]
+    [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
+    """
     rows = torch.arange(groups * (queries + 2) * size).view(groups, queries + 2, size)
     turned = rows
     if rotary:  # the first of all pairs, then the second of all
@@ -270,7 +313,15 @@ def qkv_rows(groups: int, queries: int, size: int, rotary: bool) -> list[Tensor]
 
 
 def sources(options: Options) -> dict[str, list[Source]]:
-    """{our parameter: their tensors}, for the model with these options."""
+    """{our parameter: their tensors}, for the model with these options.
+
+    >>> from minidist.checkpoint.huggingface import options_of, sources
+    >>> from minidist.models import gpt
+    >>> llama = dict(rotary=True, gated=True, norm="rms", bias=False)
+    >>> table = sources(options_of(gpt(1, 16, 2, 32, 8, device="meta", **llama)))
+    >>> [source.name for source in table["layers.0.mlp.fc.weight"]]
+    ['model.layers.0.mlp.gate_proj.weight', 'model.layers.0.mlp.up_proj.weight']
+    """
     kind = kind_of(options)
     heads, groups = options["heads"], options["kv_heads"]
     size = options["hidden"] // heads
@@ -311,6 +362,23 @@ class Pretrained(Saved):
     options: of `models.gpt`, from config.json.  config: what that says. Values are rounded to the dtype of the
     parameter that they go to. Raises Refused for a folder that cannot be read, has a model other than GPT-2 or
     LLaMA, or lacks a tensor.
+
+    >>> import tempfile
+    >>> from minidist import World
+    >>> from minidist.checkpoint import Checkpoints, huggingface, load, pieces
+    >>> from minidist.models import gpt
+    >>> def program(comm, folder):
+    ...     model, checkpoints = gpt(1, 16, 2, vocab=32, context=8), Checkpoints(folder, comm)
+    ...     checkpoints.save(1, pieces(model))
+    ...     saved, options = checkpoints.latest(), huggingface.options_of(model)
+    ...     huggingface.write(saved, f"{folder}/tiny", options, comm)
+    ...     pretrained = huggingface.Pretrained(f"{folder}/tiny")
+    ...     other = gpt(**pretrained.options, seed=1)
+    ...     load(pretrained, other)
+    ...     return pretrained.config["model_type"], other.tokens.weight.equal(model.tokens.weight)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     World(2).run(program, folder)[1]
+    ('gpt2', True)
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -405,7 +473,13 @@ class Pretrained(Saved):
 
 
 def runs_of(rows: Tensor) -> list[Tensor]:
-    """Ascending numbers, cut where one is left out: 1 2 4 as 1 2 and 4."""
+    """Ascending numbers, cut where one is left out: 1 2 4 as 1 2 and 4.
+
+    >>> import torch
+    >>> from minidist.checkpoint.huggingface import runs_of
+    >>> [run.tolist() for run in runs_of(torch.tensor([1, 2, 4]))]
+    [[1, 2], [4]]
+    """
     cuts = (rows.diff() > 1).nonzero().flatten() + 1
     return [run for run in rows.tensor_split(cuts) if len(run)]
 
@@ -432,6 +506,25 @@ def write(
     most, unless it has only one tensor.  more: what config.json says besides the model, such as its eos_token_id. The
     dtype is the checkpoint's. Raises ValueError for a folder that is there already, and for a model that is neither a
     GPT-2 nor a LLaMA; SaveError where a disk fails.
+    options: as from `options_of(model)`, or `Pretrained(…).options`.  path: the new folder.
+
+    >>> import os, tempfile
+    >>> from minidist import World
+    >>> from minidist.checkpoint import Checkpoints, huggingface, pieces
+    >>> from minidist.models import gpt
+    >>> def program(comm, folder):
+    ...     model, checkpoints = gpt(1, 16, 2, vocab=32, context=8), Checkpoints(folder, comm)
+    ...     checkpoints.save(1, pieces(model))
+    ...     saved, options = checkpoints.latest(), huggingface.options_of(model)
+    ...     huggingface.write(saved, f"{folder}/tiny", options, comm, shard_bytes=10_000)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = World(2).run(program, folder)
+    ...     for name in sorted(os.listdir(f"{folder}/tiny")):
+    ...         print(name)
+    config.json
+    model-00001-of-00002.safetensors
+    model-00002-of-00002.safetensors
+    model.safetensors.index.json
     """
     path = Path(path)
     unfinished = path.with_name(path.name + ".partial")
@@ -493,7 +586,13 @@ def write(
 
 
 def shards_of(tensors: Mapping[str, Tensor], most: int) -> list[list[str]]:
-    """Names in their order, cut where a file would have more than `most` bytes."""
+    """Names in their order, cut where a file would have more than `most` bytes.
+
+    >>> import torch
+    >>> from minidist.checkpoint.huggingface import shards_of
+    >>> shards_of({name: torch.zeros(10) for name in "abc"}, most=100)  # of 40 bytes each
+    [['a', 'b'], ['c']]
+    """
     shards: list[list[str]] = [[]]
     filled = 0
     for name, x in tensors.items():

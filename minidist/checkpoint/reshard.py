@@ -46,7 +46,13 @@ from .files import Refused
 
 
 class Box(NamedTuple):
-    """`size` elements in each dimension, from `first` on. Of a tensor without dimensions, both are ()."""
+    """`size` elements in each dimension, from `first` on. Of a tensor without dimensions, both are ().
+
+    >>> from minidist.checkpoint.reshard import Box
+    >>> box = Box(first=(1, 0), size=(2, 4))  # rows 1 and 2
+    >>> str(box), box.numel
+    ('[1:3, 0:4]', 8)
+    """
 
     first: tuple[int, ...]
     size: tuple[int, ...]
@@ -58,6 +64,7 @@ class Box(NamedTuple):
 
     @property
     def numel(self) -> int:
+        """Elements in it."""
         return math.prod(self.size)
 
     def within(self, other: Box) -> Box:
@@ -82,14 +89,25 @@ class Box(NamedTuple):
 
 
 def overlap(a: Box, b: Box) -> Box | None:
-    """What is in both; None if nothing is."""
+    """What is in both; None if nothing is.
+
+    >>> from minidist.checkpoint.reshard import Box, overlap
+    >>> saved, wanted = Box((0, 0), (3, 4)), Box((2, 0), (2, 4))
+    >>> str(overlap(saved, wanted)), overlap(saved, Box((3, 0), (3, 4)))
+    ('[2:3, 0:4]', None)
+    """
     first = tuple(map(max, a.first, b.first))
     size = tuple(min(p + m, q + n) - f for p, m, q, n, f in zip(*a, *b, first, strict=True))
     return Box(first, size) if all(n > 0 for n in size) else None
 
 
 def minus(a: Box, b: Box) -> Iterator[Box]:
-    """What is in `a` and not in `b`, as boxes: slab by slab, at most two for each dimension."""
+    """What is in `a` and not in `b`, as boxes: slab by slab, at most two for each dimension.
+
+    >>> from minidist.checkpoint.reshard import Box, minus
+    >>> [str(box) for box in minus(Box((0, 0), (4, 4)), Box((1, 1), (2, 3)))]
+    ['[0:1, 0:4]', '[3:4, 0:4]', '[1:3, 0:1]']
+    """
     common = overlap(a, b)
     if common is None:
         yield a
@@ -104,7 +122,13 @@ def minus(a: Box, b: Box) -> Iterator[Box]:
 
 
 def missing(wanted: Box, there: Iterable[Box]) -> list[Box]:
-    """What is wanted and not there."""
+    """What is wanted and not there.
+
+    >>> from minidist.checkpoint.reshard import Box, missing
+    >>> there = [Box((0,), (4,)), Box((6,), (2,))]
+    >>> [str(box) for box in missing(Box((0,), (10,)), there)]
+    ['[4:6]', '[8:10]']
+    """
     rest = [wanted] if wanted.numel else []
     for box in there:
         rest = [left for part in rest for left in minus(part, box)]
@@ -112,7 +136,12 @@ def missing(wanted: Box, there: Iterable[Box]) -> list[Box]:
 
 
 def runs(shape: Sequence[int], first: int, end: int) -> Iterator[Box]:
-    """Elements `first` to `end` of a tensor of this shape, row by row, as boxes in the order of the elements."""
+    """Elements `first` to `end` of a tensor of this shape, row by row, as boxes in the order of the elements.
+
+    >>> from minidist.checkpoint.reshard import runs
+    >>> [str(box) for box in runs((4, 4), 3, 14)]
+    ['[0:1, 3:4]', '[1:3, 0:4]', '[3:4, 0:2]']
+    """
     if first >= end:
         return
     if not shape:
@@ -134,7 +163,14 @@ def runs(shape: Sequence[int], first: int, end: int) -> Iterator[Box]:
 
 
 class Part(NamedTuple):
-    """`box` of the tensor `name` of shape `whole`.  dtype: as in the safetensors format."""
+    """`box` of the tensor `name` of shape `whole`.  dtype: as in the safetensors format.
+
+    >>> from minidist.checkpoint.reshard import Box, Part
+    >>> half = Part("w", "F32", (6, 4), Box((3, 0), (3, 4)))
+    >>> whole = Part("b", "F32", (6,), Box((0,), (6,)))
+    >>> half.key, whole.key
+    ('w[3:6, 0:4]', 'b')
+    """
 
     name: str
     dtype: str
@@ -150,7 +186,16 @@ class Part(NamedTuple):
 class Piece:
     """A part of a tensor, and its `values`, a view of what is trained: those from `first` on; by default all of it.
 
+    whole: the shape of the whole tensor, that of `values` unless given.  first: where the values begin in it, in each
+    dimension, zeros unless given.
     Raises ValueError for what does not lie within the whole, for a dtype that cannot be saved, and for a meta tensor.
+
+    >>> import torch
+    >>> from minidist.checkpoint import Piece
+    >>> rows = torch.zeros(3, 4)
+    >>> piece = Piece("w", rows, whole=(6, 4), first=(3, 0))  # the second half of the rows
+    >>> piece.part.key
+    'w[3:6, 0:4]'
     """
 
     def __init__(
@@ -179,7 +224,14 @@ class Piece:
 
 
 class Run(NamedTuple):
-    """Elements `first` to `end` of a tensor whose dimensions, in the order of its memory, are `order`."""
+    """Elements `first` to `end` of a tensor whose dimensions, in the order of its memory, are `order`.
+
+    >>> import torch
+    >>> from minidist.checkpoint.reshard import Box, Place, Run
+    >>> place = Place("w", (4, 4), Box((0, 0), (4, 4)), Run([0, 1], 3, 14))
+    >>> [piece.part.key for piece in place.pieces("w", torch.zeros(11))]
+    ['w[0:1, 3:4]', 'w[1:3, 0:4]', 'w[3:4, 0:2]']
+    """
 
     order: list[int]
     first: int
@@ -194,6 +246,11 @@ class Place(NamedTuple):
     FullySharded                        a run of elements, in the order of the parameter's memory
     both                                a run of elements of a range
     pipeline stages                     other names: each stage has its own layers
+
+    >>> from minidist.checkpoint.reshard import Box, Place, Run
+    >>> rows = Box((2, 0), (2, 4))  # rows 2 and 3 of 6
+    >>> Place("w", (6, 4), rows).shape, Place("w", (6, 4), rows, Run([0, 1], 0, 4)).shape
+    ((2, 4), (4,))
     """
 
     name: str
@@ -224,8 +281,17 @@ class Place(NamedTuple):
 def places(module: nn.Module, rename: Callable[[str], str] | None = None) -> dict[Tensor, Place]:
     """The place of each parameter and each saved buffer. One with several names has the first of them.
 
-    Names are the serial module's: without the wrapping of a FullySharded.  rename(name): what a stage of a pipeline
-    calls otherwise than the whole model.
+    Names are the serial module's: without the wrapping of a FullySharded.  rename(name): what the whole model
+    calls a parameter that has this name here, in a stage of a pipeline.
+
+    >>> from minidist import World
+    >>> from minidist.checkpoint.reshard import places
+    >>> from minidist.parallel.tensor import ColumnLinear
+    >>> def program(comm):
+    ...     found = places(ColumnLinear(4, 6, comm)).values()
+    ...     return [(place.name, place.whole, str(place.box)) for place in found]
+    >>> World(2).run(program)[1]
+    [('weight', (6, 4), '[3:6, 0:4]'), ('bias', (6,), '[3:6]')]
     """
     sharded = dict(_sharded(module))
     place_of: dict[Tensor, Place] = {}
@@ -275,6 +341,22 @@ class Saved:
 
     Raises Refused for a folder that is no checkpoint, or one whose manifest is damaged. Its files are not looked at
     yet: `verify` reads them all.
+
+    >>> import tempfile
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.checkpoint import Checkpoints, Piece, Saved
+    >>> def program(comm, folder):
+    ...     rows = torch.full((3, 2), float(comm.rank))
+    ...     checkpoints = Checkpoints(folder, comm)
+    ...     checkpoints.save(7, [Piece("w", rows, whole=(6, 2), first=(3 * comm.rank, 0))])
+    ...     return checkpoints.latest().path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path, _ = World(2).run(program, folder)
+    ...     saved = Saved(path)  # one process reads what two ranks have written
+    ...     saved.verify()
+    ...     print(saved.step, saved.grid, saved.whole("w").T.tolist())
+    7 {'ranks': 2} [[0.0, 0.0, 0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]]
     """
 
     def __init__(self, path: str | Path):
@@ -343,7 +425,9 @@ class Saved:
             raise Refused(f"{path} cannot be read: {error}") from error
 
     def whole(self, name: str) -> Tensor:
-        """A whole tensor, on the CPU."""
+        """A whole tensor, on the CPU. Raises ValueError where there is none of this name, Refused where a file cannot
+        be read.
+        """
         x = self.empty(name)
         self.read([Piece(name, x)])
         return x
