@@ -120,7 +120,16 @@ def known(model, optimizer, cost, sequence_parallel: bool, seed: int) -> None:
 
 
 def arranged(schedule: str | Schedule, S: int, M: int, chunks: int) -> tuple[Schedule, Shape]:
-    """The function, where a word was given, and its pipeline. ValueError for another number of chunks than it has."""
+    """The function, where a word was given, and its pipeline. ValueError for another number of chunks than it has.
+
+    >>> from minidist.parallelize import arranged
+    >>> schedule, shape = arranged("gpipe", S=2, M=2, chunks=1)
+    >>> [action.kind for action in schedule(0, 2, 2)]
+    ['F', 'F', 'B', 'B']
+    >>> arranged("interleaved", S=2, M=2, chunks=1)
+    Traceback (most recent call last):
+    ValueError: schedule='interleaved' wants at least 2 chunks on each stage, and chunks=1: ...
+    """
     shape = Shape(S, M, chunks).checked()
     if not callable(schedule):
         schedule = SCHEDULES[choice(schedule, "schedule", SCHEDULES)]
@@ -166,7 +175,20 @@ def refuse(
     dp: int = 1,
     replicas: int = 1,
 ) -> None:
-    """ValueError for an option that there is not, and for two that contradict each other."""
+    """ValueError for an option that there is not, and for two that contradict each other.
+
+    >>> from minidist import World
+    >>> from minidist.comm.mesh import Mesh
+    >>> from minidist.models import gpt
+    >>> from minidist.parallelize import parallelize
+    >>> from minidist.train import AdamW
+    >>> def program(comm):
+    ...     model = gpt(2, 16, 2, vocab=32, context=8, device="meta")
+    ...     return parallelize(model, Mesh(comm, dp=2), AdamW, recompute="selective")
+    >>> World(2).run(program)
+    Traceback (most recent call last):
+    ValueError: recompute='selective' computes the scores of attention='explicit' again; ...
+    """
     if whole(zero, "ZeRO has the stages 0 to 3") not in range(4):
         raise ValueError(f"ZeRO has the stages 0 to 3, not {zero}")
     if whole(replicas, "of ZeRO's shards there is at least 1 replica", 1) > 1 and not zero:
@@ -228,7 +250,16 @@ def refuse_context(model: GPT, cp: int, way: str, recompute: str) -> None:
 def stage_chunks(
     parts: Sequence[nn.Module], cuts: Sequence[tuple[int, int]], shape: Shape, stage: int
 ) -> nn.ModuleList:
-    """The chunks of a stage, each a Sequential that keeps the numbers of its parts; cuts: as from `partition`."""
+    """The chunks of a stage, each a Sequential that keeps the numbers of its parts; cuts: as from `partition`.
+
+    >>> from minidist.models import gpt, sequence
+    >>> from minidist.parallel.schedules import Shape
+    >>> from minidist.parallelize import stage_chunks
+    >>> parts = sequence(gpt(4, 16, 2, vocab=32, context=8, device="meta"))
+    >>> cuts = [(0, 2), (2, 3), (3, 4), (4, 6)]  # of 6 parts, for 2 stages with 2 chunks each
+    >>> [list(chunk._modules) for chunk in stage_chunks(parts, cuts, Shape(2, 4, 2), stage=1)]
+    [['2'], ['4', '5']]
+    """
     parts = nn.Sequential(*parts)
     return nn.ModuleList(parts[slice(*cuts[shape.part(stage, chunk)])] for chunk in range(shape.v))
 
@@ -253,6 +284,11 @@ def serial_name(name: str, in_model: Mapping[str, str]) -> str:
     """What a parameter of a stage's chunks is called in the GPT: "0.2.norm_1.bias" is "layers.1.norm_1.bias".
 
     in_model: {name in `sequence(model)`: name in the model}. The chunk may be wrapped in a FullySharded.
+
+    >>> from minidist.models import gpt, names
+    >>> from minidist.parallelize import serial_name
+    >>> serial_name("0.2.norm_1.bias", names(gpt(2, 16, 2, 32, 8, device="meta")))
+    'layers.1.norm_1.bias'
     """
     _, part = name.replace(".module.", ".", 1).split(".", 1)
     return in_model[part]
@@ -268,6 +304,15 @@ class Sharing(NamedTuple):
     norm       hold the model once, so that their gradients make a norm
 
     data 0 1 2 3 with 2 replicas      shards 0 1 │ 2 3, neighbours in a node      replicas 0 2 │ 1 3, between nodes
+
+    >>> from minidist import World
+    >>> from minidist.comm.mesh import Mesh
+    >>> from minidist.parallelize import Sharing
+    >>> def program(comm):
+    ...     sharing = Sharing.of(Mesh(comm, dp=4), zero=1, replicas=2)
+    ...     return sharing.data.size, sharing.shards.size, sharing.replicas.size
+    >>> World(4).run(program)[0]
+    (4, 2, 2)
     """
 
     tokens: Comm
@@ -296,17 +341,44 @@ class Sharing(NamedTuple):
 
 
 def along(mesh: Mesh, *axes: str) -> Comm:
-    """This rank and those along the axes, of these, that the mesh has."""
+    """This rank and those along the axes, of these, that the mesh has.
+
+    >>> from minidist import World
+    >>> from minidist.comm.mesh import Mesh
+    >>> from minidist.parallelize import along
+    >>> def program(comm):
+    ...     mesh = Mesh(comm, dp=2, tp=2)
+    ...     return along(mesh, "dp", "cp").size, along(mesh, "dp", "tp").size  # this mesh has no cp
+    >>> World(4).run(program)[0]
+    (2, 4)
+    """
     return mesh.group(*(axis for axis in axes if axis in mesh.grid.sizes))
 
 
 def batch_ranks(mesh: Mesh) -> Comm:
-    """The ranks among which a batch is divided: along dp, and along ep where the mesh has it."""
+    """The ranks among which a batch is divided: along dp, and along ep where the mesh has it.
+
+    >>> from minidist import World
+    >>> from minidist.comm.mesh import Mesh
+    >>> from minidist.parallelize import batch_ranks
+    >>> def program(comm):
+    ...     return batch_ranks(Mesh(comm, dp=2, tp=2)).rank
+    >>> list(World(4).run(program))  # who shares a model has the same samples
+    [0, 0, 1, 1]
+    """
     return along(mesh, "dp", "ep")
 
 
 def forms(module: nn.Module, recompute: str) -> None:
-    """Each layer of `module` keeps for backward what `recompute` leaves it; see `RECOMPUTE`."""
+    """Each layer of `module` keeps for backward what `recompute` leaves it; see `RECOMPUTE`.
+
+    >>> from minidist.models import gpt
+    >>> from minidist.parallelize import forms
+    >>> model = gpt(2, 16, 2, vocab=32, context=8)
+    >>> forms(model, "full")
+    >>> [layer.forward.func.__name__ for layer in model.layers]
+    ['checkpoint', 'checkpoint']
+    """
     form = {"full": checkpoint, "selective": selective(ATTENTION)}.get(recompute)
     if form is None:
         return
@@ -316,7 +388,18 @@ def forms(module: nn.Module, recompute: str) -> None:
 
 
 def narrow_(module: nn.Module, grain: str, tokens: Comm) -> None:
-    """The products of each layer of `module` in 8 bits, those of embedding and head as they were."""
+    """The products of each layer of `module` in 8 bits, those of embedding and head as they were.
+
+    >>> from minidist import World
+    >>> from minidist.models import gpt
+    >>> from minidist.parallelize import narrow_
+    >>> def program(comm):
+    ...     model = gpt(1, 16, 2, vocab=32, context=8)
+    ...     narrow_(model, "tensor", tokens=comm)
+    ...     return [name for name, part in model.named_modules() if "product" in vars(part)]
+    >>> World(2).run(program)[0]
+    ['layers.0.attention.qkv', 'layers.0.attention.proj', 'layers.0.mlp.fc', 'layers.0.mlp.proj']
+    """
     for layer in module.modules():
         if isinstance(layer, TransformerLayer):
             eight_bits_(layer, grain, tokens)
@@ -325,7 +408,16 @@ def narrow_(module: nn.Module, grain: str, tokens: Comm) -> None:
 def parameter_groups(
     module: nn.Module, rename: Rename, shapes: Mapping[str, torch.Size]
 ) -> list[dict]:
-    """Two groups of parameters, with weight decay and without; either may be empty on a stage. shapes: of the whole."""
+    """Two groups of parameters, with weight decay and without; either may be empty on a stage. shapes: of the whole.
+    rename: from names in `module` to those of the whole.
+
+    >>> from minidist.models import gpt
+    >>> from minidist.parallelize import parameter_groups
+    >>> model = gpt(1, 16, 2, vocab=32, context=8)
+    >>> shapes = {name: p.shape for name, p in model.named_parameters()}
+    >>> [len(group["params"]) for group in parameter_groups(model, str, shapes)]
+    [6, 10]
+    """
     groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
     for name, p in module.named_parameters():
         serial = rename(name)
@@ -493,12 +585,31 @@ class Engine:
         logits = engine.logits(x)                       # (b, T, V) on every rank
 
     `step` is `backward`, `clip`, `update`, and hands further keywords to the optimizer's step. A loss is the mean over
-    all data ranks' samples, one number in float64, the same on all ranks.  weight: samples behind this data rank's part,
-    given on all of them where they differ.
+    all data ranks' samples, one number in float64, the same on all ranks.  weight: samples behind this data rank's
+    part, given on all of them where they differ.
 
     module: this rank's chunks.  optimizer: with two `param_groups`, for schedulers; the second has no weight decay.
     pieces(), load(saved): for `checkpoint`, on this mesh or another.  scaler, compression: whose state is saved
     beside them.  rename(name): what a parameter of `module` is called in the whole model.  sharing: see `Sharing`.
+    ValueError for tokens that do not split into as many parts as there are ranks on cp.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm.mesh import Mesh
+    >>> from minidist.models import gpt
+    >>> from minidist.parallelize import parallelize
+    >>> from minidist.train import AdamW
+    >>> def program(comm):
+    ...     model = gpt(2, 16, 2, vocab=32, context=8, device="meta")
+    ...     engine = parallelize(model, Mesh(comm, tp=2), lambda groups: AdamW(groups, lr=0.01))
+    ...     x = torch.arange(32).view(4, 8)
+    ...     before = engine.evaluate(x, x)
+    ...     for _ in range(5):
+    ...         engine.step(x, x, max_norm=1.0)
+    ...     held = sum(p.numel() for p in engine.module.parameters())
+    ...     return bool(engine.evaluate(x, x) < before), engine.logits(x).shape, held
+    >>> World(2).run(program)[0]  # each holds about half of 7,232 parameters
+    (True, torch.Size([4, 8, 32]), 3792)
     """
 
     def __init__(
@@ -698,12 +809,30 @@ def parallelize(
     cost: of the parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
     A mesh with the axis ep divides a batch among dp × ep ranks, and the experts of a model that has some over ep; that
-    goes with ZeRO 0, 1 and 2. On the axis cp ranks share the tokens of a sample.  context_parallel: how their attention sees those
-    of the others, see `parallel.context.WAYS`.
+    goes with ZeRO 0, 1 and 2. On the axis cp ranks share the tokens of a sample.  context_parallel: how their
+    attention sees those of the others, see `parallel.context.WAYS`.
     amp, half: a level of `train.amp`, and its 16-bit dtype.  fp8: "tensor", "row" or "block", the layers' products are
     in 8 bits with such scales (`train.fp8`).  zero: ZeRO's stage, over dp and cp.  replicas: hybrid sharding: ZeRO over
     neighbours alone, dp·cp/replicas of them, such as those of a node.  compression: see
     `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
+    Collective: all ranks of the mesh call it, with equal arguments.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.comm.mesh import Mesh
+    >>> from minidist.models import gpt
+    >>> from minidist.parallelize import parallelize
+    >>> from minidist.train import AdamW
+    >>> def program(comm, axes, **how):
+    ...     mesh = Mesh(comm, **axes)
+    ...     model = gpt(2, 16, 2, vocab=32, context=8, device="meta", dtype=torch.float64)
+    ...     engine = parallelize(model, mesh, lambda groups: AdamW(groups, lr=0.01), **how)
+    ...     x = torch.arange(32).view(4, 8).chunk(mesh.dp.size)[mesh.dp.rank]  # of 4 samples
+    ...     return [engine.step(x, x).item() for _ in range(2)]
+    >>> alone = World(1).run(program, {"dp": 1})[0]
+    >>> spread = World(8).run(program, {"dp": 2, "pp": 2, "tp": 2}, micro_batches=2, zero=1)[0]
+    >>> torch.tensor(spread).allclose(torch.tensor(alone))
+    True
     """
     if not isinstance(mesh, Mesh):
         raise ValueError(
