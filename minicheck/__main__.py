@@ -9,6 +9,8 @@
         what `make work` does: copy the assignments to work/, and say which have changed
     python -m minicheck grade SUBMITTED --assignment NAME [--jobs N] [--out DIR] …
         a class; exit code 0, 1 if a submission must be looked at by hand, 2 if nothing can be graded
+    python -m minicheck --version
+        which release of the course this is
 
 docs/grading.md is the page for teachers.
 """
@@ -25,6 +27,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from minidist import __version__
+
 from . import work
 from .grade import Run, Stopped, adopt_orphans, end_processes, questions
 from .notebook import by_hand, examine
@@ -37,6 +41,9 @@ from .uploads import submissions
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     commands = {"grade": grade_class, "work": keep_work}
+    if argv == ["--version"]:
+        show(f"minidist {__version__}", sys.stdout)
+        return 0
     if argv[:1] and argv[0] in commands:
         return commands[argv[0]](argv[1:])
     return check_notebook(argv) if argv else show_progress()

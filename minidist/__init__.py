@@ -24,6 +24,17 @@ study         pictures, formulas and the planner; no technique needs it
 [[1.5, 3.0], [1.5, 3.0], [1.5, 3.0], [1.5, 3.0]]
 """
 
+import sys
+
+__version__ = "1.0.0"
+
+if sys.platform == "win32":
+    raise ImportError(
+        "minidist runs on Linux and macOS, and on Windows inside WSL, the Linux that Windows offers: open PowerShell as "
+        "administrator, type `wsl --install`, and install the course in there. Ranks are processes that hand open files "
+        "to each other, and graders end what takes too long with SIGALRM; Windows itself has neither."
+    )
+
 from .comm import World, from_env, launch
 
 __all__ = ["World", "from_env", "launch"]
