@@ -10,14 +10,13 @@
 # make release DIR=../students   the course without solutions, to hand out
 # make site     the course as web pages, in build/site
 # make proof NAME=foundation   what one capability must show, in full size
-PYTHON ?= python3
+PYTHON ?=
 VENV ?= .venv
 JOBS ?= 2
 LAB_FLAGS ?=
 THREADS ?= 1
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -c constraints.txt
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 SOLUTIONS = $(sort $(wildcard solutions/*/*.ipynb))
 # Jupyter refuses to start as root unless told that this is meant.
@@ -84,7 +83,7 @@ site: $(VENV)/.test
 
 # It needs no more than Python itself.
 release:
-	$(if $(DIR),$(PYTHON) -m course.release $(DIR),$(error say where to: make release DIR=../students))
+	$(if $(DIR),@$(FIND_PYTHON) && "$$python" -m course.release $(DIR),$(error say where to: make release DIR=../students))
 
 bench: $(VENV)/.course
 	set -e; for name in all_reduce start world data_parallel tensor pipeline pipedream zero remat \
@@ -95,24 +94,12 @@ proof: $(VENV)/.test
 	$(BIN)/python -m benchmarks.proof $(NAME)
 
 comma := ,
-# The versions of Python that pyproject.toml names. Checked first: pip would say it in a hundred lines, in a broken folder.
-FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
-NEEDS = minidist needs Python 3.11, 3.12 or 3.13
-ANOTHER = Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12
+# The Python of $(VENV), or $(PYTHON), or the first that fits; where there is none, what to do about it.
+FIND_PYTHON = python=$$(sh course/python.sh "$(VENV)" "$(or $(MAKECMDGOALS),lab)" "$(PYTHON)")
 
-$(BIN)/python:
-	@$(PYTHON) -c "$(FITS)" || { echo "$(NEEDS), and $(PYTHON) is $$($(PYTHON) --version 2>&1). $(ANOTHER)" >&2; exit 1; }
-	@echo "Making $(VENV) with $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv $(VENV) && touch $(VENV)/.unfinished || { rm -rf $(VENV); exit 1; }
-
-# $(call install,EXTRAS): into $(VENV), with what pip does to be seen. One that was made for it goes again if that fails.
-# The second step lets matplotlib look for its fonts here, not in a lesson.
+# $(call install,EXTRAS): into $(VENV), with what is being done to be seen. One that was made for it goes again if that fails.
 define install
-	@$(BIN)/python -c "$(FITS)" || { echo "$(NEEDS), and $(VENV) has $$($(BIN)/python --version). Remove it: rm -r $(VENV)" >&2; \
-		exit 1; }
-	@echo "Installing the packages that constraints.txt pins into $(VENV): about ten minutes the first time"
-	@$(PIP) -e ".[$(1)]" && $(BIN)/python -c "import matplotlib.pyplot" && rm -f $(VENV)/.unfinished || { \
-		test ! -e $(VENV)/.unfinished || { rm -rf $(VENV); echo "The installation failed; $(VENV) is removed" >&2; }; exit 1; }
+	@$(FIND_PYTHON) && "$$python" course/install.py "$(VENV)" "$(1)" "$$python"
 endef
 
 # The stamps are as old as the last install.
@@ -123,3 +110,7 @@ $(VENV)/.course: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(call install,course$(comma)teach$(comma)test$(comma)train$(comma)site)
 	@touch $(VENV)/.course $@
+
+# The Python that made the environment may have gone since, with an update of the system.
+$(BIN)/python:
+	@test ! -L $@ || { $(FIND_PYTHON); }

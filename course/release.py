@@ -29,6 +29,8 @@ RELEASED = (
     "README.md",
     "constraints.txt",
     "course/*/figures/*.svg",
+    "course/install.py",
+    "course/python.sh",
     "docs/frameworks.md",
     "docs/glossary.md",
     "docs/gpus.md",

@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from course.links import Links
 from tests.repository.files import ROOT, repository
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+FINDER = (ROOT / "course/python.sh").read_text(encoding="utf-8")
 ROW = re.compile(
     r"^\| ([^|]+) \| `(\w+)` \| \[(minidist/[\w/]+\.py)\]\((\S+)\) "
     r"\| \[(\d\d)\]\(((?:notebooks|exercises)/\S+)\.ipynb\) \|$",
@@ -103,66 +102,4 @@ def test_the_versions_of_python_are_those_of_the_package():
     )
     assert [v for v in (f"3.{minor}" for minor in range(9, 20)) if asked.contains(v)] == VERSIONS
     words = f"Python {', '.join(VERSIONS[:-1])} or {VERSIONS[-1]}"
-    assert words in README and words in MAKEFILE
-
-
-def made(folder, python, goal="lab"):
-    """`make` with a Python that is a shell script."""
-    (folder / "python").write_text(f"#!/bin/sh\n{python}")
-    (folder / "python").chmod(0o755)
-    return subprocess.run(
-        ["make", goal, f"PYTHON={folder}/python", f"VENV={folder}/venv"],
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-    )
-
-
-def test_another_python_is_refused_before_anything_is_made(tmp_path):
-    done = made(tmp_path, 'test "$1" = --version && echo Python 3.10.13 && exit\nexit 1\n')
-    assert done.returncode and not (tmp_path / "venv").exists()
-    assert (
-        "minidist needs Python 3.11, 3.12 or 3.13, and" in done.stderr
-        and "is Python 3.10.13." in done.stderr
-    )
-    assert "make lab PYTHON=python3.12" in done.stderr
-
-
-# Makes a folder as venv does, whose Python fits, and whose pip says what the test wants.
-VENV = """
-case "$1" in
---version) echo Python 3.12.1 ;;
--c) exit 0 ;;
--m)
-    test "$2" = pip && { echo Collecting everything; exit 1; }
-    mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-esac
-"""
-
-
-def test_what_an_installation_that_failed_has_made_is_removed(tmp_path):
-    done = made(tmp_path, VENV)
-    assert done.returncode and not (tmp_path / "venv").exists(), done.stdout
-    assert (
-        "Collecting everything" in done.stdout
-        and "ten minutes" in done.stdout
-        and "is removed" in done.stderr
-    )
-
-
-def test_an_environment_that_was_there_stays(tmp_path):
-    (tmp_path / "venv" / "bin").mkdir(parents=True)
-    (tmp_path / "venv" / "bin" / "python").write_text(f"#!/bin/sh\n{VENV}")
-    (tmp_path / "venv" / "bin" / "python").chmod(0o755)
-    assert made(tmp_path, VENV).returncode and (tmp_path / "venv" / "bin" / "python").exists()
-
-
-def test_an_environment_of_another_python_is_named(tmp_path):
-    (tmp_path / "venv" / "bin").mkdir(parents=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    python.write_text('#!/bin/sh\ntest "$1" = --version && echo Python 3.10.13 && exit\nexit 1\n')
-    python.chmod(0o755)
-    done = made(tmp_path, VENV)
-    assert (
-        done.returncode and f"{tmp_path}/venv has Python 3.10.13. Remove it: rm -r" in done.stderr
-    )
+    assert words in README and words in FINDER

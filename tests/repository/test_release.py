@@ -42,7 +42,8 @@ def test_only_what_students_need_goes_out(students):
     }
     assert not any("__pycache__" in name or name.endswith((".pyc", ".db")) for name in found)
     of_course = [name for name in found if name.startswith("course/")]
-    assert of_course == [path.as_posix() for path in repository("course/*/figures/*.svg")]
+    wanted = repository("course/*/figures/*.svg", "course/install.py", "course/python.sh")
+    assert of_course == [path.as_posix() for path in wanted]
     assert len(of_course) > 20
     assert sum(name.startswith("minicheck/oracles/") for name in found) > 10
 
@@ -133,7 +134,8 @@ def test_there_it_can_be_installed(students, tmp_path):
     [made] = tmp_path.glob("*.dist-info")
     assert "minicheck.__main__:main" in (made / "entry_points.txt").read_text(), done.stderr
     plan = subprocess.run(["make", "-n", "lab"], cwd=folder, capture_output=True, text=True)
-    assert plan.returncode == 0 and "jupyter lab" in plan.stdout and ".[course]" in plan.stdout
+    assert plan.returncode == 0 and "jupyter lab" in plan.stdout
+    assert 'course/install.py ".venv" "course"' in plan.stdout.replace('"$python" ', "")
 
 
 @pytest.mark.parametrize("spoil", ["stub", "added", "run"])
