@@ -1,7 +1,11 @@
 """One list of dependencies, in pyproject.toml; everything else points at it or pins it."""
 
 import importlib.metadata
+import os
 import re
+import subprocess
+import sys
+import time
 import tomllib
 
 import pytest
@@ -60,9 +64,14 @@ def closure(needs):
     return {name for name, _ in seen}
 
 
+def pip_lines(environment):
+    """What environment.yml hands to pip: the lines of a file of requirements."""
+    return [line for d in environment["dependencies"] if isinstance(d, dict) for line in d["pip"]]
+
+
 def unknown_extras(environment, extras):
     """What environment.yml installs from this project that the project does not have."""
-    lines = [line for d in environment["dependencies"] if isinstance(d, dict) for line in d["pip"]]
+    lines = [line for line in pip_lines(environment) if not line.startswith("-c ")]
     named = [e.strip() for line in lines for e in re.findall(r"\[(.*?)\]", line)[0].split(",")]
     return sorted(set(named) - set(extras)) if named else ["none named"]
 
@@ -78,6 +87,7 @@ def test_environment_points_at_pyproject():
         d for d in environment["dependencies"] if isinstance(d, str) and d.startswith("python")
     )
     assert environment["channels"] == ["conda-forge", "nodefaults"]
+    assert pip_lines(environment) == ["-c constraints.txt", "-e .[course]"]
     assert SpecifierSet(python.removeprefix("python ")) == SpecifierSet(PROJECT["requires-python"])
     assert unknown_extras(environment, PROJECT["optional-dependencies"]) == []
 
@@ -107,3 +117,32 @@ def test_a_requirement_without_a_pin_is_found():
 def test_constraints_hold_nothing_else(line):
     with pytest.raises(ValueError, match="name==version"):
         pins(line)
+
+
+@pytest.mark.full
+def test_pip_takes_what_conda_hands_to_it(tmp_path, figure):
+    """conda itself is not tried. It writes the lines under `pip` to a file beside environment.yml, and runs pip there."""
+    clone = tmp_path / "minidist"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+    lines = pip_lines(yaml.safe_load((clone / "environment.yml").read_text()))
+    (clone / "condaenv.requirements.txt").write_text("\n".join(lines))
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    python = tmp_path / "venv" / "bin" / "python"
+
+    def run(*words):
+        done = subprocess.run(words, cwd=clone, env=ours, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    run(sys.executable, "-m", "venv", str(tmp_path / "venv"))
+    start = time.monotonic()
+    words = ["install", "-U", "-r", "condaenv.requirements.txt", "--exists-action=b"]
+    run(python, "-m", "pip", *words)
+    minutes = (time.monotonic() - start) / 60
+    listed = run(python, "-m", "pip", "list", "--format=freeze", "--exclude-editable")
+    pinned = pins(CONSTRAINTS)
+    # A local version, torch==2.13.0+cpu, is the pinned one.
+    installed = {name: version.partition("+")[0] for name, version in pins(listed).items()}
+    other = {name: v for name, v in installed.items() if v != pinned.get(name)}
+    figure(f"{len(installed)} packages in {minutes:.1f} min, all but pip itself as pinned")
+    assert set(other) <= {"pip"} and len(installed) > 50
