@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 GB = 1e9
 # Measured for the extra `course`, with PyTorch's build for CPUs and with the one for CUDA, which pip takes on Linux unless
 # it is told of another index.
-FETCHED = (0.4, 2.6)
-INSTALLED = (1.7, 6.0)
+FETCHED = (0.4, 2.9)
+INSTALLED = (1.6, 5.6)
 SMALLER = "https://download.pytorch.org/whl/cpu"
 # What pip tells of its progress: of no use once it has failed.
 TOLD = re.compile(

@@ -4,11 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 
 import pytest
 
 import minidist
+from course.install import size_of
 from tests.repository.files import ROOT, repository
 
 PACKAGES = ("minidist", "minicheck")
@@ -88,18 +90,55 @@ def test_it_works_outside_the_repository(wheel, tmp_path):
     used(sys.executable, unpacked, tmp_path, os.environ | {"PYTHONPATH": str(unpacked)})
 
 
+IMPORTED = """
+import sys
+import minidist
+print(*sorted({name.partition(".")[0] for name in sys.modules} & set(sys.argv[1:])))
+"""
+
+
+def test_the_import_takes_no_more_than_it_needs():
+    """Pictures and checkpoints wait until they are asked for, and nothing that only the course needs is looked for."""
+    core = ("torch", "numpy", "cloudpickle", "safetensors", "matplotlib")
+    others = ("IPython", "ipykernel", "ipywidgets", "jupyterlab", "nbformat", "sklearn", "pygments")
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *core, *others],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["cloudpickle", "numpy", "torch"]
+
+
 @pytest.mark.full
 def test_pip_installs_it_into_an_empty_environment(tmp_path, figure):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*words, cwd=tmp_path):
+        """What it prints, and its seconds."""
+        start = time.monotonic()
         done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout, time.monotonic() - start
 
     python = str(tmp_path / "venv" / "bin" / "python")
     run(sys.executable, "-m", "venv", "venv")
     run(python, "-m", "pip", "wheel", ".", "--no-deps", "-w", str(tmp_path), cwd=ROOT)
     [wheel] = tmp_path.glob("*.whl")
-    run(python, "-m", "pip", "install", "-c", str(ROOT / "constraints.txt"), str(wheel))
+    constraints = ["-c", str(ROOT / "constraints.txt")]
+    _, seconds = run(python, "-m", "pip", "install", *constraints, str(wheel))
+    site = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    sizes = {path.name: size_of(path) / 1e6 for path in site.iterdir()}
+    packages, _ = run(python, "-m", "pip", "list", "--format=freeze")
+    figure(
+        f"pip install of the wheel ({wheel.stat().st_size / 1e6:.1f} MB): {len(packages.split())} packages, "
+        f"{sum(sizes.values()):.0f} MB, of which torch {sizes['torch']:.0f}, in {seconds:.0f} s"
+    )
+    run(python, "-c", "import torch")
+    _, torch_seconds = run(python, "-c", "import torch")
+    run(python, "-c", "import minidist")
+    _, minidist_seconds = run(python, "-c", "import minidist")
+    figure(f"import torch: {torch_seconds:.1f} s; import minidist: {minidist_seconds:.1f} s")
     row = used(python, tmp_path / "venv", tmp_path, environment)
     figure(f"World, shared memory and gloo alike; the planner: {row.strip()}")
