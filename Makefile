@@ -18,7 +18,6 @@ THREADS ?= 1
 
 BIN := $(VENV)/bin
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
-SOLUTIONS = $(sort $(wildcard solutions/*/*.ipynb))
 # Jupyter refuses to start as root unless told that this is meant.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -34,26 +33,12 @@ lab: $(VENV)/.course
 work: $(VENV)/.course
 	@$(BIN)/python -m minicheck work $(if $(RENEW),--renew $(RENEW))
 
-test: lint unit alone nbval
+# tests/all.py says what each part runs. One that fails stops no other.
+test lint unit alone nbval: $(VENV)/.test
+	@$(BIN)/python -m tests.all $(filter-out test,$@) --jobs $(JOBS) --threads $(THREADS)
 
 quick: $(VENV)/.test
 	$(BIN)/python -m tests.quick
-
-lint: $(VENV)/.test
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-
-# One thread a process, here and in notebooks: two workers share the cores already.
-unit: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not alone"
-
-alone: $(VENV)/.test
-	$(BIN)/python -m pytest -q -m alone
-
-nbval: $(VENV)/.test
-	$(if $(NOTEBOOKS)$(SOLUTIONS),OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -q -p tests.warm --nbval --nbval-current-env \
-		--nbval-cell-timeout 120 -n $(JOBS) --dist loadfile $(NOTEBOOKS) $(SOLUTIONS),@echo "no notebooks yet")
 
 # Each of PyTorch, MKL and oneDNN chooses its own instructions, and sums in the order that these suggest.
 portable: portable-sse portable-avx2 portable-threads

@@ -10,7 +10,7 @@ What has changed is what git sees beside the last commit; in a clean tree, what 
     course/**/*.svg         tests/repository/test_figures.py
 
 What has not begun after two minutes is skipped, and told. It is for the minutes between two edits: `make test` runs
-everything.
+everything. How it tells of all this is tests/all.py's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tests.all import FOLDER, NBVAL, Part, Run, begin
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 120
@@ -83,36 +85,44 @@ def lessons_of(paths: list[str]) -> list[str]:
     return sorted({p[1] for p in parts if p[0] == "course" and len(p) > 2})
 
 
-def main() -> int:
-    until = time.time() + SECONDS
-    paths = changed_files()
-    lessons = lessons_of(paths)
-    failed = []
-
-    def run(what: str, *command: str) -> None:
-        left = until - time.time()
-        print(f"-- {what}" if left > 0 else f"-- {what}: not run, {SECONDS} s are over", flush=True)
-        environment = os.environ | {UNTIL: str(until), "OMP_NUM_THREADS": "1"}
-        if left > 0 and subprocess.run(command, cwd=ROOT, env=environment).returncode:
-            failed.append(what)
-
+def chosen(paths: list[str]) -> list[Part]:
+    """What runs when `paths` have changed, in order."""
     python = sys.executable
-    run("lint", python, "-m", "ruff", "check", "-q", ".")
-    run("format", python, "-m", "ruff", "format", "-q", "--check", ".")
-    run("types", python, "-m", "mypy")
+    checks = [
+        [python, "-m", "ruff", "check", "-q", "."],
+        [python, "-m", "ruff", "format", "-q", "--check", "."],
+        [python, "-m", "mypy"],
+    ]
+    lessons = lessons_of(paths)
     if lessons:
         numbers = [lesson.partition("_")[0] for lesson in lessons]
-        run("notebooks are fresh", python, "course/build.py", "--check", *numbers)
+        checks.append([python, "course/build.py", "--check", *numbers])
+    one_thread = {"OMP_NUM_THREADS": "1"}
+    side_by_side = ["-p", "tests.quick", "-n", "2", "--dist"]
     tests = dict.fromkeys([*ALWAYS, *filter(None, map(tests_of, paths))])
-    pytest_command = (python, "-m", "pytest", "-q", "-p", "tests.quick")
-    side_by_side = (*pytest_command, "-n", "2", "--dist", "worksteal")
-    run(f"{len(tests)} tests or folders of them", *side_by_side, "-m", "not alone", *tests)
-    for lesson in lessons:
-        run(f"{lesson}: planted answers", *side_by_side, "tests/bank/test_bank.py", "-k", lesson)
-        for notebook in (f"notebooks/{lesson}.ipynb", f"solutions/{lesson}/{lesson}.ipynb"):
-            if (ROOT / notebook).exists():
-                nbval = ("-p", "tests.warm", "--nbval", "--nbval-current-env")
-                run(notebook, *pytest_command, *nbval, notebook)
+    spread = [*side_by_side, "worksteal", "-m", "not alone", *tests]
+    found = [Part("lint", checks=checks), Part("tests", spread=spread, settings=one_thread)]
+    if lessons:
+        planted = ["tests/bank/test_bank.py", "-k", " or ".join(lessons)]
+        spread = [*side_by_side, "worksteal", *planted]
+        found.append(Part("bank", spread=spread, settings=one_thread))
+    built = [path for lesson in lessons for path in notebooks_of(lesson)]
+    if built:
+        spread = [*side_by_side, "loadfile", *built]
+        found.append(Part("nbval", flags=NBVAL, spread=spread, settings=one_thread))
+    return found
+
+
+def notebooks_of(lesson: str) -> list[str]:
+    named = (f"notebooks/{lesson}.ipynb", f"solutions/{lesson}/{lesson}.ipynb")
+    return [path for path in named if (ROOT / path).exists()]
+
+
+def main() -> int:
+    until = time.time() + SECONDS
+    os.environ[UNTIL] = str(until)
+    paths = changed_files()
+    code = begin(Run(chosen(paths), {}, FOLDER / "quick", sys.stdout, until))
     untested = [
         path
         for path in paths
@@ -120,8 +130,7 @@ def main() -> int:
     ]
     if untested:
         print(f"-- no test mirrors {', '.join(untested)}")
-    print(f"-- failed: {', '.join(failed)}" if failed else "-- passed; `make test` runs everything")
-    return int(bool(failed))
+    return code
 
 
 if __name__ == "__main__":

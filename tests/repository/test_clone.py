@@ -1,7 +1,7 @@
 """From a clone to the end of `make test`, in an environment of its own."""
 
+import json
 import os
-import re
 import subprocess
 import time
 
@@ -35,12 +35,18 @@ def test_make_test_in_a_fresh_clone(tmp_path, figure):
     subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
     _, _, installing = make(".venv/.test", folder)
     code, text, minutes = make("test", folder)
-    closing = re.findall(r"^=* ?(\d+ (?:passed|failed).* in .*?s)\b", text, re.MULTILINE)
-    skipped = [line for line in text.splitlines() if line.startswith("SKIPPED")]
+    summary = json.loads((folder / "build" / "tests" / "summary.json").read_text())
     figure(f"installing: {installing:.1f} min; make test: {minutes:.1f} min, exit code {code}")
-    for part, line in zip(("unit", "alone, with the browser", "notebooks"), closing):
-        figure(f"{part}: {line}")
-    figure("\n".join([f"skipped: {len(skipped)}", *skipped]))
+    for name, part in summary.items():
+        figure(
+            "{name}: {passed} passed, {failed} failed, {skipped} skipped".format(name=name, **part)
+        )
+    skips = [
+        f"skipped: {test}: {reason}" for part in summary.values() for test, reason in part["skips"]
+    ]
+    figure("\n".join(skips))
     assert code == 0, text[-6000:]
-    assert len(closing) == 3 and all("/gpu/" in line for line in skipped)
+    assert list(summary) == ["lint", "unit", "alone", "nbval"]
+    assert all(part["passed"] and part["ended"] for part in summary.values())
+    assert all("/gpu/" in skip for skip in skips)
     assert minutes < MINUTES

@@ -9,6 +9,7 @@ import nbformat.v4 as v4
 import pytest
 from nbformat import writes
 
+from tests.all import parts
 from tests.repository.files import ROOT, repository
 
 SETTINGS = (
@@ -48,24 +49,18 @@ def test_make_portable_runs_every_notebook_in_each_setting():
     told = subprocess.run(
         ["make", "-n", "portable"], cwd=ROOT, env=env, capture_output=True, text=True, check=True
     )
-    told = told.stdout.replace("\\\n", " ")
     found, outer = [], {}
-    for line in told.splitlines():
-        given = {
-            name: value
-            for name, value in re.findall(r"(\w+)=(\S+)", line.partition(" -m pytest")[0])
-            if name in SETTINGS
-        }
+    for line in told.stdout.splitlines():
         if re.search(r"\bmake\S* nbval", line):
-            outer = given
-        elif "--nbval" in line:
-            found.append(outer | given)
-            missing = [
-                path
-                for path in repository("notebooks/*.ipynb", "solutions/*.ipynb")
-                if str(path) not in line
-            ]
-            assert not missing
+            pairs = re.findall(r"(\w+)=(\S+)", line)
+            outer = {name: value for name, value in pairs if name in SETTINGS}
+        elif "tests.all nbval" in line:
+            threads = int(re.search(r"--threads (\d+)", line)[1])
+            [part] = [part for part in parts(2, threads) if part.name == "nbval"]
+            found.append(outer | part.settings)
+            notebooks = repository("notebooks/*.ipynb", "solutions/*.ipynb")
+            assert {str(path) for path in notebooks} <= set(part.command())
+            assert "--nbval" in part.command()
     assert found == [*PORTABLE]
 
 

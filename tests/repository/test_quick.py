@@ -1,5 +1,6 @@
 """What `make quick` runs: the tests that mirror what has changed, until its time is over."""
 
+import io
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 import pytest
 
 from tests import quick
+from tests.all import Part, Run
 from tests.repository.files import ROOT, repository
 
 
@@ -51,6 +53,25 @@ def test_lessons():
     paths = ["course/02_messages/bugs.py", "course/build.py", "course/01_walls/lesson.py", "a.py"]
     paths += ["course/04_trees/figures/tree_rounds.svg"]
     assert quick.lessons_of(paths) == ["01_walls", "02_messages"]
+
+
+def test_what_runs_when_a_lesson_has_changed():
+    found = {part.name: part for part in quick.chosen(["course/02_messages/bugs.py", "a.py"])}
+    assert found["lint"].checks[-1][1:] == ["course/build.py", "--check", "02"]
+    assert found["bank"].spread[-2:] == ["-k", "02_messages"]
+    assert found["nbval"].spread[-2:] == [
+        "notebooks/02_messages.ipynb",
+        "solutions/02_messages/02_messages.ipynb",
+    ]
+    assert list(found) == ["lint", "tests", "bank", "nbval"]
+    assert [part.name for part in quick.chosen(["minidist/split.py"])] == ["lint", "tests"]
+
+
+def test_no_part_begins_when_the_time_is_over(tmp_path):
+    parts = [Part("lint", checks=[[sys.executable, "-c", ""]]), Part("tests", spread=["--help"])]
+    out = io.StringIO()
+    assert Run(parts, {}, tmp_path, out, time.time() - 1).run() == 0
+    assert "0 passed, 0 failed, 2 skipped" in out.getvalue() and "`make test`" in out.getvalue()
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(-1, "1 skipped"), (600, "1 passed")])
