@@ -62,6 +62,7 @@ build: $(VENV)/.test
 	$(BIN)/python course/build.py --jobs $(JOBS)
 	$(BIN)/python course/questions.py
 	$(BIN)/python course/way.py
+	$(BIN)/python course/film.py
 
 site: $(VENV)/.test
 	$(BIN)/python course/website.py
