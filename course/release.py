@@ -25,6 +25,7 @@ RELEASED = (
     "CITATION.cff",
     "LICENSE",
     "LICENSE-TEXTS",
+    "LICENSES.md",
     "Makefile",
     "README.md",
     "constraints.txt",

@@ -67,6 +67,16 @@ def test_it_holds_every_file_of_the_package(wheel):
     assert {name for name in held - files if ".dist-info/" not in name} == set()
 
 
+def test_it_says_its_licence_and_brings_it(wheel):
+    archive = zipfile.ZipFile(wheel)
+    [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    head = archive.read(metadata).decode().partition("\n\n")[0].splitlines()
+    said = [line for line in head if line.startswith("License")]
+    assert said == ["License-Expression: MIT", "License-File: LICENSE"]
+    [licence] = [name for name in archive.namelist() if name.endswith("/LICENSE")]
+    assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
+
+
 def used(python, site, folder, environment):
     """Works in `folder` with the package that lies somewhere under `site`; the row of the planner."""
     used = subprocess.run(
