@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from html import escape
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,9 @@ from typing import Any
 from minidist.study.picture import CARD, EDGE, INK, MUTED
 
 MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+EXAMPLE = re.compile(
+    r'(""".*)?\n\n *>>> (?:(?!""")[\s\S])*?(\n *""")'
+)  # to the end of its docstring
 COLORS = {
     "Keyword": "bold #0B5C8A",
     "Keyword.Constant": "nobold #0B5C8A",
@@ -54,7 +58,9 @@ class Source:
 def source(obj: Any, *, docstring: bool = True) -> Source:
     """The source of a function, class, method, property or module, as it stands in the package.
 
-    docstring: False leaves out the docstring of `obj` itself, and nothing else.
+    Examples at the end of docstrings are left out: they are for the reference, and a lesson has its own.
+
+    docstring: False leaves out the docstring of `obj` itself.
     Errors: ValueError for an object without Python source.
     """
     target = _definition(obj)
@@ -67,6 +73,7 @@ def source(obj: Any, *, docstring: bool = True) -> Source:
     if not isinstance(target, ModuleType):
         text = _flush_left(text)
     text = text if docstring else _without_docstring(text, isinstance(target, ModuleType))
+    text = EXAMPLE.sub(lambda found: found[1] + '"""' if found[1] else found[2], text)
     return Source(_name(target), text.strip("\n"))
 
 

@@ -44,6 +44,56 @@ class Sample:
         """Nothing else."""
 
 
+class Shown:
+    """A class with an example.
+
+    It has a second paragraph.
+
+    >>> Shown().twice(2)
+    4
+    """
+
+    def twice(self, x):
+        """Two times x.
+
+        >>> Shown().twice([1])
+        [1, 1]
+
+        >>> Shown().twice("a")
+        'aa'
+        """
+        return 2 * x
+
+    def plain(self):
+        """A line, and no example."""
+        return """
+
+        >>> a string that is no docstring ends no function"""
+
+    def last(self):
+        """Another one.
+
+        It has two paragraphs.
+        """
+
+
+def written(obj):
+    """The source of what has no example, or the source without them, line by line."""
+    lines = []
+    example = False
+    for line in inspect.getsource(obj).strip("\n").split("\n"):
+        example = example or line.lstrip().startswith(">>> ")
+        if example and line.strip() == '"""':
+            example = False
+            lines.pop()
+            if lines[-1].lstrip().startswith('"""'):
+                lines[-1] += '"""'
+                continue
+        if not example:
+            lines.append(line)
+    return "\n".join(lines)
+
+
 def shown(made):
     """The code that the HTML shows, without its marks."""
     return unescape(
@@ -52,13 +102,13 @@ def shown(made):
 
 
 @pytest.mark.parametrize("obj", [sample, Sample, base.Comm, base.describe, base.Link, trace.Trace])
-def test_nothing_is_dropped(obj):
-    text = inspect.getsource(obj).strip("\n")
+def test_nothing_but_examples_is_dropped(obj):
+    text = written(obj)
     assert source(obj).text == text == shown(source(obj)) == repr(source(obj))
 
 
 def test_a_module_is_shown_whole():
-    text = inspect.getsource(trace).strip("\n")
+    text = written(trace)
     assert source(trace).text == text == shown(source(trace))
     assert source(trace).name == "minidist.comm.trace"
 
@@ -68,7 +118,7 @@ def test_a_method_stands_at_the_left(obj):
     made = source(obj)
     assert made.text.startswith("def ")
     ast.parse(made.text)
-    lines = [t.strip() for t in inspect.getsource(obj).strip("\n").split("\n")]
+    lines = [t.strip() for t in written(obj).split("\n")]
     assert [t.strip() for t in made.text.split("\n")] == lines
 
 
@@ -102,6 +152,23 @@ def test_docstring_left_out_and_nothing_else():
     module = source(trace, docstring=False).text
     assert module.startswith("from __future__ import annotations\n")
     assert source(trace).text.endswith(module)
+
+
+def test_examples_are_left_out_of_the_object_and_of_what_it_contains():
+    made = source(Shown).text
+    assert made.startswith(
+        'class Shown:\n    """A class with an example.\n\n    It has a second paragraph.\n    """\n\n'
+        '    def twice(self, x):\n        """Two times x."""\n        return 2 * x\n\n'
+        '    def plain(self):\n        """A line, and no example."""\n        return """\n'
+    )
+    assert (
+        source(Shown.twice).text == 'def twice(self, x):\n    """Two times x."""\n    return 2 * x'
+    )
+    without = source(Shown, docstring=False).text
+    assert without == made.replace(
+        '"""A class with an example.\n\n    It has a second paragraph.\n    """\n\n    ', ""
+    )
+    assert '>>> a string that is no docstring ends no function"""\n\n    def last(self)' in made
 
 
 def test_a_docstring_that_shares_its_line_or_is_all_there_is_stays():
