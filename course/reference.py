@@ -172,6 +172,8 @@ def entry(module: str, name: str) -> Entry:
         return Entry(value.__name__, value.__module__, value, inspect.cleandoc(value.__doc__ or ""))
     # A constant has no docstring of its own: it is the text below its assignment, in the file that makes it.
     for other in sorted(m for m in sys.modules if m == module or m.startswith(module + ".")):
+        if vars(sys.modules[other]).get(name) is not value:
+            continue
         text = constants(sys.modules[other]).get(name)
         if text is not None:
             return Entry(name, other, value, text)
@@ -179,10 +181,14 @@ def entry(module: str, name: str) -> Entry:
 
 
 @functools.cache
+def tree_of(module: ModuleType) -> ast.Module:
+    return ast.parse(inspect.getsource(module))
+
+
 def constants(module: ModuleType) -> dict[str, str]:
     """The text below each assignment of a file, "" where there is none."""
     texts = {}
-    body = ast.parse(inspect.getsource(module)).body
+    body = tree_of(module).body
     for node, following in zip(body, [*body[1:], None], strict=True):
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
             continue
@@ -195,9 +201,12 @@ def constants(module: ModuleType) -> dict[str, str]:
 
 def line_of(value: Any) -> int:
     """Where its file defines it: 0 for a constant or a module."""
-    if isinstance(value, ModuleType) or not callable(value):
-        return 0
-    return inspect.getsourcelines(inspect.unwrap(value))[1]
+    if isinstance(value, type):
+        for node in tree_of(sys.modules[value.__module__]).body:
+            if isinstance(node, ast.ClassDef) and node.name == value.__name__:
+                return node.lineno
+    code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
+    return code.co_firstlineno if code else 0
 
 
 def lessons_of(root: Path, rows: list[Row]) -> dict[tuple[str, str], str]:
@@ -450,7 +459,7 @@ def members(value: Any) -> list[tuple[str, str]]:
             shown = name
         elif isinstance(member, staticmethod | classmethod):
             shown = signature(name, getattr(value, name))
-        elif inspect.isfunction(member):
+        elif inspect.isfunction(member) and member.__module__ == value.__module__:
             shown = signature(name, member, without_first=True)
         else:
             continue
