@@ -457,10 +457,11 @@ def members(value: Any) -> list[tuple[str, str]]:
             shown = signature(name, member)
         elif isinstance(member, property | functools.cached_property):
             shown = name
-        elif isinstance(member, staticmethod | classmethod):
-            shown = signature(name, getattr(value, name))
-        elif inspect.isfunction(member) and member.__module__ == value.__module__:
-            shown = signature(name, member, without_first=True)
+        elif inspect.isfunction(getattr(member, "__func__", member)):
+            if getattr(member, "__func__", member).__module__ != value.__module__:
+                continue  # PyTorch's
+            bound = isinstance(member, staticmethod | classmethod)
+            shown = signature(name, getattr(value, name), without_first=not bound)
         else:
             continue
         text = inspect.cleandoc(member.__doc__ or "")
