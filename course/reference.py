@@ -633,4 +633,5 @@ def index(made: list[Page]) -> str:
     tree = "\n".join(
         ["```{toctree}", ":hidden:", ":maxdepth: 1", "", *[p.name for p in made], "```"]
     )
-    return "\n\n".join(["# Reference", introduction, *rows, tree]) + "\n"
+    package = markdown(inspect.getdoc(sys.modules["minidist"]) or "")
+    return "\n\n".join(["# Reference", introduction, package, *rows, tree]) + "\n"

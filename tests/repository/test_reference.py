@@ -11,7 +11,6 @@ import random
 import re
 import sys
 import threading
-import warnings
 from types import ModuleType
 
 import matplotlib.pyplot as plt
@@ -21,12 +20,18 @@ import torch
 from markdown_it import MarkdownIt
 
 from course import reference
-from course.reference import PACKAGES, entries, markdown, members, pages
+from course.reference import PACKAGES, Entry, entries, markdown, members, pages
 from tests.repository.files import ROOT
 from tests.repository.test_readme import TECHNIQUES
 
 ENTRIES = entries(ROOT)
-MODULES = sorted({one.module for one in ENTRIES})
+MODULES = sorted({one.module for one in ENTRIES}.union(PACKAGES))
+# The heads of files and packages, which the pages show as well.
+HEADS = [
+    Entry("", name, sys.modules[name], inspect.getdoc(sys.modules[name]))
+    for name in MODULES
+    if not any(one.value is sys.modules[name] for one in ENTRIES)
+]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # What says that nothing can go wrong, or ends a loop, is no message to a caller.
 OURS = {"AssertionError", "NotImplementedError", "StopIteration"}
@@ -34,7 +39,9 @@ OURS = {"AssertionError", "NotImplementedError", "StopIteration"}
 
 def texts_of(one):
     """The docstrings that an entry shows."""
-    shown = members(one.value) if isinstance(one.value, type | ModuleType) else []
+    shown = []
+    if one.name and isinstance(one.value, type | ModuleType):
+        shown = members(one.value)
     return [one.text, *(text for _, text in shown)]
 
 
@@ -107,6 +114,7 @@ def failures(found):
     parser = doctest.DocTestParser()
     for one in found:
         for text in texts_of(one):
+            # Names of the file and of other examples are not there: what is shown can be pasted.
             test = parser.get_doctest(text, {"__name__": "__main__"}, title(one), one.file, 0)
             if test.examples:
                 runner.run(test, out=said.append)
@@ -125,10 +133,10 @@ def state():
         "precision": torch.get_float32_matmul_precision(),
         "autocast": torch.is_autocast_enabled("cpu"),
         "folder": os.getcwd(),
-        "environment": dict(os.environ),
+        # PyTorch's DDP sets the variable of its compiler's cache.
+        "environment": {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"},
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "figures": plt.get_fignums(),
-        "filters": list(warnings.filters),
     }
 
 
@@ -173,7 +181,7 @@ def test_each_error_is_named():
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_pass(module):
     with same_state():
-        assert not failures([one for one in ENTRIES if one.module == module])
+        assert not failures([one for one in [*HEADS, *ENTRIES] if one.module == module])
 
 
 # ------------------------------------------------------------
@@ -424,7 +432,7 @@ def test_random_numbers_go_on_after_an_example():
 
 def test_the_examples_of_a_file_are_in_its_entries():
     """An example of something that is not public would never run."""
-    texts = {text for one in ENTRIES for text in texts_of(one)}
+    texts = {text for one in [*HEADS, *ENTRIES] for text in texts_of(one)}
     for file in (ROOT / "minidist").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
