@@ -68,7 +68,25 @@ class Host(AbstractContextManager):
 
 
 ANY = -1
-"""Any rank: the source of a receive that takes the first message, whoever sends it. See `Comm.irecv`."""
+"""In place of a rank in `recv`, `irecv` and `Recv`: from whichever rank a message comes first.
+
+Over NCCL, which has no such receive, it is refused with a ValueError.
+
+>>> import torch
+>>> from minidist.comm import ANY, World
+>>> def program(comm):
+...     if comm.rank > 0:
+...         return comm.send(torch.tensor([10 * comm.rank]), 0)
+...     heard = {}
+...     for _ in range(comm.size - 1):
+...         x = torch.zeros(1, dtype=torch.int64)
+...         work = comm.irecv(x, ANY)
+...         work.wait()
+...         heard[work.source] = x.item()
+...     return sorted(heard.items())
+>>> World(3).run(program)[0]
+[(1, 10), (2, 20)]
+"""
 # the label of messages that carry a header only, and are not counted
 AGREE = "(what the collective is)"
 _DENSE = torch.strided
