@@ -1,5 +1,8 @@
 """The collectives, built from nothing but send and receive, and what they cost.
 
+What is named here takes tensors of any shape and checks its arguments. The algorithms that it calls, a file each, take
+flat tensors and check nothing.
+
 >>> import torch
 >>> from minidist import World
 >>> from minidist.collectives import all_gather, reduce_scatter

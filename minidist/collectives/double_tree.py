@@ -255,13 +255,13 @@ class Cost(Formulas):
         return links.path(self.n, edges, 2, k, self.nbytes / 2 / k, gamma)
 
     def broadcast(self) -> float:
-        """From rank 0, which feeds both trees"""
+        """Seconds: rank 0 feeds both trees, and each carries its half down."""
         return self._seconds(True, False)
 
     def reduce(self) -> float:
-        """To rank 0, from both trees"""
+        """Seconds: both trees carry what they have combined up to rank 0."""
         return self._seconds(True, True)
 
     def all_reduce(self) -> float:
-        """Up both trees and down again"""
+        """Seconds: each half goes up its own tree and down again."""
         return self._seconds(False, True) + self._seconds(False, False)

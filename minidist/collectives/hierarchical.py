@@ -424,24 +424,24 @@ class Cost(Formulas):
         )
 
     def all_reduce(self) -> float:
-        """Both halves in the nodes, and an all-reduce of a shard between them"""
+        """Seconds of a reduce-scatter in the nodes, an all-reduce between them, and an all-gather in them."""
         halves = self._inner("reduce_scatter", self.gamma) + self._inner("all_gather")
         return halves + self._outer("all_reduce", self.gamma)
 
     def broadcast(self) -> float:
-        """A scatter in the root's node, a broadcast between the nodes, an all-gather in them"""
+        """Seconds of a scatter in the root's node, a broadcast between the nodes, and an all-gather in them."""
         return self._home() + self._outer("broadcast") + self._inner("all_gather")
 
     def reduce(self) -> float:
-        """A reduce-scatter in the nodes, a reduce between them, a gather in the root's node"""
+        """Seconds of a reduce-scatter in the nodes, a reduce between them, and a gather in the root's node."""
         inner = self._inner("reduce_scatter", self.gamma)
         return inner + self._outer("reduce", self.gamma) + self._home()
 
     def reduce_scatter(self) -> float:
-        """In the nodes, between them, and to the ranks that are left over"""
+        """Seconds of two reduce-scatters, in the nodes and between them, and of chunks for ranks left over."""
         inner = self._inner("reduce_scatter", self.gamma)
         return inner + self._outer("reduce_scatter", self.gamma) + self._left_over()
 
     def all_gather(self) -> float:
-        """From the ranks that are left over, between the nodes, and in them"""
+        """Seconds of chunks from ranks left over, and of two all-gathers, between the nodes and in them."""
         return self._outer("all_gather") + self._inner("all_gather") + self._left_over()

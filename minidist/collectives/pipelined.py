@@ -242,9 +242,9 @@ class Cost(Formulas):
         return links.path(self.n, edges, 1, k, piece, gamma)
 
     def broadcast(self) -> float:
-        """The chain from rank 0"""
+        """Seconds: the pieces go down the chain from rank 0."""
         return self._chain(self.n - 1, 0.0)
 
     def reduce(self) -> float:
-        """The chain to rank 0; combining counts as a hop"""
+        """Seconds: the pieces come up the chain to rank 0."""
         return self._chain(self.n, self.gamma)  # combining is a hop more

@@ -166,5 +166,5 @@ class Cost(Formulas):
         return self.reduce() + self.broadcast()
 
     def barrier(self) -> float:
-        """An all-reduce of the token, N being its byte"""
+        """Seconds of an all-reduce of the token, whose byte is N."""
         return Cost(self.net, self.nbytes).all_reduce()

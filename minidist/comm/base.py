@@ -287,8 +287,8 @@ class Work(ABC):
     def wait(self) -> Any:
         """Block until finished. Returns the result of a `stream` job, else None, and raises what went wrong.
 
-        Mismatch where the other side says something else of the message, PeerLost where it is dead, Deadlock in a World where
-        nobody can go on, RankMissing elsewhere where it does not come within the timeout, and whatever a `stream` job raised.
+        That is Mismatch if the other side says something else of the message, PeerLost if it is dead, Deadlock in a World
+        where nobody can go on, RankMissing elsewhere if nobody comes within the timeout, and what a `stream` job raised.
         """
 
 
@@ -354,7 +354,7 @@ class Comm(ABC):
         mix with the program's. Jobs of one lane run one after the other, in the order of the calls,
         which must be the same on every rank; different lanes run side by side.
 
-        `work.wait()` raises what `fn` raised. ValueError if `fn` is no function.
+        `work.wait()` raises what `fn` raised. ValueError if `fn` is not a function.
 
         >>> import torch
         >>> from minidist import World

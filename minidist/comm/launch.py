@@ -67,8 +67,8 @@ def launch(
     Raises the first failing rank's exception, with its own lines; PeerLost if its process died; RankMissing, saying who is
     missing and where it is instead; Deadlock for a message that nobody has received. ValueError for a program that uses a
     module, an optimizer or a tensor requiring grad of the notebook without being handed it as an argument, for one that
-    changes a value of the notebook in this way, for an unknown transport, and for a rate over "gloo" or below two pages
-    of memory within the timeout; TypeError if the program is not a function. What ranks print comes in rank order.
+    changes a value of the notebook in this way, for an unknown transport, and for a rate over "gloo", or one that passes
+    fewer than two pages of memory within the timeout; TypeError if the program is not a function. What ranks print comes in rank order.
 
     >>> import os
     >>> import torch

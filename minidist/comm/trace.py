@@ -74,7 +74,7 @@ class Spans:
         self._rows, self._words = bytearray(), Words()  # a word: (lane, kind, name)
 
     def add(self, rank: int, lane: str, kind: str, start: float, end: float, name: str) -> None:
-        """Note one more; times in seconds."""
+        """Note one span; times in seconds."""
         self._rows += _SPAN_ROW.pack(rank, self._words[lane, kind, name], start, end)
 
     def __len__(self) -> int:
