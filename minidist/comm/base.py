@@ -138,11 +138,11 @@ class RankMissing(Deadlock, TimeoutError):
     ...     else:
     ...         comm.recv(torch.zeros(1), src=0)
     >>> try:
-    ...     launch(program, 2, timeout=0.2)
+    ...     launch(program, 2, timeout=0.5)
     ... except RankMissing as error:
     ...     print(error)
-    rank 1 waited 0.2 s for receive of (1,) float32 from rank 0
-      rank 0 is at ...:3
+    rank 1 waited 0.5 s for receive of (1,) float32 from rank 0
+      rank 0 is at ...
     """
 
 
