@@ -71,7 +71,6 @@ class RandomState:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """A context in which the generators are as they were then; after it they go on as if there had been none."""
         now = [(generator, generator.get_state()) for generator, _ in self.states]
         try:
             for generator, state in self.states:
