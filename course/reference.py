@@ -448,7 +448,10 @@ def members(value: Any) -> list[tuple[str, str]]:
     What has no docstring is not for users: overridden methods of PyTorch's, for example.
     """
     found = []
-    for name, member in vars(value).items():
+    named = {}
+    for owner in owners(value):
+        named |= {name: member for name, member in vars(owner).items() if name not in named}
+    for name, member in named.items():
         if name.startswith("_"):
             continue
         if isinstance(value, ModuleType):
@@ -458,7 +461,8 @@ def members(value: Any) -> list[tuple[str, str]]:
         elif isinstance(member, property | functools.cached_property):
             shown = name
         elif inspect.isfunction(getattr(member, "__func__", member)):
-            if getattr(member, "__func__", member).__module__ != value.__module__:
+            function = getattr(member, "__func__", member)
+            if function.__module__ not in {owner.__module__ for owner in owners(value)}:
                 continue  # PyTorch's
             bound = isinstance(member, staticmethod | classmethod)
             shown = signature(name, getattr(value, name), without_first=not bound)
@@ -467,6 +471,18 @@ def members(value: Any) -> list[tuple[str, str]]:
         text = inspect.cleandoc(member.__doc__ or "")
         if text and not is_generated(member):
             found.append((shown, text))
+    return found
+
+
+def owners(value: Any) -> list[Any]:
+    """A class, and the bases whose methods have no entry of their own to stand in."""
+    if not isinstance(value, type):
+        return [value]
+    found = []
+    for base in value.__mro__:
+        exported = [vars(sys.modules[package]).get(base.__name__) for package in PACKAGES]
+        if base is value or (base.__module__.startswith("minidist.") and base not in exported):
+            found.append(base)
     return found
 
 

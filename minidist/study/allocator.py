@@ -12,6 +12,18 @@ tensors among long-lived ones leave holes that nothing large fits into. The rule
 
 `expandable`: one segment a kind, grown by pages (2 or 20 MiB), that gives back pages from its middle too.
 Invariant: blocks lie side by side, and no two free ones are neighbours.
+
+>>> from minidist.study import allocator
+>>> memory = allocator.Allocator(40 * 2**20)
+>>> blocks = [memory.malloc(9 * 2**20) for _ in range(4)]  # two in each segment of 20 MiB
+>>> memory.free(blocks[0])
+>>> memory.free(blocks[2])
+>>> memory.available // 2**20, memory.largest // 2**20
+(22, 9)
+>>> memory.malloc(16 * 2**20)
+Traceback (most recent call last):
+    ...
+minidist.study.allocator.OutOfMemory: out of memory: 16 MiB asked for, and 22 MiB of 40 MiB (55%) are free, but the largest piece of that has 9 MiB
 """
 
 from __future__ import annotations

@@ -34,6 +34,14 @@ def memory_calculator(
     recomputation are sliders too.  start: where sliders begin.  grid: other fields of `Grid`, such as micro_batches=32.
     Where the grid does not divide the model, its reason is shown.
     Errors: those of `explore`, KeyError for a model that is not in the catalog.
+
+    >>> from minidist.study import memory_calculator
+    >>> made = memory_calculator(["gpt3-175b"], data=[8], tensor=[8], pipeline=[8, 16], micro_batches=32)
+    >>> for stages in (8, 16):
+    ...     held = made.at(pipeline=stages, zero=1, recompute="full")
+    ...     print(stages, held["parameters"], sum(held.values()) < 80 * 10**9)
+    8 5645463552 True
+    16 2926540800 True
     """
 
     def held(model: str, data: int, tensor: int, pipeline: int, zero: int, recompute: str) -> dict:
@@ -87,6 +95,11 @@ def planner_table(
     models, machines: names of the catalog.  nodes: of 8 devices.  batches: sequences of a step.  options: those of
     `plan`. Where nothing fits, it is said by how much. A plan takes about a second: choose few values.
     Errors: those of `explore`.
+
+    >>> from minidist.study import planner_table
+    >>> made = planner_table(["gpt2-1.5b"], nodes=[1], batches=[64])
+    >>> {name: made.at()[name] for name in ("data · tensor · stages", "ZeRO", "recomputed")}
+    {'data · tensor · stages': '8 · 1 · 1', 'ZeRO': 3, 'recomputed': 'none'}
     """
     # here: `python -m minidist.study.plan` warns of a module that its package has imported already
     from minidist.study.plan import plan

@@ -74,6 +74,15 @@ def curves(
     text; for trainings whose losses another processor's rounding makes others.
     Errors: ValueError for nothing to draw, x and y of different length, an empty or infinite curve,
     a value below or at 0 on a logarithmic axis.
+
+    >>> from minidist.study import curves
+    >>> n = [2, 4, 8]
+    >>> lines = {"ring": (n, [2, 6, 14]), "tree": (n, [2, 4, 6])}
+    >>> curves(lines, points={"ring": ([4], [6])}, xlabel="ranks", ylabel="steps", logx=True)
+    steps against ranks
+      line ring: 2: 2; 4: 6; 8: 14
+      line tree: 2: 2; 4: 4; 8: 6
+      points ring: 4: 6
     """
     lines = {name: _checked(name, curve, logx, logy) for name, curve in lines.items()}
     points = {name: _checked(name, curve, logx, logy) for name, curve in (points or {}).items()}
@@ -210,6 +219,13 @@ def bars(
     unit: "s" and "B" get prefixes, any other is set behind. target: a value to compare with, drawn
     as a dashed line and called `note`.
     Errors: ValueError for no value, a negative or infinite one, or more than 24.
+
+    >>> from minidist.study import bars
+    >>> bars({"ring": 0.0021, "tree": 0.0035}, unit="s", target=0.002, note="bound", title="64 MB")
+    64 MB
+      ring: 2.1 ms
+      tree: 3.5 ms
+      (bound: 2 ms)
     """
     parts = {name: {name: value} for name, value in values.items()}
     faces = {name: MEANING.get(name, BLUE) for name in values}
@@ -229,6 +245,13 @@ def stacked(
 
     unit, target, note: as for `bars`.  notes: words behind the sum of a bar.
     Errors: ValueError for no bar, more than 24, or a part that is negative or infinite.
+
+    >>> from minidist.study import stacked
+    >>> held = {"ZeRO 0": {"gradients": 2e9, "optimizer states": 12e9}}
+    >>> held["ZeRO 1"] = {"gradients": 2e9, "optimizer states": 1.5e9}
+    >>> stacked(held, unit="B", notes={"ZeRO 1": "on 8 ranks"})
+      ZeRO 0: 14 GB (gradients 2 GB, optimizer states 12 GB)
+      ZeRO 1: 3.5 GB  on 8 ranks (gradients 2 GB, optimizer states 1.5 GB)
     """
     bars = {name: {part: v for part, v in parts.items() if v} for name, parts in bars.items()}
     faces = colors(part for parts in bars.values() for part in parts)
@@ -293,6 +316,15 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
     run: what `study.measure` returned, whose phases are marked; or the Timeline of one rank, `trace.memory[rank]`.
     most: bytes at the top of the axis, where pictures are to be compared; the run's own peak if that is higher.
     Errors: ValueError for memory that takes no time.
+
+    >>> import torch
+    >>> from minidist.study import measure, memory_timeline
+    >>> x = torch.empty(1000, 1000, device="meta")
+    >>> memory_timeline(measure(lambda: (x @ x).mul_(2).sum()))
+    Live memory
+      peak 8 MB (other 8 MB), at 65.6 µs
+      after forward (72 µs): 4 MB (other 4 MB)
+      at the end: 4 MB (other 4 MB)
     """
     held: Timeline = run if isinstance(run, Timeline) else run.timeline
     phases = [] if held is run else run.phases
@@ -423,6 +455,15 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], *, title: str =
 
     Integers get thousands commas, floats four significant figures, None an en dash; anything else is
     shown as str() gives it. Errors: ValueError for a row whose length is not that of `columns`.
+
+    >>> from minidist.study import table
+    >>> rows = [["ring", 6, 1.5], ["tree", 4, None]]
+    >>> table(rows, ["algorithm", "steps", "of the bytes"], title="4 ranks")
+    4 ranks
+    algorithm  steps  of the bytes
+    ──────────────────────────────
+    ring           6           1.5
+    tree           4             –
     """
     columns = [str(c) for c in columns]
     cells = [list(row) for row in rows]

@@ -130,6 +130,25 @@ def record(
     names: gives a module's or parameter's name in the serial model, for the stage of a pipeline that counts from 0
     again.
     After `steps` steps the hooks are gone. Raises ValueError where this rank has recorded a run in that folder before.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.models import mlp
+    >>> from minidist.study.compare import compare, record
+    >>> def program(comm):
+    ...     model = mlp([4, 3, 2])
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ...     run = record(model, rank=comm.rank, steps=1)
+    ...     x = torch.arange(32.0).reshape(8, 4).sin()
+    ...     model(x.chunk(comm.size)[comm.rank]).square().mean().backward()
+    ...     with run.step():  # and nobody averages the gradients
+    ...         optimizer.step()
+    ...     return run.finished
+    >>> report = compare(World(1).run(program), World(2).run(program), axes=["data"])
+    >>> report.cause, report.first.name
+    ('missing', '2.bias')
+    >>> report.words
+    "the mean over the ranks is the serial run's"
     """
     rank = whole(rank, "a rank is at least 0", 0)
     steps = whole(steps, "a run is recorded for at least 1 step", 1)

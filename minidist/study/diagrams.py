@@ -84,6 +84,16 @@ def holdings(
     arrows: from each step to the next; False where they are not steps but things to compare.
     Errors: ValueError for no step, steps of different numbers of ranks, more than 32 ranks or chunks.
     Source: after MPI 4.1, figure 6.1.
+
+    >>> from minidist.study import holdings
+    >>> holdings([["a0", "a1"], ["b0", "b1"]], [["a0+b0", None], [None, "a1+b1"]], title="reduce-scatter")
+    reduce-scatter
+    before:
+      rank 0: a0     a1
+      rank 1: b0     b1
+    after:
+      rank 0: a0+b0  –
+      rank 1: –      a1+b1
     """
     named = before if isinstance(before, Mapping) else {"before": before, "after": after}
     steps = {str(name): chunks_of(name, step) for name, step in named.items() if step is not None}
@@ -256,6 +266,19 @@ def messages(
     Errors: ValueError for more than 16 ranks or 300 messages, no message at all, a trace whose times are all equal
     drawn in time, an unknown clock or label.
     Source: Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System" (1978), figure 1.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_reduce_
+    >>> from minidist.study import messages
+    >>> def program(comm):
+    ...     all_reduce_(comm, torch.ones(6), algorithm="ring")
+    >>> messages(World(2).run(program).trace, clock="steps", label="bytes")
+    Messages between ranks: 2 ranks, 4 messages, 48 B
+      step 1: 0 → 1, 12 B, reduce-scatter
+      step 1: 1 → 0, 12 B, reduce-scatter
+      step 2: 0 → 1, 12 B, all-gather
+      step 2: 1 → 0, 12 B, all-gather
     """
     instance(trace, Trace, "messages draws the trace of a run, as results.trace is")
     if clock not in ("time", "steps"):
@@ -354,6 +377,18 @@ def traffic(trace: Trace, *, title: str = "Bytes from each rank to each") -> Pic
     """Draw the bytes that went over each link of `trace`, as a matrix of sender × receiver.
 
     Errors: ValueError for more than 32 ranks.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import all_reduce_
+    >>> from minidist.study import traffic
+    >>> def program(comm):
+    ...     all_reduce_(comm, torch.ones(6), algorithm="ring")
+    >>> traffic(World(3).run(program).trace)
+    Bytes from each rank to each: 3 ranks, 96 B
+      rank 0: 32 B to 1
+      rank 1: 32 B to 2
+      rank 2: 32 B to 0
     """
     n = trace.n
     room("ranks", n, 32)
@@ -410,6 +445,15 @@ def tree(trees: Mapping[str, Parents], *, title: str = "Trees of ranks") -> Pict
     a circle.
     Source: the double binary tree of Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast,
     reduction and scan" (2009), section 3, in which no rank is an inner node of both.
+
+    >>> from minidist.collectives.double_tree import trees
+    >>> from minidist.study import tree
+    >>> first, second = trees(6)
+    >>> tree({"first": first, "second": second})
+    Trees of ranks
+      first: 6 ranks, root 3, depth 2, at most 2 children, inner nodes 1, 3, 5
+      second: 6 ranks, root 2, depth 2, at most 2 children, inner nodes 0, 2, 4
+      inner in both: no rank
     """
     room("trees", len(trees), 2)
     depths = {name: depths_of(name, parents) for name, parents in trees.items()}
@@ -484,6 +528,18 @@ def boxes(
 
     hue: the colour, as of a rank of that number, so that one sees across panels what belongs together.
     Errors: ValueError for 0 or more than 4 panels, or a part that is not within the matrix.
+
+    >>> from minidist.study import boxes
+    >>> columns = [("w0", (0, 0), (4, 3), 0), ("w1", (0, 3), (4, 3), 1)]
+    >>> rows = [("w0", (0, 0), (2, 6), 0), ("w1", (2, 0), (2, 6), 1)]
+    >>> boxes((4, 6), {"by columns": columns, "by rows": rows}, title="A weight on two ranks")
+    A weight on two ranks
+      by columns:
+        w0: [0:4, 0:3]
+        w1: [0:4, 3:6]
+      by rows:
+        w0: [0:2, 0:6]
+        w1: [2:4, 0:6]
     """
     room("panels", len(panels), 4)
     height, width = shape
@@ -523,6 +579,18 @@ def cluster(cluster: Cluster, *, title: str | None = None) -> Picture:
     A level of one box alone is left out. A line is a wire, so what several ranks share is seen as fewer lines. Of many
     alike the first and the last are drawn.
     title: the cluster's name if not given.
+
+    >>> from minidist.comm import Cluster
+    >>> from minidist.study import cluster
+    >>> cluster(Cluster.dgx_h100(nodes=2))
+    DGX H100
+    DGX H100, H100 SXM: 16 ranks = 1 a device × 8 a node × 2 nodes, 4 a rack
+      level              α µs      GB/s  wires
+      NVLink/NVSwitch     3.4     370.8  one a rank, both ways at once
+      PCIe                5.7      63.0  one a rank, both ways at once
+      NIC                14.0      48.0  one a rank, both ways at once
+      top-of-rack         0.0      48.0  one a rank, both ways at once
+      spine               1.0      48.0  one a rank, both ways at once
     """
     title = cluster.name if title is None else title
     tiers = tiers_of(cluster)
@@ -640,6 +708,19 @@ def axis_bytes(trace: Trace, grid: Grid, cluster: Cluster) -> dict[str, dict[str
     stands by itself, as "pp × dp". A message counts on every level of links that it passes: in a cluster of nodes, on
     the network card and on the switch.
     Errors: ValueError for a trace of another number of ranks.
+
+    >>> import torch
+    >>> from minidist.collectives import all_reduce_
+    >>> from minidist.comm import Cluster, Mesh, World
+    >>> from minidist.comm.mesh import Grid
+    >>> from minidist.study import axis_bytes
+    >>> def program(comm):
+    ...     mesh = Mesh(comm, dp=2, tp=8)
+    ...     all_reduce_(mesh.tp, torch.ones(1000))
+    ...     all_reduce_(mesh.dp, torch.ones(10))
+    >>> nodes = Cluster.dgx_h100(nodes=2)
+    >>> axis_bytes(World(16, cluster=nodes).run(program).trace, Grid(dp=2, tp=8), nodes)
+    {'dp': {'nic': 640, 'tor': 640}, 'tp': {'nvlink': 112000}}
     """
     if trace.n != grid.size:
         raise ValueError(f"the trace is of {trace.n} ranks, the mesh of {grid.size}")
@@ -664,6 +745,18 @@ def mesh(
     """Draw where the ranks of `grid` are on the nodes of `cluster`; with a trace, also the bytes of `axis_bytes`.
 
     A colour is a stage of the pipeline. Of many nodes the first and the last are drawn.
+
+    >>> from minidist.comm import Cluster
+    >>> from minidist.comm.mesh import Grid
+    >>> from minidist.study import mesh
+    >>> mesh(Grid(dp=2, pp=2, tp=4), Cluster.dgx_h100(nodes=2))
+    pp 2 × dp 2 × tp 4 = 16 ranks on DGX H100
+    pp 2 × dp 2 × tp 4 = 16 ranks, the last axis innermost
+      node 0   0 p0 d0 t0   1 p0 d0 t1   2 p0 d0 t2   3 p0 d0 t3   4 p0 d1 t0   5 p0 d1 t1   6 p0 d1 t2   7 p0 d1 t3
+      node 1   8 p1 d0 t0   9 p1 d0 t1  10 p1 d0 t2  11 p1 d0 t3  12 p1 d1 t0  13 p1 d1 t1  14 p1 d1 t2  15 p1 d1 t3
+      pp over nic, tor
+      dp over nvlink
+      tp over nvlink
     """
     grid.fits(cluster.size)
     title = f"{grid} on {cluster.name}" if title is None else title
@@ -721,6 +814,15 @@ def exponents(counts: Mapping[str, Exponents], *, title: str = "Numbers by expon
     A bar is the share of all numbers that lie from 2^e to below 2^(e+1), coloured by what the dtype makes of them. What
     has no exponent is told beside the row's name: numbers that are 0 already, inf or nan.
     Errors: ValueError for more than 6 counts, of more than one dtype, or without a number that has an exponent.
+
+    >>> import torch
+    >>> from minidist.study import exponents
+    >>> from minidist.train.amp import exponents as count
+    >>> gradients = torch.tensor([2.0**-30, 2.0**-20, 2.0**-3, 0.0])
+    >>> exponents({"as they are": count(gradients), "times 1024": count(gradients, scale=1024)})
+    Numbers by exponent
+      as they are: 4 numbers, 2⁻³⁰ to 2⁻²; in float16: 25 % become 0, 25 % are subnormal, 25 % are normal, 25 % are 0
+      times 1024: 4 numbers, 2⁻²⁰ to 2⁸; in float16: 25 % are subnormal, 50 % are normal, 25 % are 0
     """
     room("counts", len(counts), 6)
     dtypes = {row.dtype for row in counts.values()}

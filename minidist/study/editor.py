@@ -40,6 +40,17 @@ def schedule_editor(
     A forward takes 1, a backward 2, each of its halves 1. Shown are the first wrong action and why, or the time, the
     share of the bubble, and the activations that each stage keeps at most; and the same as a call of `validate`.
     Errors: ValueError for no schedule, another number of stages, and what is no pipeline.
+
+    >>> from minidist.parallel.schedules import gpipe, lists, one_f_one_b
+    >>> from minidist.study import schedule_editor
+    >>> schedule_editor({"1F1B": lists(one_f_one_b, 2, 3), "GPipe": lists(gpipe, 2, 3)}, 3)
+    A schedule to change
+    1F1B: time 12, bubble 25.0 %
+      stage 0: F0 F1 B0 F2 B1 B2 (2 activations at most)
+      stage 1: F0 B0 F1 B1 F2 B2 (1 activations at most)
+    GPipe: time 12, bubble 25.0 %
+      stage 0: F0 F1 F2 B0 B1 B2 (3 activations at most)
+      stage 1: F0 F1 F2 B0 B1 B2 (3 activations at most)
     """
     counts = {name: len(each) for name, each in schedules.items()}
     if len(set(counts.values())) != 1:

@@ -42,6 +42,14 @@ def published(name: str) -> list[dict[str, Any]]:
 
     Columns of all tables: source, quantity, value, unit, evidence ("seen", "computed" or from memory), note.
     Whole numbers are int, other numbers float, what is empty None. Raises ValueError for a name that is no table.
+
+    >>> from minidist.study import published
+    >>> for row in published("zero")[:4]:
+    ...     print(row["stage"], row["value"], row["unit"])
+    baseline 120 GB (1e9)
+    Pos 31.4 GB (1e9)
+    Pos+g 16.6 GB (1e9)
+    Pos+g+p 1.9 GB (1e9)
     """
     folder = files("minidist.study") / "figures"
     names = sorted(f.name.removesuffix(".csv") for f in folder.iterdir() if f.name.endswith(".csv"))

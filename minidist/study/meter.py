@@ -79,6 +79,20 @@ class Profile:
     timeline: live bytes by category over time, of the type of device in `timeline.device`; peak, at_peak: its own.
     allocator: on CUDA what PyTorch's allocator says of the same call, {"allocated" | "reserved": peak bytes} of the
     current GPU; it rounds blocks up and counts all that the process holds, workspaces of kernels too.
+
+    >>> import torch
+    >>> from minidist.models import mlp
+    >>> from minidist.study import measure
+    >>> model = mlp([512, 1024, 10])
+    >>> def step(x):
+    ...     model(x).sum().backward()
+    >>> profile = measure(step, torch.ones(64, 512))
+    >>> profile.by_phase["forward"].flops == 2 * 64 * (512 * 1024 + 1024 * 10)
+    True
+    >>> profile.by_phase["backward"].flops == 2 * 64 * (512 * 1024 + 1024 * 10 * 2)
+    True
+    >>> profile.at_peak["parameters"], sum(p.nbytes for p in model.parameters())
+    (2142248, 2142248)
     """
 
     device: Device
@@ -151,6 +165,20 @@ def measure(
     given or reaches by name, or all where that is nothing.
     Errors: ValueError for a product in a dtype for which the device has no peak, and if most memory turns out to be
     elsewhere while `where` was not given; whatever `fn` raises.
+
+    >>> import torch
+    >>> from minidist.study import measure
+    >>> x = torch.empty(4096, 8192, device="meta")  # which holds no data
+    >>> weight = torch.empty(8192, 8192, device="meta")
+    >>> profile = measure(torch.mm, x, weight)
+    >>> profile.flops == 2 * 4096 * 8192 * 8192
+    True
+    >>> profile.bytes_moved == (x.nbytes + weight.nbytes) + x.nbytes
+    True
+    >>> profile.peak == profile.bytes_moved
+    True
+    >>> profile.result.shape
+    torch.Size([4096, 8192])
     """
     function(fn, "measure calls a function or a module")
     profile = Profile(device or H100)
@@ -189,7 +217,17 @@ def measure(
 
 
 def bound(tally: Tally, device: Device) -> str:
-    """ "launch", "memory" or "compute": the largest of the three parts of these calls' time on `device`."""
+    """ "launch", "memory" or "compute": the largest of the three parts of these calls' time on `device`.
+
+    >>> import torch
+    >>> from minidist.comm.cluster import H100
+    >>> from minidist.study import bound, measure
+    >>> x = torch.empty(4096, 4096, device="meta", dtype=torch.bfloat16)
+    >>> def kind(function, *args):
+    ...     return bound(measure(function, *args).by_phase["forward"], H100)
+    >>> kind(torch.mm, x, x), kind(torch.relu, x), kind(torch.relu, x[:1, :1])
+    ('compute', 'memory', 'launch')
+    """
     launch = tally.calls * device.launch
     # Σ max(compute, memory) of the calls; memory-bound ones give memory itself
     work = tally.seconds - launch
@@ -199,7 +237,18 @@ def bound(tally: Tally, device: Device) -> str:
 
 
 def roofline(profile: Profile) -> Table:
-    """Operators, the slowest first: calls, FLOPs a byte, what bounds them, and their share of the roofline's time."""
+    """Operators, the slowest first: calls, FLOPs a byte, what bounds them, and their share of the roofline's time.
+
+    >>> import torch
+    >>> from minidist.study import measure, roofline
+    >>> x = torch.empty(4096, 4096, device="meta", dtype=torch.bfloat16)
+    >>> roofline(measure(lambda: torch.relu(x @ x)))
+    Operators on H100 SXM
+    operator  calls  FLOPs a byte  bound by  of the time
+    ────────────────────────────────────────────────────
+    mm            1         1,365  compute   89%
+    relu          1             0  memory    11%
+    """
     rows = []
     for name, tally in profile.by_operator.items():
         share = f"{tally.seconds / profile.time:.0%}"
@@ -219,6 +268,20 @@ def roof(
     """Points of `{"name": Tally}` below the roof of `device`, whose arithmetic is that of products in `dtype`.
 
     Errors: ValueError for no point with FLOPs, or more than 10; for a dtype that the device has no peak for.
+
+    >>> import torch
+    >>> from minidist.comm.cluster import H100
+    >>> from minidist.study import measure, roof
+    >>> x = torch.empty(4096, 4096, device="meta", dtype=torch.bfloat16)
+    >>> tallies = {"square": measure(torch.mm, x, x).total, "thin": measure(torch.mm, x, x[:, :8]).total}
+    >>> {name: round(tally.intensity) for name, tally in tallies.items()}
+    {'square': 1365, 'thin': 8}
+    >>> roof(tallies, H100, torch.bfloat16)
+    The roof of H100 SXM
+    TFLOP/s against FLOPs a byte, the ridge at 295
+      line H100 SXM, bfloat16: 1.99: 6.67; 295: 989; 5,461: 989
+      points square: 1,365: 578
+      points thin: 7.97: 15.4
     """
     points = {name: tally for name, tally in tallies.items() if tally.intensity}
     room("operators that have FLOPs", len(points), 10)

@@ -246,7 +246,17 @@ class Card:
 
 
 class Picture:
-    """A finished drawing: `png` (bytes), `text` (its twin in words and numbers), `save(path)`."""
+    """A finished drawing: `png` (bytes), `text` (its twin in words and numbers), `save(path)`.
+
+    >>> from minidist.study import bars
+    >>> picture = bars({"ring": 6, "tree": 4}, title="Steps of 4 ranks")
+    >>> picture  # in a notebook the drawing itself
+    Steps of 4 ranks
+      ring: 6
+      tree: 4
+    >>> picture.png[1:4]
+    b'PNG'
+    """
 
     def __init__(self, fig: Figure, text: str):
         self.png = _png(fig)

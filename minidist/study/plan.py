@@ -304,6 +304,14 @@ def plan(
     fp8: the layers' products may be in 8 bits.
     Raises ValueError for a name that is unknown, for a batch that no grid divides, for less than 1 token, and where
     nothing fits: it says by how much the leanest grid is too large.
+
+    >>> from minidist.study.plan import plan
+    >>> found = plan("gpt2-1.5b", "h100:1x8", 64)
+    >>> grid = found.best.grid
+    >>> grid.data, grid.tensor, grid.pipeline, grid.zero, grid.micro_batch
+    (8, 1, 1, 3, 8)
+    >>> found.best.total < 80e9, found.mfu > 0.3
+    (True, True)
     """
     model = known(model, MODELS, "model") if isinstance(model, str) else model
     if context is not None:

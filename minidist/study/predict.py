@@ -9,6 +9,19 @@
 
 Letters: B batch, T tokens, H hidden, V vocabulary, L layers, Ψ parameters; the papers' b, s, h, v, l. `tensor` is their
 t, `pipeline` their p, `interleave` their m or v. Bytes are integers; GB = 10⁹, GiB = 2³⁰.
+
+>>> from minidist.study import predict
+>>> from minidist.study.catalog import MODELS
+>>> params = predict.parameters(MODELS["gpt3-175b"])
+>>> params
+174615846912
+>>> predict.per_parameter("adam", "fp16")
+{'parameters': 2, 'gradients': 2, 'optimizer states': 12}
+>>> predict.listing({"ZeRO 1 on 64 ranks": predict.states(params, zero=1, data=64).total})
+                              bytes     GB  GiB
+───────────────────────────────────────────────
+ZeRO 1 on 64 ranks  731,203,858,944  731.2  681
+total               731,203,858,944  731.2  681
 """
 
 from __future__ import annotations
@@ -346,6 +359,7 @@ class States(Totals):
 
 
 def check_zero(stage: int) -> None:
+    """ValueError for what is no stage of ZeRO."""
     if stage not in range(4):
         raise ValueError(f"ZeRO has the stages 0 (none) to 3, not {stage}")
 
@@ -388,6 +402,7 @@ def largest(capacity: int, **words) -> int:
     """The most parameters whose model states fit into `capacity` bytes on every rank: then nothing else does.
 
     words: optimizer, precision, zero, data, as for `states`. A card of 32 GB holds `largest(32 * GB)`, 2 billion.
+    Raises ValueError for less than 0 bytes, and as `states` does.
     """
     if capacity < 0:
         raise ValueError(f"a memory has at least 0 bytes, not {capacity}")
@@ -847,6 +862,7 @@ def utilization(flops: int, seconds: float, gpus: int, peak: float) -> float:
     """The part of `gpus` GPUs' `peak` FLOP/s that `flops` in `seconds` make use of.
 
     With the `flops` of the model this is the MFU, with what was recomputed the HFU.
+    Raises ValueError for a run without time, GPUs or speed.
     """
     if seconds <= 0 or peak <= 0 or gpus < 1:
         raise ValueError(
@@ -1444,6 +1460,7 @@ def context_bytes(
     """(forward, backward): bytes that the attention of a layer sends over all ranks together.
 
     way: "gathered", "ring" or "heads".  tokens: of the whole sample.  groups: heads of keys and values.  size: of a head.
+    Raises ValueError for another way.
     """
     number = batch * size * itemsize
     keys = 2 * groups * tokens * number

@@ -32,12 +32,21 @@ def reveal(
 ) -> Reveal:
     """Show the learner's guess, and fold the answer under it with what explains it.
 
-    guess, answer: a number, a word, or several numbers by name, `{"weights": 14e9, "gradients": 14e9}`, or a list, read as its words. A guess of None
-    or `...` has not been made yet; one in words, such as "100 MB", is shown as it stands.  picture: a picture or table
-    of `study`, or a list of them.  unit: of the numbers, or of each by its name; "s", "B" and "FLOP" take a prefix, any
-    other is set behind.  options: the words among which the learner chooses.  words: paragraphs under the answer.
+    guess, answer: a number, a word, several numbers by name, `{"weights": 14e9, "gradients": 14e9}`, or a list, which
+    is read as its words. A guess of None or `...` has not been made yet; one in words, such as "100 MB", is shown as it
+    stands.
+    picture: a picture or table of `study`, or a list of them.
+    unit: of the numbers, or of each by its name; "s", "B" and "FLOP" take a prefix, any other is set behind.
+    options: the words among which the learner chooses.
+    words: paragraphs under the answer.
     Errors: ValueError for names in the guess that are not those of the answer, units with names for an answer without, a
     guess or an answer that is not among the options, an answer that is not finite, or a picture that a notebook cannot show.
+
+    >>> from minidist.study import reveal
+    >>> reveal(8e9, 14e9, unit="B", words="7 billion parameters, 2 bytes each.")
+    Your guess: 8 GB
+    The answer: 14 GB
+    7 billion parameters, 2 bytes each.
     """
     guess, answer = _plain(guess), _plain(answer)
     for value in answer.values() if isinstance(answer, dict) else [answer]:
@@ -63,7 +72,16 @@ def reveal(
 
 
 class Reveal:
-    """A folded answer: `kind` ("number", "numbers", "word" or "choice"), `text` (all of it, unfolded)."""
+    """A folded answer: `kind` ("number", "numbers", "word" or "choice"), `text` (all of it, unfolded).
+
+    >>> from minidist.study import reveal
+    >>> made = reveal("ring", "tree", options=["ring", "tree"])
+    >>> made.kind, made.summary
+    ('choice', 'Your guess: ring. Show the answer')
+    >>> made
+    Your guess: ring
+    The answer: tree
+    """
 
     def __init__(self, guess, answer, shown: list, unit, options: list[str], words: str):
         self.guess = guess

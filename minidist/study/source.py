@@ -62,6 +62,12 @@ def source(obj: Any, *, docstring: bool = True) -> Source:
 
     docstring: False leaves out the docstring of `obj` itself.
     Errors: ValueError for an object without Python source.
+
+    >>> from minidist.comm.base import describe
+    >>> from minidist.study import source
+    >>> source(describe, docstring=False)
+    def describe(x: Tensor) -> str:
+        return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
     """
     target = _definition(obj)
     try:

@@ -155,6 +155,20 @@ def timeline(
     ranks: only these ranks, in this order.  memory: under a trace that has some, the live bytes of the rank with the
     highest peak.
     Errors: ValueError for no trace, an empty one, an unknown rank, a run that takes no time.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.study import timeline
+    >>> def program(comm):
+    ...     if comm.rank == 0:
+    ...         comm.send(torch.ones(1000), 1)
+    ...     else:
+    ...         comm.recv(torch.empty(1000), 0)
+    >>> timeline(World(2).run(program).trace)  # a World's virtual seconds
+    Timeline
+    2 ranks, 5.08 µs
+      rank 0: send 80 ns
+      rank 1: receive 80 ns
     """
     traces = trace if isinstance(trace, Mapping) else {"": trace}
     room("traces", len(traces), 16)
@@ -322,6 +336,19 @@ def stages(runs: Mapping[str, Simulation | Noted], *, title: str = "Stages") -> 
     A run is a Simulation, or what ranks noted, (action, start, end) in seconds, an action being `F3` or the library's.
     A unit of a simulation's time is drawn as a second.
     Errors: ValueError for nothing to draw, and an action that is none of F, B, I, W and U.
+
+    >>> from minidist.parallel.schedules import gpipe, lists, zb_h1
+    >>> from minidist.parallel.simulate import simulate
+    >>> from minidist.study import stages
+    >>> runs = {"GPipe": simulate(lists(gpipe, 2, 2)), "ZB-H1": simulate(lists(zb_h1, 2, 2))}
+    >>> stages(runs)
+    Stages
+    GPipe: 2 ranks, 9 s
+      rank 0: forward 2 s, backward 4 s
+      rank 1: forward 2 s, backward 4 s
+    ZB-H1: 2 ranks, 7 s
+      rank 0: forward 2 s, backward 2 s, weights 2 s
+      rank 1: forward 2 s, backward 2 s, weights 2 s
     """
     return timeline({name: trace_of(run) for name, run in runs.items()}, title=title)
 
@@ -358,12 +385,36 @@ def viewer(
     run: what `World.run` or `launch` returned, or its trace. ranks: only these, in this order. Of more than 20,000
     messages or spans the first are shown; whatever is left out is said above the picture.
     Errors: ValueError for an unknown rank, an empty trace, a run that takes no time.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.collectives import broadcast_
+    >>> from minidist.study import viewer
+    >>> def program(comm):
+    ...     broadcast_(comm, torch.ones(1000), algorithm="tree")
+    >>> viewer(World(4).run(program), title="A broadcast")
+    A broadcast
+    4 ranks, 10.2 µs
+      rank 0: send 160 ns
+      rank 1: receive 80 ns
+      rank 2: send 80 ns, receive 80 ns
+      rank 3: receive 80 ns
     """
     return Viewer(run.trace if isinstance(run, Results) else run, title, ranks)
 
 
 class Viewer(Framed):
-    """A page to look into a run: `page` (HTML), `picture` (the still one), `text`, `save(path)`."""
+    """A page to look into a run: `page` (HTML), `picture` (the still one), `text`, `save(path)`.
+
+    >>> import torch
+    >>> from minidist import World
+    >>> from minidist.study import viewer
+    >>> def program(comm):
+    ...     comm.sendrecv(torch.ones(10), (comm.rank + 1) % 4, torch.empty(10), (comm.rank - 1) % 4)
+    >>> made = viewer(World(4).run(program), ranks=[0, 1])
+    >>> made.page.startswith("<!DOCTYPE html>"), made.picture.png[1:4]
+    (True, b'PNG')
+    """
 
     def __init__(self, trace: Trace, title: str, ranks: Sequence[int] | None):
         self.title = title
