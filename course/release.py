@@ -22,16 +22,15 @@ from course.questions import stale
 
 ROOT = Path(__file__).resolve().parents[1]
 RELEASED = (
+    ".binder/*",
     "CITATION.cff",
-    "LICENSE",
-    "LICENSE-TEXTS",
-    "LICENSES.md",
-    "Makefile",
-    "README.md",
     "constraints.txt",
     "course/*/figures/*.svg",
     "course/install.py",
     "course/python.sh",
+    ".devcontainer/*.json",
+    "Dockerfile",
+    ".dockerignore",
     "docs/frameworks.md",
     "docs/glossary.md",
     "docs/gpus.md",
@@ -46,13 +45,18 @@ RELEASED = (
     "docs/way.md",
     "docs/way.svg",
     "environment.yml",
-    ".gitignore",
-    "pyproject.toml",
     "examples/*.*",
     "exercises/*/*.ipynb",
+    ".gitignore",
+    "LICENSE",
+    "LICENSE-TEXTS",
+    "LICENSES.md",
+    "Makefile",
     "minicheck/**/*.*",
     "minidist/**/*.*",
     "notebooks/*.ipynb",
+    "pyproject.toml",
+    "README.md",
 )
 # Between these README.md speaks of what is not there.
 HIDDEN = re.compile(r"<!-- not for students -->.*?<!-- for all -->\n?", re.DOTALL)

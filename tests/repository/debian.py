@@ -15,7 +15,7 @@ from pathlib import Path
 
 SUITE = "bookworm"
 # Under `pip config list`, a file or folder of this machine.
-PLACE = re.compile(r"(?:file://)?(/[^\s']+)")
+PLACE = re.compile(r"(file://)?(/[^\s'\\]+)")
 CLEAN = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
@@ -46,7 +46,9 @@ def pip_settings():
         check=True,
     ).stdout
     settings = dict(re.findall(r"^\w+\.([\w-]+)='(.*)'$", told, re.MULTILINE))
-    places = {place for value in settings.values() for place in PLACE.findall(value)}
+    found = [match for value in settings.values() for match in PLACE.findall(value)]
+    # An index in a folder links to the files beside it.
+    places = {os.path.dirname(path.rstrip("/")) if scheme else path for scheme, path in found}
     # pip config list prints the lines of a value with \n between them.
     lines = [f"{name} = {value.replace(chr(92) + 'n', ' ')}" for name, value in settings.items()]
     return "\n".join(["[global]", *lines, ""]), sorted(filter(os.path.exists, places))
@@ -58,18 +60,20 @@ class Root:
     def __init__(self, folder: Path):
         self.folder = folder
         text, places = pip_settings()
-        self._bound = [Path(place) for place in places]
+        self._bound = [Path(place) for place in places if os.path.isdir(place)]
         if not (folder / "usr").exists():
             made = ["debootstrap", "--variant=minbase", SUITE, str(folder)]
             done = subprocess.run(made, text=True, capture_output=True)
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        for place in filter(os.path.isfile, places):
+            # Not where it is here: a package may own, and renew, the file of that name.
+            (folder / "srv" / place.replace("/", "_")).write_bytes(Path(place).read_bytes())
+            text = text.replace(place, f"/srv/{place.replace('/', '_')}")
         (folder / "etc" / "pip.conf").write_text(text)
         for name in ("resolv.conf", "hosts"):
             shutil.copy(Path("/etc") / name, folder / "etc" / name)
         for place in self._bound:
-            inside = folder / place.relative_to("/")
-            inside.parent.mkdir(parents=True, exist_ok=True)
-            inside.mkdir(exist_ok=True) if place.is_dir() else inside.touch()
+            (folder / place.relative_to("/")).mkdir(parents=True, exist_ok=True)
 
     def copy(self, folder: Path) -> "Root":
         subprocess.run(["cp", "-a", str(self.folder), str(folder)], check=True)

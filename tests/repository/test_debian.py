@@ -150,7 +150,8 @@ def debian(bare, tmp_path):
 
 
 def install(root, packages):
-    root.run(f"apt-get update -qq && apt-get install --yes -qq --no-install-recommends {packages}")
+    line = f"apt-get update -qq && apt-get install --yes -qq --no-install-recommends {packages}"
+    root.run(line, env={"DEBIAN_FRONTEND": "noninteractive"})
 
 
 @pytest.mark.full
@@ -171,7 +172,8 @@ def test_the_commands_of_the_dockerfile(debian, figure):
     """In order, each as the user, in the folder and with the variables that the lines before it have named."""
     # The image that it begins with has Python, and no index of packages but the usual one: here pip's own settings are used.
     install(debian, "python3 python3-venv")
-    user, folder, variables = "root", "/", {}
+    user, folder = "root", "/"
+    variables = {}
     for word, rest in instructions(DOCKERFILE):
         if word == "RUN":
             text = debian.run(rest, user=user, cwd=folder, env=variables)

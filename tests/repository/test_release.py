@@ -38,6 +38,7 @@ def test_only_what_students_need_goes_out(students):
     assert tops == {
         "course",
         *("LICENSE", "Makefile", "README.md", "constraints.txt", "environment.yml", ".gitignore"),
+        *("Dockerfile", ".dockerignore", ".devcontainer", ".binder"),
         *("docs", "examples", "exercises", "minicheck", "minidist", "notebooks", "pyproject.toml"),
     }
     assert not any("__pycache__" in name or name.endswith((".pyc", ".db")) for name in found)

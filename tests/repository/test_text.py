@@ -11,7 +11,7 @@ from tests.repository.files import ROOT, repository
 MACHINE = re.compile(
     r"(?<![\w.~-])/(?:home|Users|root|work|opt)/[\w.]+"  # someone's folder
     r"|file://[/\w]+|[A-Z]:\\Users"
-    r"|(?:index-url|find-links)\s*=?\s*\S+"  # someone's registry
+    r"|(?:index-url|find-links)\s*=?\s*(?!https://download\.pytorch\.org/)\S+"  # someone's registry
     r"|^(?:<{7}|={7}|>{7})(?: |$)",
     re.MULTILINE,
 )
