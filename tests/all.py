@@ -85,8 +85,11 @@ class Part:
     def only(self, test: str) -> str:
         """What a person types to run `test` alone, as this part runs it. A cell needs the cells before it."""
         test = progress.file_of(test) if "--nbval" in self.flags else test
-        settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
-        return typed([sys.executable, "-m", "pytest", *self.flags, test], settings | self.settings)
+        return typed([sys.executable, "-m", "pytest", *self.flags, test], self.environment())
+
+    def environment(self) -> dict[str, str]:
+        """What a shell must set for a command of this part."""
+        return {name: os.environ[name] for name in SETTINGS if name in os.environ} | self.settings
 
 
 def typed(command: list[str], settings: dict[str, str]) -> str:
@@ -129,6 +132,7 @@ class Failure:
     why: str  # in a line
     text: str
     command: str
+    whole: bool = False  # of the part, or of a check: what is wrong stands in no test
 
 
 class Tally:
@@ -178,7 +182,7 @@ class Tally:
 
     def fail(self, what: str, why: str, text: str, command: str) -> list[Failure]:
         """A failure of the whole part, or of one of its checks."""
-        failure = Failure(what, why, text, command)
+        failure = Failure(what, why, text, command, whole=True)
         self.failures.append(failure)
         return [failure]
 
@@ -335,7 +339,7 @@ class Run:
         finally:
             os.unlink(path)
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES:])
-        again = typed(command, tally.part.settings)
+        again = typed(command, tally.part.environment())
         ended, tests = tally.place()
         failures = []
         if code not in (0, 1) or (code == 1 and not tally.failures):
@@ -475,13 +479,13 @@ class Run:
         commands = collections.defaultdict(list)
         for tally in self.tallies:
             for failure in tally.failures:
-                commands[failure.command].append((tally, failure))
+                commands[failure.command].append(failure)
         if commands:
             self.screen.write("\nFailed, and what runs only that")
         for command, found in commands.items():
-            for tally, failure in found[:CELLS]:
+            for failure in found[:CELLS]:
                 self.screen.write(f"  {failure.test}\n      {failure.why}")
-                if tally.part.checks and self.screen.moves:
+                if failure.whole and self.screen.moves:
                     lines = failure.text.splitlines()[-LINES:]
                     self.screen.write("\n".join(f"      {line}" for line in lines))
             if len(found) > CELLS:

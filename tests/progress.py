@@ -98,8 +98,16 @@ def why(longrepr) -> str:
     if crash is not None:
         return COLOUR.sub("", crash.message).strip().split("\n")[0]
     lines = [line for line in COLOUR.sub("", str(longrepr)).splitlines() if line.strip()]
-    if lines[0] == "Notebook cell execution failed":  # nbval says in the next what is wrong with it
-        return f"{lines[1]}: {lines[-1]}" if "exception" in lines[1] else lines[1]
+    if lines[0] == "Notebook cell execution failed":
+        return why_cell(lines)
     # Of a file that cannot be collected there is only a text: its error is what pytest marks.
     errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
     return [*errors, lines[0].strip()][0]
+
+
+def why_cell(lines: list[str]) -> str:
+    """What nbval says of a cell: that it raised, and what; or that it printed something else, and what."""
+    after = lines[lines.index("Traceback:") + 1 :] if "Traceback:" in lines else []
+    compared = [line for line in after if " == " in line and "reference_output" not in line]
+    what = re.sub(r"^Cell \d+: ", "", lines[1])
+    return ": ".join([what, *(line.strip() for line in compared[:1] or after[-1:])])

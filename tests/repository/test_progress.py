@@ -227,19 +227,20 @@ def test_ctrl_c_ends_all_and_sums_up(away, number, deaf):
 
 
 def test_a_cell_is_run_with_its_notebook(away):
+    says_two = [v4.new_output("stream", name="stdout", text="2\n")]
     cells = [
-        v4.new_code_cell(source, execution_count=i) for i, source in enumerate(("x = 1", "y", "z"))
+        v4.new_code_cell("x = 1", execution_count=1),
+        v4.new_code_cell("y", execution_count=2),
+        v4.new_code_cell("print(x)", execution_count=3, outputs=says_two),
     ]
     (away / "one.ipynb").write_text(writes(v4.new_notebook(cells=cells)))
     flags = ["--nbval", "--nbval-current-env"]
-    code, printed, _ = ran(
-        [Part("nbval", flags=flags, spread=["one.ipynb"])], away / "build", io.StringIO()
-    )
+    part = Part("nbval", flags=flags, spread=["one.ipynb"])
+    code, printed, _ = ran([part], away / "build", io.StringIO())
     assert code == 1
-    assert (
-        "FAILED one.ipynb::Cell 1: Cell 1: Cell execution caused an exception: NameError: name 'y'"
-        in printed
-    )
+    raised = "Cell execution caused an exception: NameError: name 'y' is not defined"
+    assert f"FAILED one.ipynb::Cell 1: {raised}\n" in printed
+    assert "FAILED one.ipynb::Cell 2: Cell outputs differ: '2\\n' == '1\\n'\n" in printed
     assert printed.count("-m pytest --nbval --nbval-current-env one.ipynb\n") == 1
     assert CLOSING.findall(printed) == [("1", "2", "0")]
 
@@ -253,11 +254,9 @@ def test_the_time_left(tmp_path):
     run = Run([Part("unit"), Part("alone")], before, tmp_path, io.StringIO())
     now = time.monotonic()
     tally = run.tallies[0]
-    tally.begun, tally.tests, tally.collected = [
-        now - 200,
-        {"a.py": 3, "b.py": 1, "new.py": 1},
-        now,
-    ]
+    tally.begun = now - 200
+    tally.collected = now
+    tally.tests = {"a.py": 3, "b.py": 1, "new.py": 1}
     run.begun = now - 200
     assert tally.done_seconds() == pytest.approx(10)
     tally.ended.update({"a.py": 2})
