@@ -37,7 +37,8 @@ def test_only_what_students_need_goes_out(students):
     tops = {name.partition("/")[0] for name in found}
     assert tops == {
         "course",
-        *("LICENSE", "Makefile", "README.md", "constraints.txt", "environment.yml", ".gitignore"),
+        *("CITATION.cff", "LICENSE", "LICENSES.md", "LICENSE-TEXTS", "Makefile", "README.md"),
+        *("constraints.txt", "environment.yml", ".gitignore"),
         *("Dockerfile", ".dockerignore", ".devcontainer", ".binder"),
         *("docs", "examples", "exercises", "minicheck", "minidist", "notebooks", "pyproject.toml"),
     }
