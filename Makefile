@@ -8,7 +8,7 @@
 # make mutants  faults planted in the package, each of which a test must see
 # make bench    ours beside PyTorch's own
 # make release DIR=../students   the course without solutions, to hand out
-# make site     the course as web pages, in build/site
+# make site     the course as web pages, in build/site; ADDRESS=OWNER/NAME for the links to Colab, Binder and Codespaces
 # make proof NAME=foundation   what one capability must show, in full size
 PYTHON ?=
 VENV ?= .venv
@@ -63,9 +63,10 @@ build: $(VENV)/.test
 	$(BIN)/python course/questions.py
 	$(BIN)/python course/way.py
 	$(BIN)/python course/film.py
+	$(BIN)/python course/frameworks.py
 
 site: $(VENV)/.test
-	$(BIN)/python course/website.py
+	$(BIN)/python course/website.py $(if $(ADDRESS),--address $(ADDRESS)) $(if $(SITE),--site $(SITE))
 
 # It needs no more than Python itself.
 release:

@@ -11,21 +11,30 @@ from docutils.utils.math.latex2mathml import tex2mathml
 
 project = "minidist"
 html_title = "minidist"
+copyright = "2026, the minidist authors"
 language = "en"
 extensions = ["myst_nb"]
 exclude_patterns = [".doctrees"]
+templates_path = ["site/templates"]
 
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_ipywidgets_js = {}
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 myst_enable_extensions = ["dollarmath", "html_image"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 
 html_theme = "furo"
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sourcelink = False
+html_use_index = False
+html_static_path = ["site/static"]
+html_css_files = ["site.css"]
 
+# Opened from a disk, a page may not read another one, so that search shows titles alone.
+SEARCH = 'DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = location.protocol !== "file:";'
 GUESS = Path(__file__).parents[1] / "minidist" / "study" / "page" / "guess.js"
 
 
@@ -41,5 +50,6 @@ def write_display_math(translator, node):
 
 def setup(app):
     app.add_html_math_renderer("mathml", (write_math, None), (write_display_math, None))
+    app.add_js_file(None, body=SEARCH)
     if GUESS.exists():
         app.add_js_file(None, body=GUESS.read_text(encoding="utf-8"))

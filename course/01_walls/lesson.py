@@ -11,9 +11,9 @@
 guess = 16_000_000_000  # parameters: change this number
 
 # %% [markdown]
-# # The memory wall
+# ## The memory wall
 #
-# ## On paper: 3 layers, 6 numbers
+# ### On paper: 3 layers, 6 numbers
 #
 # Let us begin with the smallest deep network there is: three weights in a row, 2, 3 and 4, each of which multiplies what comes in. Its batch has two samples, 1 and 5. In the [forward](term:forward) pass the samples become 2 and 10, then 6 and 30, then 24 and 120.
 #
@@ -52,7 +52,7 @@ study.table(
 #
 # ![Memory over one training step: activations climb through the forward pass, peak where it ends and fall through the backward pass, while gradients grow; parameters and optimizer states stay at the same height throughout.](../course/01_walls/figures/step_memory.svg)
 #
-# ## Measured
+# ### Measured
 #
 # Does a real network behave like the one on paper? Here is a training step, as everybody writes it.
 
@@ -105,7 +105,7 @@ memory_timeline(small, title="A training step of an MLP")
 #
 # The strip that remains at the very end is the batch itself.
 #
-# ### A formula beside the measurement
+# #### A formula beside the measurement
 #
 # A number that has only been measured is only half understood, so let us predict these bytes. Let the network have Ψ parameters (the Greek letter psi, as in the papers). In single precision, [fp32](term:fp32), a number has 4 bytes: 4Ψ for the weights, 4Ψ for the gradients, 8Ψ for Adam's two numbers. And the activations? A linear layer keeps its input. ReLU keeps its *output*, because where the output is positive the gradient passes. That output is also the input of the next linear layer, so it is one tensor, kept once. The loss keeps its own output of ten numbers a sample, the logarithms of the probabilities. So each width counts once, and all together keep 4 bytes times the batch times the sum of the widths.
 
@@ -169,7 +169,7 @@ study.bars(
 assert abs(witness - measured["activations"]) <= 64  # some numbers of the loss
 
 # %% [markdown]
-# ## Only the peak counts
+# ### Only the peak counts
 #
 # A card overflows at one moment, the peak, and nobody cares how much is free before or after it. That makes some savings useless. Suppose you want to halve the peak of the step above. Which of these would do it?
 #
@@ -216,7 +216,7 @@ study.reveal(
 #
 # Two lessons for later. A technique that saves memory must save it *at the peak*. And since the peak is made of model states and activations, a technique that lowers only one of them soon meets the other.
 #
-# ## Two kinds of networks
+# ### Two kinds of networks
 #
 # Which of the two is larger depends on the network, and this has shaped the history of the field. To see it we need large networks, larger than your memory. On the device `"meta"` a tensor has a shape and a type but no numbers, so the meter can watch a training step that no machine here could hold.
 #
@@ -305,7 +305,7 @@ study.table(
 # %% [markdown]
 # Why does this matter? Model states are matrices, and matrices split well: give half of the columns to each of two cards, and each does half of the work ([Tensor parallel](lesson:tensor)). Activations of an image do not: at every convolution a pixel needs its neighbours, so the cut would have to be mended in each layer. A network whose memory is matrices can be spread over as many cards as you have. This is one reason why language models could grow a thousandfold within a few years and networks for images did not.
 #
-# ## Bytes per parameter
+# ### Bytes per parameter
 #
 # So how much memory does a parameter cost, once all its companions are counted? Predict two numbers before you run the next cells: **bytes per parameter with Adam, in fp32 and in mixed precision.**
 
@@ -387,7 +387,7 @@ study.reveal(
 )
 
 # %% [markdown]
-# ## What a transformer keeps
+# ### What a transformer keeps
 #
 # Model states are easy to count. For activations we have to walk through a layer. Let a batch have *b* sequences of *s* words, each word a vector of *h* numbers.
 #
@@ -440,7 +440,7 @@ assert all(abs(point / formula(s) - 1) < 0.002 for s, point in zip(lengths, poin
 # %% [markdown]
 # This layer computes attention in the straightforward way and stores its tables (that is what `attention="explicit"` asked for). Modern kernels never store them ([Operators and graphs](lesson:operators) builds one), and then the first term is all there is. Where the course counts activations, it says which of the two is meant.
 #
-# ## Units: find the error
+# ### Units: find the error
 #
 # A GB is 10⁹ bytes and a GiB is 2³⁰, which is 7 % more. Makers of cards and authors of papers use both, and like to call both GB. Here is a sum that has been published for a model with 13 billion parameters (40 layers, *b* = 1, *s* = 1,024, *h* = 5,120, *a* = 40): "208 GB of model states and 14.5 GB of activations make 222.5 GB." What is wrong with it? `predict.listing` writes sizes in both units. Look at both columns before you read on.
 
@@ -455,7 +455,7 @@ predict.listing(
 # %% [markdown]
 # The 208 are GB, but the 14.5 are GiB. The sum is 223.5 GB or 208.2 GiB; 222.5 is neither. The slip is small here, but with a card of 80 GiB and a plan in GB it can decide whether a run starts. In this course GB is always 10⁹, bytes are integers, and every size has its unit.
 #
-# ## Temporary buffers
+# ### Temporary buffers
 #
 # The gradients of a model lie in many tensors, and to send or to add up many small tensors one by one is slow, as you will see in later lessons. Libraries therefore copy all gradients into one flat buffer before they send them or compute their norm. A buffer in fp32 takes 4 bytes per parameter, on top of everything else. The authors of ZeRO add it all up for GPT-2 with its 1.5 billion parameters and 32 sequences of 1,024 words. (Their estimate of the activations, 24*sbh* a layer, is rougher than ours, and lower.) The functions of `predict` in the next cell are formulas that you know by now: 16 bytes per parameter, 24*sbh* per layer, and 4 bytes per parameter.
 
@@ -473,7 +473,7 @@ predict.listing(
 # %% [markdown]
 # Each of the three alone fills a good part of the card, or overflows it. There is a cure for each, and you will build all three: [ZeRO](lesson:zero) shares out the first, [recomputation](lesson:remat) throws the second away and computes it again, and [buckets](lesson:buckets) of a fixed size replace the third.
 #
-# ## Out of memory, with more than 3 GiB free
+# ### Out of memory, with more than 3 GiB free
 #
 # The fourth part of memory is the strangest. Asking the driver for memory is slow, so PyTorch asks for large **segments** and cuts tensors out of them; what a tensor gives back is kept for the next. This has a price: a tensor needs its bytes *in one piece*. Think of eight places that are filled from left to right, with an activation, a gradient, an activation, a gradient and so on. When the four activations go, half of the places are free, but no two of them lie side by side. A tensor that needs two places does not fit.
 #
@@ -514,7 +514,7 @@ rows = [
 study.table(rows, ["", "1.2 billion parameters on 8 GiB"])
 
 # %% [markdown]
-# ## How large a model fits?
+# ### How large a model fits?
 #
 # Put it together: 16 bytes for every parameter and the activations of one sequence of 2,048 words. GPT-3 and its smaller relatives have a simple shape: with *L* layers, a word is a vector of about 128*L* numbers and there are *L* heads. So we can draw one line through the whole family, from 8 layers to the 96 of GPT-3 itself.
 #
@@ -582,7 +582,7 @@ study.memory_calculator(
 )
 
 # %% [markdown]
-# # The compute wall
+# ## The compute wall
 #
 # Suppose memory were free. How long would training take?
 #
@@ -704,7 +704,7 @@ draw_utilization(every_run)
 # %% [markdown]
 # This wall can be attacked on three levels. At the level of **operators**, you run fewer and larger ones, nearer to the data ([Operators and graphs](lesson:operators)). At the level of the *graph*, the same work is put into a better order, fused, and overlapped with messages ([Buckets and overlap](lesson:buckets)). At the level of the *task*, you decide which work goes to which card, and how much memory to trade for how much time: that is most of this course.
 #
-# # Many cards
+# ## Many cards
 #
 # Both walls call for the same thing: many cards. The simplest way is this. Each of four [ranks](term:rank), copies of the program, has a copy of the network and a quarter of the batch. Which part of a rank's memory will fall? Decide first.
 

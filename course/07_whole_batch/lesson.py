@@ -11,9 +11,9 @@
 guess = 1  # times as much: change this number
 
 # %% [markdown]
-# # Micro-batches
+# ## Micro-batches
 #
-# ## On paper: 6 samples, 3 at a time
+# ### On paper: 6 samples, 3 at a time
 #
 # A batch has six samples with gradients 1 to 6, and memory holds the activations of only three. So run forward and backward on the first three, then on the others, and let the gradients add up; PyTorch's `backward` *adds* to `p.grad`, so nothing special has to be done. The first backward leaves the mean of 1, 2 and 3, which is 2. The second adds the mean of 4, 5 and 6, which is 5. The sum is 7, and the right answer is 3.5. So each loss has to be divided by the number of micro-batches, here 2, before its backward: 1 + 2.5 = 3.5.
 #
@@ -76,7 +76,7 @@ assert all(row[2] - row[1] == 8 for row in rows)
 #
 # **The learning rate stays what it was.** The step is still a step of the large batch, so whatever rate suits the large batch is right. People who accumulate in order to have a larger batch than before do have to adapt the rate, not because they accumulate but because the batch has grown ([Large batches](lesson:large_batches)).
 #
-# ## With several ranks
+# ### With several ranks
 #
 # Now each of several ranks has its share of the batch, and processes it in micro-batches. When should the ranks average? There are three popular ways, and only one of them is both right and cheap.
 #
@@ -184,9 +184,9 @@ assert all(off(gradient, right) == "below 1e-12" for gradient in found)
 # %% [markdown]
 # In the first 0.2 ms network and wrapper are made: the ranks compare their models, and rank 0's weights are broadcast. Then forward (blue) and backward (pink) alternate three times without a message. Only when the last backward has ended do the [lanes](term:lane) begin to talk: $2(n-1)$ = 6 messages for the one bucket that this small model fills. (The memory is nearly all taken by the digits, which each rank has a copy of.)
 #
-# # Parts of different sizes
+# ## Parts of different sizes
 #
-# ## On paper: 3, 2 and 1 samples
+# ### On paper: 3, 2 and 1 samples
 #
 # Three ranks hold 3, 2 and 1 of the six samples whose gradients are 1 to 6. Their means are 2, 4.5 and 6, and the mean of the means is 4.17 instead of 3.5. What went wrong? A mean is a sum divided by a number. Adding means over different numbers of samples mixes fractions with different denominators. Bring them to a common one: multiply each mean by its number of samples, which gives back the sum, add up the sums, and divide by the number of all samples. Here that is (3 · 2 + 2 · 4.5 + 1 · 6)/6 = 21/6 = 3.5. In general it is the [weighted average](term:weighted-average),
 #
@@ -221,7 +221,7 @@ study.bars(
 )
 
 # %% [markdown]
-# ## Where it happens
+# ### Where it happens
 #
 # With a sampler that deals equal parts you may think that this is somebody else's problem. It is not, for three reasons. The *last batch* of an epoch is smaller, unless it is dropped. In *language*, sequences are padded to a common length, and the padding does not count: what has to be counted is tokens, and each rank has its own number of them. And in *accumulation* the micro-batches of one rank may differ in the same way, so that dividing each loss by *k* is wrong for the same reason.
 #
@@ -279,7 +279,7 @@ study.reveal(
 # %% [markdown]
 # A model trained like this hears short sentences a hundred times as loudly. It is a real bug with a history: for years, popular training code divided each micro-batch's loss by *k*, and the losses of accumulated and unaccumulated runs did not agree until somebody looked.
 #
-# ## Micro-batches and ranks together
+# ### Micro-batches and ranks together
 #
 # What if micro-batches *and* ranks are uneven? Let micro-batch *i* of rank *r* have $w_{ri}$ tokens that count, let the rank have $w_r$ of them altogether and all ranks *W*. We want every token to have a weight of 1/*W*, so the mean loss of this micro-batch must enter with a factor of $w_{ri}/W$. No rank knows *W* without asking. But the factor can be taken apart,
 #
@@ -322,9 +322,9 @@ assert rows[1][1] == "below 1e-12" and rows[0][1] != "below 1e-12"
 # %% [markdown]
 # Without weights each of the six micro-batches counts for a sixth, also the last one, which is a single sample. It should count for 1/74 and counts 12 times as much, and the gradient is wrong by more than its own length.
 #
-# # Batch norm
+# ## Batch norm
 #
-# ## The layer that mixes samples
+# ### The layer that mixes samples
 #
 # So far every sample had a loss of its own. [Batch norm](term:batch-norm) breaks this. For each channel (in our networks, for each output of a linear layer) it subtracts the mean $\mu$ *over the batch* and divides by the standard deviation $\sigma$ *of the batch*,
 #
@@ -387,7 +387,7 @@ study.reveal(
 #
 # A batch norm of two samples tells only which of the two is larger. After it 1, 3 and 5 cannot be told apart.
 #
-# ## Step 1: merge the statistics
+# ### Step 1: merge the statistics
 #
 # The third bar is right: exchange the sum, the sum of squares and the count, and use $E[x^2]-E[x]^2$, the mean of the squares less the square of the mean. For our six numbers that is 91/6 − 3.5² = 2.92. This is what most people write, and on these numbers it works. Now add 10,000 to all six numbers. The variance stays what it is. But the squares are about 10⁸, and there the numbers that single precision can represent are 8 apart. The difference of two such squares cannot show a variance of 2.92. Subtracting rounded numbers that are nearly equal leaves little but their rounding errors; this is called [cancellation](term:cancellation).
 #
@@ -447,7 +447,7 @@ assert ", ".join(f"{x:.2f}" for x in by_all) == "-1.46, -0.88, -0.29, 0.29, 0.88
 # %% [markdown]
 # In the second column rank 0 has 1 to 4, with a variance of 1.25, and each of the others has a single number, which has no variance at all; the mean of the three is 0.417. In the third column the squares have cancelled to nothing. The merged statistics are right everywhere.
 #
-# ## Step 2: the backward
+# ### Step 2: the backward
 #
 # If the output of one sample depends on all the others, then so does its gradient. Let $dy_i$ be the gradient that comes back for output $\hat x_i$. What we want is the gradient of an input, $dx_j=\sum_i dy_i\,\frac{\partial\hat x_i}{\partial x_j}$, summed over *all* samples, of all ranks, because $x_j$ moves all of their outputs. It does so in three ways.
 #
@@ -537,7 +537,7 @@ assert rows == [("exchanged", "below 1e-12", "below 1e-12"), ("forgotten", "belo
 # %% [markdown]
 # Without the exchange in the backward the outputs are right and the loss is right, but the gradient is wrong. This is the worst kind of bug: training goes on, a little worse than it should, and nothing that we usually look at tells us why.
 #
-# ## Does it matter?
+# ### Does it matter?
 #
 # Take four ranks with two samples each, so a batch of eight. We train for forty steps, once with PyTorch's batch norm on each rank and once with the library's [synchronized](term:synchronized-batch-norm) one, each from three seeds. (`SyncBatchNorm.convert` puts the synchronized layer in the place of every batch norm of a network. `Sampler` and `DataParallel` are as before, and `model.eval()` makes batch norm use the averages that it has gathered in training.) Which of the two will be like the serial run?
 
@@ -594,7 +594,7 @@ for a, b in zip(found["1 rank, batch of 8"], found["4 ranks, synchronized"]):
 #
 # **When not to use it.** Synchronizing costs two small messages for each layer and step, one in the forward and one in the backward, and they cannot be hidden, since the next layer needs the result. With 32 samples on each rank a part knows its variance well enough; [Goyal et al. 2017](paper:goyal2017) trained on ImageNet with batch norm left local, on purpose. In detection and segmentation, where one image fills a GPU, it is needed ([Peng et al. 2018](paper:peng2018)). Language models use layer norm, which looks at one token at a time, and have no such problem at all.
 #
-# ## Micro-batches and batch norm
+# ### Micro-batches and batch norm
 #
 # One pitfall is left, and it combines two parts of this lesson. Accumulation cannot give batch norm the whole batch, because the micro-batches are processed one after another. Two things change.
 #

@@ -868,25 +868,21 @@ assert [row[1:] for row in rows] == [(4, 33, 44), (5.5, 28.5, 38)]
 #
 # ## What is it called elsewhere?
 #
-# You know what you want, and the flag has another name. [docs/frameworks.md](file:docs/frameworks.md) has every technique of this course in PyTorch's DDP and FSDP2, torchtitan, DeepSpeed, Megatron-LM, Colossal-AI, Paddle Fleet, MindSpore and JAX, each name looked up in the released source. Here is a small reader of that table.
+# You know what you want, and the flag has another name. [docs/frameworks.md](file:docs/frameworks.md) has every technique of this course in PyTorch's DDP and FSDP2, torchtitan, DeepSpeed, Megatron-LM, Colossal-AI, Paddle Fleet, MindSpore and JAX, each name looked up in the released source. The package has its table as well, and here is a small reader of it.
 
 # %%
-import minidist
+import csv
+from importlib.resources import files
 
-MAP = (Path(minidist.__file__).parents[1] / "docs/frameworks.md").read_text(encoding="utf-8")
+with (files("minidist.study") / "frameworks.csv").open(encoding="utf-8") as file:
+    MAP = list(csv.DictReader(file))
 
 
 def elsewhere(*words):
-    """The rows of the map whose first column has one of these words."""
-    lines = [line.strip("| ").split(" | ") for line in MAP.splitlines() if line.startswith("| ")]
-    head = next(line for line in lines if line[0] == "technique")
-    found = [line for line in lines if len(line) == len(head) and any(w in line[0] for w in words)]
-    columns = [
-        head.index(name)
-        for name in ("technique", "FSDP2", "torchtitan", "DeepSpeed", "Megatron-LM")
-    ]
-    rows = [[line[i].replace("`", "") for i in columns] for line in found]
-    return study.table(rows, [head[i] for i in columns])
+    """The rows of the map whose technique has one of these words."""
+    columns = ["technique", "FSDP2", "torchtitan", "DeepSpeed", "Megatron-LM"]
+    found = [row for row in MAP if any(word in row["technique"] for word in words)]
+    return study.table([[row[name] for name in columns] for row in found], columns)
 
 
 elsewhere("ZeRO 3", "Tensor parallel layers", "Sequence parallel", "1F1B", "Gradient accumulation")
