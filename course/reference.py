@@ -422,7 +422,11 @@ def literal(name: str, value: Any, owner: Any) -> str:
     if text.startswith("<") or " at 0x" in text:
         # A sentinel: its name in the file.
         spaces = [vars(sys.modules[inspect.unwrap(owner).__module__]), vars(builtins)]
-        return next((k for space in spaces for k, v in space.items() if v is value), "...")
+        for space in spaces:
+            for known, its_value in space.items():
+                if its_value is value:
+                    return known
+        return "..."
     return text
 
 

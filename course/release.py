@@ -59,7 +59,9 @@ RELEASED = (
     "README.md",
 )
 # Between these README.md speaks of what is not there.
-HIDDEN = re.compile(r"<!-- not for students -->.*?<!-- for all -->\n?", re.DOTALL)
+BEGIN = "<!-- not for students -->"
+END = "<!-- for all -->"
+HIDDEN = re.compile(f"{BEGIN}.*?{END}\n?", re.DOTALL)
 
 
 def released(root: Path) -> Iterator[Path]:
@@ -91,13 +93,14 @@ def worked_in(exercise: Path) -> bool:
 
 def readme(text: str) -> str:
     """README.md for students. ValueError if its marks are not pairs, or if there are none."""
-    shown, count = HIDDEN.subn("", text)
-    if not count or "<!-- " in shown:
+    marks = re.findall("<!-- .*? -->", text)
+    pairs = len(marks) // 2
+    if not marks or marks != pairs * [BEGIN, END]:
         raise ValueError(
-            "README.md must hide what is not for students between <!-- not for students --> and <!-- for all -->, "
-            f"and {count} pairs are there{', with a mark too many' if '<!-- ' in shown else ''}"
+            f"README.md must hide what is not for students, each part between {BEGIN} and {END}; "
+            f"its marks are {', '.join(marks) or 'not there'}"
         )
-    return shown.rstrip() + "\n"
+    return HIDDEN.sub("", text).rstrip() + "\n"
 
 
 def release(root: Path, folder: Path) -> int:

@@ -99,6 +99,13 @@ def changed(command, stand_ins, words):
 # What a block needs, and says. Its key: how one of its commands begins.
 
 
+def take_assignments(folder):
+    """The student's own copies are there, and one has an older text."""
+    subprocess.run([sys.executable, "-m", "minicheck", "work"], cwd=folder, check=True)
+    exercise = folder / f"exercises/{LESSON}/{LESSON}.ipynb"
+    exercise.write_text(exercise.read_text().replace("Messages", "The messages"))
+
+
 def hand_in(folder):
     """One student has handed in an exercise as it was handed out, for the command and for nbgrader."""
     released = folder / f"exercises/{LESSON}/{LESSON}.ipynb"
@@ -146,7 +153,7 @@ CASES = {
     "python -m minicheck 02_messages": Case(
         (r"0 of \d+ points", r"all +0/\d+"), codes={f"python -m minicheck {LESSON}": 1}
     ),
-    "make work RENEW": Case(),
+    "make work RENEW": Case((r"02_messages",), take_assignments),
     "pip wheel": Case(),
     "make site": Case(),
     "python -m minidist.study.plan --model": Case(
@@ -276,8 +283,10 @@ def test_each_does_what_is_said(block, folder):
 
 def test_each_stand_in_stands_for_something():
     """One that no command needs is gone with its command."""
-    typed = [line for page in PAGES for block in blocks(read(page)) for line in block]
-    known = typed + [stand_in.runs for stand_in in ALWAYS]
+    known = [stand_in.runs for stand_in in ALWAYS]
+    for page in PAGES:
+        for block in blocks(read(page)):
+            known += block
     for stand_ins in (ALWAYS, QUICK):
         for stand_in in stand_ins:
             assert any(stand_in.instead_of in line for line in known), stand_in

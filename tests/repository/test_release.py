@@ -91,7 +91,7 @@ def test_its_readme_speaks_of_what_is_there(students):
 def test_a_readme_whose_marks_are_no_pairs_is_noticed(mark):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for spoiled in (text.replace(mark, "", 1), text.replace(mark, "")):
-        with pytest.raises(ValueError, match="pairs are there"):
+        with pytest.raises(ValueError, match="its marks are"):
             readme(spoiled)
 
 
