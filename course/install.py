@@ -36,7 +36,7 @@ TOLD = re.compile(
     r"\s*(Collecting|Downloading|Using cached|Requirement already satisfied|Looking in|Processing|Obtaining|Link requires"
     r"|Installing build dependencies|Checking if build backend|Getting requirements|Preparing (editable )?metadata"
     r"|Installing collected packages|Building|Created wheel|Stored in directory|Attempting uninstall|Found existing"
-    r"|Uninstalling|Successfully|File was already downloaded|INFO: pip is looking)\b"
+    r"|Uninstalling|Successfully|File was already downloaded|INFO: pip is looking|INFO: This is taking longer)\b"
 )
 
 

@@ -80,11 +80,11 @@ class Terminal:
         start = time.monotonic()
         self._shell.sendline(line)
         try:
-            self._shell.expect(ADDRESS, timeout=seconds)
+            ended = self._shell.expect([ADDRESS, re.escape(PROMPT)], timeout=seconds)
         except (pexpect.TIMEOUT, pexpect.EOF):
-            raise AssertionError(
-                f"{line}: no address:\n{plain(self._shell.before)[-3000:]}"
-            ) from None
+            ended = True
+        if ended:
+            raise AssertionError(f"{line}: no address:\n{plain(self._shell.before)[-3000:]}")
         text = plain(self._shell.before)
         self.typed.append(Typed(line, 0, text, time.monotonic() - start))
         return self._shell.match[1], self._shell.match[2]

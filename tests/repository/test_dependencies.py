@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from contextlib import suppress
 
 import pytest
 import yaml
@@ -105,6 +106,27 @@ def test_constraints_fit_every_requirement():
 
 def test_constraints_fix_what_these_require_in_turn():
     assert closure(requirements()) - set(pins(CONSTRAINTS)) == set()
+
+
+def refused(pinned, pythons):
+    """What is installed as it is pinned, and does not install with one of these versions of Python."""
+    asked = {}
+    for name, version in pinned.items():
+        with suppress(importlib.metadata.PackageNotFoundError):
+            metadata = importlib.metadata.metadata(name)
+            if metadata["Version"].partition("+")[0] == version:
+                asked[name] = metadata["Requires-Python"] or ""
+    return {
+        name: specifier
+        for name, specifier in asked.items()
+        if not all(SpecifierSet(specifier).contains(python) for python in pythons)
+    }
+
+
+def test_constraints_fit_the_first_release_of_each_python():
+    """Debian 12 has 3.11.2: what asks for 3.11.5 cannot be installed there."""
+    assert refused(pins(CONSTRAINTS), ["3.11.0", "3.12.0", "3.13.0"]) == {}
+    assert len(refused(pins(CONSTRAINTS), ["3.5"])) > 50
 
 
 def test_a_requirement_without_a_pin_is_found():
