@@ -240,30 +240,24 @@ def solve_first(work, solved):
 def front_door(place, repository, say):
     """From nothing to the first right exercise, in `place`. `say(text)` notes what was typed and what it took.
 
-    What is typed are the lines of README.md: those under "Set-up", and those of the block that has `make work`.
+    What is typed are the lines of README.md: those of the block that has `git clone`, whose ADDRESS is that of
+    `repository`, and those of the block that has `make work`, in a second terminal.
     """
     text = README.read_text(encoding="utf-8")
     start = time.monotonic()
     minutes = lambda: (time.monotonic() - start) / 60
     first, second = place.terminal(), place.terminal()
     try:
-        run(first, f"git clone {repository} minidist", say)
-        run(first, "cd minidist", say)
-        again = []
-        for line in commands(text, heading="## Set-up"):
-            if line.startswith("make lab") and not again:
-                address, token = first.serve(line)
-                note(first.typed[-1], say)
-                ask(address, token, f"lab/tree/{FIRST}?token={token}")
-                cell = first_picture(address, token, FIRST)
-                say(f"first picture: {minutes():.1f} min after git clone, cell {cell} of {FIRST}")
-                again.append(first)
-            elif line.startswith("make lab PYTHON="):
-                say(f"{line}: chooses another Python, of which there is none here")
-            elif not line.startswith("git clone") and line != "cd minidist":
-                run(second, "cd ~/minidist", say=None)
-                run(second, line, say)
-        run(second, "cd ~/minidist", say=None)
+        for line in commands(text, having="git clone"):
+            if line != "make lab":
+                run(first, line.replace("ADDRESS", repository), say)
+                continue
+            address, token = first.serve(line)
+            note(first.typed[-1], say)
+            ask(address, token, f"lab/tree/{FIRST}?token={token}")
+            cell = first_picture(address, token, FIRST)
+            say(f"first picture: {minutes():.1f} min after git clone, cell {cell} of {FIRST}")
+        run(second, "cd ~/minidist", say)
         for line in commands(text, having="make work"):
             if line == f"python -m minicheck {ASSIGNMENT}":
                 exercise = solve_first(
@@ -279,7 +273,7 @@ def front_door(place, repository, say):
             else:
                 run(second, line, say)
         first.stop()
-        again = first.serve("make lab")
+        first.serve("make lab")
         say(f"make lab again: {first.typed[-1].seconds:.0f} s until its address")
         first.stop()
     finally:
