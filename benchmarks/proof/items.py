@@ -645,6 +645,52 @@ LESSONS_C = {title: item for title, item in LESSONS_A.items() if title != "5 exe
     ),
 }
 
+FRONT = {
+    "1 a newcomer": (
+        "README followed to the letter in a fresh clone and a fresh shell: minutes to the first picture and the first right exercise",
+        "tests/repository/test_front.py",
+    ),
+    "2 a fresh Debian": (
+        "the same with nothing but Debian, in an account without rights; the commands of the Dockerfile",
+        "tests/repository/test_debian.py",
+    ),
+    "3 commands": (
+        "every command of README and of the pages it leads to, as it stands there, or by a stand-in that is named",
+        "tests/repository/test_commands.py",
+        "tests/repository/test_readme.py",
+    ),
+    "4 set-up": (
+        "the wheel in an empty environment; what conda hands to pip; a Python that does not fit, an installation that fails",
+        "tests/repository/test_wheel.py",
+        "tests/repository/test_dependencies.py",
+        "tests/repository/test_install.py",
+    ),
+    "5 site": (
+        "seconds to build it offline; every page in a browser, wide and narrow, light and dark; lessons without a clone",
+        "tests/repository/test_website.py",
+        "tests/browser/test_site.py",
+    ),
+    "6 reference": (
+        "every public name: entry, errors, example that passes; what it is called elsewhere",
+        "tests/repository/test_reference.py",
+        "tests/repository/test_rosetta.py",
+    ),
+    "7 first changes": (
+        "the three changes of CONTRIBUTING, each as it stands there",
+        "tests/repository/test_contributing.py",
+    ),
+    "8 project": (
+        "version, citation, licences, forms; the film at the head of README; what to do when something goes wrong",
+        "tests/repository/test_project.py",
+        "tests/repository/test_film.py",
+        "tests/repository/test_troubleshooting.py",
+    ),
+    "9 progress": (
+        "`make test` says how far it is, goes on after a failure, and sums up",
+        "tests/repository/test_progress.py",
+    ),
+}
+
 PROOFS = {
     "foundation": FOUNDATION,
     "world": WORLD,
@@ -662,4 +708,5 @@ PROOFS = {
     "lessons-a": LESSONS_A,
     "lessons-b": LESSONS_B,
     "lessons-c": LESSONS_C,
+    "front": FRONT,
 }
