@@ -774,7 +774,8 @@ class TransformerLayer(nn.Module):
     kv_heads, ffn, gated, rotary, theta, bias: as for `Attention` and `MLP`.  norm, eps: as for `normalization`.
     experts: so many MLPs in place of one, with the options of `Router`, top_k, capacity, balance, z.
     dtype, device: as for any module of torch, e.g. GPT-3's layer `TransformerLayer(12288, 96, device="meta")`.
-    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
+    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; without experts, for an option
+    that there is not.
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3.
 
     >>> import torch
@@ -807,6 +808,8 @@ class TransformerLayer(nn.Module):
         **routing,
     ):
         super().__init__()
+        if routing and experts is None:
+            raise ValueError(f"a layer without experts has no option {', '.join(routing)}")
         like: dict[str, Any] = dict(dtype=dtype, device=device)
         self.norm_1 = normalization(hidden, norm, eps, **like)
         self.attention = Attention(
@@ -876,10 +879,6 @@ class GPT(nn.Module):
         if experts is not None and layers < 2:
             raise ValueError(f"every second layer has experts, and a GPT of {layers} has none")
         routing = {key: options.pop(key) for key in ROUTING if key in options}
-        if routing and experts is None:
-            raise ValueError(
-                f"{', '.join(routing)}: of a router, and there is none without experts"
-            )
         self.layers = nn.ModuleList(
             TransformerLayer(
                 hidden,
@@ -889,7 +888,7 @@ class GPT(nn.Module):
                 norm=norm,
                 eps=eps,
                 **options,
-                **(dict(experts=experts) | routing if i % 2 and experts is not None else {}),
+                **(dict(experts=experts) | routing if i % 2 or experts is None else {}),
                 **like,
             )
             for i in range(layers)
@@ -940,8 +939,8 @@ def gpt(
     experts: so many MLPs in every second layer, with the options of a Router: top_k, the experts of a token, 2;
     capacity, the factor of what one takes; balance, z, of its losses. dtype: of the parameters. seed: of the initial
     values. GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
-    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`, and for a value that an option
-    does not take; the model, for more than `context` tokens.
+    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`, for an option that there is not,
+    and for a value that an option does not take; the model, for more than `context` tokens.
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3; with rotary, gated
     and "rms" Touvron et al. 2023, "LLaMA", section 2.2.
 

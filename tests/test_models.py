@@ -258,6 +258,9 @@ def test_bad_input():
         gpt(**{**GPT_SHAPE, "heads": 5})
     with pytest.raises(ValueError, match=r"3 heads of keys.*4 heads"):
         gpt(**GPT_SHAPE, kv_heads=3)
+    for experts in ({}, dict(experts=2)):
+        with pytest.raises(ValueError, match="no option dropuot"):
+            gpt(**GPT_SHAPE, **experts, dropuot=0.1)
     with pytest.raises(ValueError, match="at least 1 feature, not 0"):
         gpt(**GPT_SHAPE, ffn=0)
     with pytest.raises(ValueError, match="17 tokens do not fit into a context of 16"):

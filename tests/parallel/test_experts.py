@@ -192,7 +192,7 @@ def test_the_router_decides_in_float32_under_an_autocast():
         (dict(experts=4, capacity=0.0), "above 0, not 0"),
         (dict(experts=4, balance=-1), "at least 0, not -1"),
         (dict(experts=4, layers=1), "a GPT of 1 has none"),
-        (dict(top_k=2), "none without experts"),
+        (dict(top_k=2), "without experts has no option top_k"),
     ],
 )
 def test_what_cannot_be_is_refused(options, words):
