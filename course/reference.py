@@ -421,12 +421,8 @@ def literal(name: str, value: Any, owner: Any) -> str:
         return text_of_factories(owner)[name]
     if text.startswith("<") or " at 0x" in text:
         # A sentinel: its name in the file.
-        spaces = [vars(sys.modules[inspect.unwrap(owner).__module__]), vars(builtins)]
-        for space in spaces:
-            for known, its_value in space.items():
-                if its_value is value:
-                    return known
-        return "..."
+        spaces = vars(builtins) | vars(sys.modules[inspect.unwrap(owner).__module__])
+        return next((k for k, v in spaces.items() if v is value), "...")
     return text
 
 

@@ -85,7 +85,8 @@ def absent_of_torch(heading, name):
     first, _, rest = path.partition(".")
     try:
         if first in SHORT:
-            reach(SHORT[first], rest) if rest else None
+            if rest:
+                reach(SHORT[first], rest)
             return None
         if value:  # an option of the calls in this row or the one below
             functions = (torch.distributed.all_reduce, torch.distributed.recv)
