@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import time
+import urllib.error
 import urllib.request
 import uuid
 from dataclasses import dataclass
@@ -164,6 +165,18 @@ def ask(address, token, path, body=None):
         return answer.read()
 
 
+def wait_for(address, token, seconds=30):
+    """Jupyter prints its address a moment before it answers."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return ask(address, token, f"lab/tree/{FIRST}?token={token}")
+        except urllib.error.URLError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
+
+
 def first_picture(address, token, path):
     """Run the cells of a lesson one by one, as Lab does, until one shows a picture; its number among the code cells."""
     notebook = json.loads(ask(address, token, f"api/contents/{path}"))["content"]
@@ -254,7 +267,7 @@ def front_door(place, repository, say):
                 continue
             address, token = first.serve(line)
             note(first.typed[-1], say)
-            ask(address, token, f"lab/tree/{FIRST}?token={token}")
+            wait_for(address, token)
             cell = first_picture(address, token, FIRST)
             say(f"first picture: {minutes():.1f} min after git clone, cell {cell} of {FIRST}")
         run(second, "cd ~/minidist", say)

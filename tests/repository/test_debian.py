@@ -21,7 +21,6 @@ from tests.repository.newcomer import (
     FIRST,
     InDebian,
     Terminal,
-    ask,
     commands,
     first_picture,
     front_door,
@@ -200,7 +199,7 @@ def test_the_commands_of_the_dockerfile(debian, figure):
     )
     try:
         address, token = lab.serve(shlex.join(command))
-        ask(address, token, f"lab/tree/{FIRST}?token={token}")
+        wait_for(address, token)
         cell = first_picture(address, token, FIRST)
         figure(f"{shlex.join(command)}: {address}; cell {cell} of {FIRST} shows a picture")
         lab.stop()
