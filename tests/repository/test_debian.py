@@ -25,6 +25,7 @@ from tests.repository.newcomer import (
     first_picture,
     front_door,
     plain,
+    wait_for,
 )
 from tests.repository.test_dependencies import unknown_extras
 
