@@ -203,6 +203,11 @@ def _follow(ours: socket.socket, request: bytes, n: int) -> tuple:
             kind, *rest = connection.recv()
             if kind == "end":
                 break
+            if kind == "failed":
+                raise RuntimeError(
+                    f"launch could not start {n} ranks, or not see them through: {rest[0]}. "
+                    "`python -m minidist.comm --doctor` looks at what this machine has"
+                )
             rank, data = rest
             if rank == 0:
                 print(decoder.decode(data), end="", flush=True)

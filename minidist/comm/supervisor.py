@@ -238,8 +238,8 @@ class _Rank:
 class Supervisor:
     """Runs the ranks of one request; the notebook hears ("print", rank, bytes), then ("end", outcomes, …)."""
 
-    def __init__(self, fd: int):
-        self.notebook = Connection(fd)
+    def __init__(self, notebook: Connection):
+        self.notebook = notebook
         self.request = pickle.loads(self.notebook.recv_bytes())
         shared = self.request["transport"] == "shm"
         self.store = (
@@ -375,6 +375,10 @@ class Supervisor:
 def supervise(fd: int) -> None:
     """Serve the one launch whose notebook is at the other end of the socket `fd`."""
     os.setsid()  # a Ctrl-C in the terminal is the notebook's to handle
-    # the notebook has gone, or thought better of it
-    with contextlib.suppress(EOFError, ConnectionError):
-        Supervisor(fd).run()
+    notebook = Connection(fd)
+    try:
+        Supervisor(notebook).run()
+    except (EOFError, ConnectionError):
+        pass  # the notebook has gone, or thought better of it
+    except OSError as error:  # no room for semaphores, processes or open files
+        notebook.send(("failed", f"{error}"))

@@ -384,6 +384,26 @@ def test_the_stop_button_and_a_killed_notebook(script):
     assert until(lambda: not any(p.is_running() for p in everyone), 3)
 
 
+CRAMPED = """
+import resource
+from minidist.comm import launch
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+try:
+    launch(lambda comm: comm.rank, 16)
+except RuntimeError as error:
+    print(error)
+print(launch(lambda comm: comm.rank, 2))
+"""
+
+
+def test_a_machine_that_cannot_start_so_many_ranks():
+    """The limit of open files stands for those of processes, and of semaphores in /dev/shm."""
+    told = subprocess.run([sys.executable, "-c", CRAMPED], cwd=ROOT, capture_output=True, text=True)
+    failed, then = told.stdout.splitlines()
+    assert "could not start 16 ranks" in failed and "Too many open files" in failed
+    assert "--doctor" in failed and then == "[0, 1]" and told.stderr == ""
+
+
 def test_a_killed_supervisor():
     def program(comm):
         if comm.rank == 0:
