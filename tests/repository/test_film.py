@@ -1,21 +1,15 @@
 """The film of the ring is that of a run, its numbers are the trace's, and all of it can be read, moving or not."""
 
-import base64
-import io
 import re
-import time
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from course import film
 from minidist import World
 from minidist.collectives import all_reduce_
 from minidist.study import picture
-from tests.browser.chromium import chromium, program
 from tests.repository.files import ROOT
 from tests.repository.test_figures import SVG, WIDEST, faults
 
@@ -200,32 +194,3 @@ def test_words_are_large_enough_for_a_phone_and_stand_out(text):
     for ground in (*full, *pale, picture.FAINT, picture.CARD):
         assert picture.contrast(picture.INK, ground) > 4.5
     assert picture.contrast(picture.MUTED, picture.CARD) > 4.5
-
-
-@pytest.mark.alone
-@pytest.mark.skipif(program() is None, reason="needs Chromium")
-def test_it_moves_as_an_image_and_stands_still_for_those_who_want_that(text, tmp_path):
-    style = re.search(r"<style>.*</style>", text, re.DOTALL).group()
-    (tmp_path / "ring.svg").write_text(text, encoding="utf-8")
-    (tmp_path / "end.svg").write_text(text.replace(style, ""), encoding="utf-8")
-    (tmp_path / "page.html").write_text('<img src="ring.svg" alt="">', encoding="utf-8")
-    (tmp_path / "profile").mkdir()
-    with chromium(tmp_path / "profile") as page:
-
-        def seen(name):
-            page.open((tmp_path / name).as_uri())
-            time.sleep(1)
-            return shot()
-
-        def shot():
-            image = base64.b64decode(page.call("Page.captureScreenshot")["data"])
-            return np.asarray(Image.open(io.BytesIO(image)).convert("RGB")).astype(int)
-
-        still = seen("end.svg")
-        first = seen("page.html")
-        time.sleep(1)
-        assert (first != shot()).any()
-        reduced = {"name": "prefers-reduced-motion", "value": "reduce"}
-        assert (seen("ring.svg") != still).any()
-        page.call("Emulation.setEmulatedMedia", features=[reduced])
-        assert (seen("ring.svg") == still).all()
