@@ -90,7 +90,8 @@ def test_every_file_is_under_a_licence():
         folder = path.parts[0] + "/"
         is_drawn = path.suffix in (".svg", ".png")
         if is_drawn:
-            drawing = path.as_posix() if folder == "docs/" else "course/*/figures/"
+            is_schematic = path.match("course/*/figures/*")
+            drawing = "course/*/figures/" if is_schematic else path.as_posix()
             assert f"`{drawing}`" in named, path
         elif path.suffix == ".md" and not folder.startswith("."):
             assert folder == "docs/" or len(path.parts) == 1, path
