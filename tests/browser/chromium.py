@@ -58,6 +58,7 @@ class Page:
     """One tab."""
 
     def __init__(self, address):
+        self._address = address
         self._socket = websocket.create_connection(address, timeout=60, suppress_origin=True)
         self._sent = 0
         self.events = []  # (method, params) of all that the browser has told since
@@ -119,6 +120,18 @@ class Page:
         }
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, **code)
+
+    @contextmanager
+    def frames(self):
+        """Pages of the frames in this one that have a process of their own, as sandboxed ones have."""
+        targets = self.call("Target.getTargets")["targetInfos"]
+        folder = self._address.rpartition("/")[0]
+        pages = [Page(f"{folder}/{t['targetId']}") for t in targets if t["type"] == "iframe"]
+        try:
+            yield pages
+        finally:
+            for page in pages:
+                page.close()
 
     def close(self):
         self._socket.close()

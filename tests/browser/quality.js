@@ -1,7 +1,7 @@
 // What is wrong with how the page that is open can be read: a list of sentences. Called by quality.py.
 //
 // quality(): all that does not depend on the width or the colours
-// quality.width(): at the width that the window has
+// quality.width(14): at the width that the window has, with letters of at least so many pixels
 // quality.contrast(): in the colours that the page has
 const quality = (() => {
   const text = (e) => e.textContent.trim().replace(/\s+/g, " ").slice(0, 60);
@@ -62,7 +62,8 @@ const quality = (() => {
     return found;
   }
 
-  function width() {
+  // least: pixels of the smallest letters
+  function width(least) {
     const found = [];
     const most = document.documentElement.clientWidth;
     if (document.documentElement.scrollWidth > most) {
@@ -74,7 +75,6 @@ const quality = (() => {
         if (e.getBoundingClientRect().right > most + 1 && found.length < 4) found.push(`too wide: ${name(e)}`);
       }
     }
-    const least = 14;
     for (const e of written()) {
       if (e.closest("svg")) continue; // drawn letters have a rule of their own: tests/repository/test_figures.py
       if (e.closest("sup, sub, math")) continue; // as small as their place in a line or a formula makes them
