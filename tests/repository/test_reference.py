@@ -121,6 +121,10 @@ def failures(found):
     return "".join(said)
 
 
+# Variables: PyTorch's DDP sets the first, for its compiler's cache, scikit-learn the others, at its first import.
+SET_BY_OTHERS = ("TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+
+
 def state():
     """What an example could leave behind."""
     return {
@@ -133,8 +137,7 @@ def state():
         "precision": torch.get_float32_matmul_precision(),
         "autocast": torch.is_autocast_enabled("cpu"),
         "folder": os.getcwd(),
-        # PyTorch's DDP sets the variable of its compiler's cache.
-        "environment": {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"},
+        "environment": {k: v for k, v in os.environ.items() if k not in SET_BY_OTHERS},
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "figures": plt.get_fignums(),
     }
