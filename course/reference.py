@@ -6,7 +6,8 @@
 
 What is public: the names in `__all__` of each package, those in the README's table of techniques, and `OTHERS` below. A
 name has one entry, in the page of the file that defines it. An entry is a heading to link to, the signature, the
-docstring, the public methods and properties with theirs, and links to the file and to the lesson that explains it.
+docstring, the public methods and properties with theirs, and links to the file and to the lesson that explains it. What
+else of a file has an example stands below its entries, without a heading.
 
 Docstrings are plain text with code between single backticks, indented blocks, and examples (`>>>`) that end them; here
 each of these becomes the Markdown that shows it, and nothing in a docstring is Markdown by accident.
@@ -68,12 +69,16 @@ PAGES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A public name: `module` defines it, `value` is what it stands for, `text` its docstring ("" if it has none)."""
+    """A name: `module` defines it, `value` is what it stands for, `text` its docstring ("" if it has none).
+
+    public: it is to be used by its name. Others are shown because they have an example.
+    """
 
     name: str
     module: str
     value: Any
     text: str
+    public: bool = True
 
     @property
     def file(self) -> str:
@@ -134,7 +139,7 @@ def readme_rows(root: Path) -> list[Row]:
 
 
 def entries(root: Path) -> list[Entry]:
-    """The public names, in the order of pages, of the course, and of each file."""
+    """The public names and what else has an example, in the order of pages, of the course, and of each file."""
     check_root(root)
     rows = readme_rows(root)
     wanted = []
@@ -148,6 +153,8 @@ def entries(root: Path) -> list[Entry]:
     for module, name in wanted:
         made = entry(module, name)
         found[made.module, made.name] = made
+    for made in others():
+        found.setdefault((made.module, made.name), made)
     orders = {page: i for i, page in enumerate(PAGES)}
     lessons = lessons_of(root, rows)
 
@@ -156,11 +163,27 @@ def entries(root: Path) -> list[Entry]:
             orders[one.page],
             lessons.get((one.file, ""), "~"),
             one.file,
+            not one.public,
             line_of(one.value),
             one.name,
         )
 
     return sorted(found.values(), key=order)
+
+
+def others() -> Iterator[Entry]:
+    """The functions and classes of the package whose docstrings end in an example."""
+    for file in sorted((package_root() / "minidist").rglob("*.py")):
+        parts = file.relative_to(package_root()).with_suffix("").parts
+        if parts[-1].startswith("__") or ">>> " not in file.read_text(encoding="utf-8"):
+            continue  # which leaves out what needs a GPU's packages to be imported
+        module = importlib.import_module(".".join(parts))
+        for name, value in vars(module).items():
+            if name.startswith("_") or getattr(value, "__module__", "") != module.__name__:
+                continue
+            text = getattr(value, "__doc__", None)
+            if text and callable(value) and example_of(inspect.cleandoc(text)):
+                yield Entry(name, module.__name__, value, inspect.cleandoc(text), public=False)
 
 
 def entry(module: str, name: str) -> Entry:
@@ -416,7 +439,7 @@ def literal(name: str, value: Any, owner: Any) -> str:
     if isinstance(value, str) and '"' not in value:
         return f'"{text[1:-1]}"'
     if isinstance(value, type | ModuleType) or inspect.isroutine(value):
-        return value.__name__
+        return "..." if value.__name__ == "<lambda>" else value.__name__
     if text == "<factory>":
         return text_of_factories(owner)[name]
     if text.startswith("<") or " at 0x" in text:
@@ -505,6 +528,7 @@ def slug(title: str, taken: set[str]) -> str:
     return made
 
 
+@functools.cache
 def arguments_of(value: Any) -> set[str]:
     """The names that its docstring may explain: arguments; of a class, its fields as well."""
     names = set()
@@ -538,14 +562,14 @@ class Page:
         self.files: dict[str, list[Entry]] = {}
         for one in found:
             self.files.setdefault(one.file, []).append(one)
-        again = [one.name for one in found]
+        again = [one.name for one in found if one.public]
         self.titles = {}
         self.anchors = {}
         taken: set[str] = set()
         slug(self.title, taken)
         for file, among in self.files.items():
             slug(file, taken)
-            for one in among:
+            for one in filter(lambda one: one.public, among):
                 stem = one.module.rpartition(".")[2]
                 title = f"{stem}.{one.name}" if again.count(one.name) > 1 else one.name
                 self.titles[one.module, one.name] = title
@@ -566,7 +590,13 @@ class Page:
             if not isinstance(among[0].value, ModuleType):  # whose entry is its docstring
                 parts.append(markdown(inspect.getdoc(module) or "", links=links))
             for one in among:
-                parts.append(self.entry(root, one, lessons, links))
+                if one.public:
+                    parts.append(self.entry(root, one, lessons, links))
+            rest = [one for one in among if not one.public]
+            if rest:
+                parts.append(f"### More in `{Path(file).name}`")
+            for one in rest:
+                parts.append(self.short_entry(one, links))
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def entry(
@@ -592,9 +622,13 @@ class Page:
         if isinstance(one.value, type | ModuleType):
             for shown, text in members(one.value):
                 names = set(re.findall(r"\w+(?=[:,=)])", shown))
-                parts.append(fence(shown, "python") if "\n" in shown else f"**`{shown}`**")
-                parts.append(markdown(text, names, links))
+                parts += [head(shown), markdown(text, names, links)]
         return "\n\n".join(part for part in parts if part)
+
+    def short_entry(self, one: Entry, links: dict[str, str]) -> str:
+        """What is not public: its signature, and its docstring."""
+        shown = signature(one.name, one.value)
+        return f"{head(shown)}\n\n{markdown(one.text, arguments_of(one.value), links)}"
 
     def origin(self, root: Path, file: str, notebook: str) -> str:
         """Where it is written, and where it is explained."""
@@ -604,6 +638,11 @@ class Page:
         if notebook and (root / notebook).exists():
             words.append(f"Lesson: [{lesson_title(root, notebook)}](../{notebook}).")
         return " ".join(words)
+
+
+def head(shown: str) -> str:
+    """The signature of what has no heading."""
+    return fence(shown, "python") if "\n" in shown else f"**`{shown}`**"
 
 
 def lesson_title(root: Path, notebook: str) -> str:
@@ -626,9 +665,8 @@ def pages(root: Path) -> dict[str, str]:
     for page in made:
         for one in page.files.values():
             for each in one:
-                if each.name[
-                    0
-                ].isupper():  # a word in small letters may be an argument's name as well
+                # A word in small letters may be an argument's name as well.
+                if each.public and each.name[0].isupper():
                     links[each.name] = page.address(each)
     texts = {f"reference/{page.name}.md": page.write(root, lessons, links) for page in made}
     return {"reference/index.md": index(made), **texts}
@@ -639,7 +677,7 @@ def index(made: list[Page]) -> str:
     for page in made:
         names = []
         for among in page.files.values():
-            for one in among:
+            for one in filter(lambda one: one.public, among):
                 names.append(f"[`{page.titles[one.module, one.name]}`]({page.address(one)})")
         rows.append(f"## {page.title}\n\n[{page.title}]({page.name}.md): {', '.join(names)}.")
     introduction = (

@@ -687,7 +687,8 @@ class TorchComm(Comm):
     Under torchrun `from_env` gives it a `Watch` (flight.py): RankMissing then says where the other ranks are, and over NCCL
     a call that takes longer is told on standard error before the watchdog ends the process.
 
-    Raises RuntimeError without a group, and ValueError where headers are asked for and the group carries no CPU tensors.
+    Raises RuntimeError without a group, TypeError for what is no process group, and ValueError where headers are asked for
+    and the group carries no CPU tensors.
 
     >>> import tempfile
     >>> import torch

@@ -32,9 +32,12 @@ HEADS = [
     for name in MODULES
     if not any(one.value is sys.modules[name] for one in ENTRIES)
 ]
+MARKDOWN = MarkdownIt("commonmark").enable("table")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # What says that nothing can go wrong, or ends a loop, is no message to a caller.
 OURS = {"AssertionError", "NotImplementedError", "StopIteration"}
+# What PyTorch's compiler and scikit-learn set for themselves when they are first imported.
+LIBRARIES = ("TORCHINDUCTOR_", "KMP_")
 
 
 def texts_of(one):
@@ -54,7 +57,7 @@ def title(one):
 
 
 def without_example(found):
-    return [title(one) for one in found if not reference.example_of(one.text)]
+    return [title(one) for one in found if one.public and not reference.example_of(one.text)]
 
 
 def raised(node, module):
@@ -83,7 +86,7 @@ def unnamed(found):
     What a method raises, its own docstring names or that of its class; what a private one raises, any of the class's.
     """
     missing = []
-    for one in found:
+    for one in filter(lambda one: one.public, found):
         module = sys.modules[one.module]
         tree = reference.tree_of(module)
         if not isinstance(one.value, ModuleType):
@@ -121,10 +124,6 @@ def failures(found):
     return "".join(said)
 
 
-# Variables: PyTorch's DDP sets the first, for its compiler's cache, scikit-learn the others, at its first import.
-SET_BY_OTHERS = ("TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
-
-
 def state():
     """What an example could leave behind."""
     return {
@@ -137,7 +136,7 @@ def state():
         "precision": torch.get_float32_matmul_precision(),
         "autocast": torch.is_autocast_enabled("cpu"),
         "folder": os.getcwd(),
-        "environment": {k: v for k, v in os.environ.items() if k not in SET_BY_OTHERS},
+        "environment": {k: v for k, v in os.environ.items() if not k.startswith(LIBRARIES)},
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "figures": plt.get_fignums(),
     }
@@ -170,7 +169,8 @@ def test_each_public_name_has_one_entry():
     named = [title(one) for one in ENTRIES]
     for _, name, path, *_ in TECHNIQUES:
         assert path.removesuffix(".py").replace("/", ".") + f".{name}" in named
-    assert len(named) == len(set(named)) > 150
+    assert len(named) == len(set(named))
+    assert len([one for one in ENTRIES if one.public]) > 150
 
 
 def test_each_entry_has_an_example():
@@ -213,7 +213,7 @@ def test_each_entry_is_on_a_page_and_each_link_leads_somewhere(written):
             else:
                 assert not heading or heading in anchors[address], (name, address, heading)
     assert count > 300
-    for one in ENTRIES:
+    for one in filter(lambda one: one.public, ENTRIES):
         assert f"{one.name}`\n" in written[f"reference/{one.page}.md"]
     for name in reference.PAGES:
         assert f"\n{name}\n" in written["reference/index.md"]
@@ -226,7 +226,7 @@ def test_pages_are_the_same_each_time(written):
 
 def shown(text):
     """What a reader of the Markdown sees, without spaces, signs of code, stars and dashes."""
-    page = MarkdownIt("commonmark").enable("table").render(text)
+    page = MARKDOWN.render(text)
     return letters(html.unescape(re.sub("<[^>]*>", "", page)))
 
 
@@ -276,7 +276,7 @@ def test_signs_of_markdown_mean_themselves():
     )
     assert "```text\nin  a   block: `*<|[`\n\ngoes | on\n```" in made
     assert made.endswith('```pycon\n>>> print("`a` <b>")\n`a` <b>\n```')
-    page = MarkdownIt("commonmark").render(made)
+    page = MARKDOWN.render(made)
     assert "<em>stress</em>" in page
     assert "<h" not in page
     assert page.count("<ul>") == 2
