@@ -25,6 +25,7 @@ from tests.repository.newcomer import (
     first_picture,
     front_door,
     plain,
+    run,
     wait_for,
 )
 from tests.repository.test_dependencies import unknown_extras
@@ -124,6 +125,10 @@ def test_what_a_terminal_shows_in_the_end(tmp_path):
         assert shell.type("cd / && X=1").code == 0
         done = shell.type('echo "$X in $PWD"; false')
         assert (done.code, done.text) == (1, "1 in /\n")
+        with pytest.raises(AssertionError, match="command not found"):
+            run(shell, "python -m nothing; no-such-command; true", None)
+        with pytest.raises(AssertionError, match="no address:\nit ends"):
+            shell.serve("echo it ends", 10)
     finally:
         shell.close()
 

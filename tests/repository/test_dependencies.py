@@ -142,12 +142,20 @@ def test_constraints_hold_nothing_else(line):
 
 
 @pytest.mark.full
-def test_pip_takes_what_conda_hands_to_it(tmp_path, figure):
-    """conda itself is not tried. It writes the lines under `pip` to a file beside environment.yml, and runs pip there."""
+@pytest.mark.parametrize("name", ["condaenv.requirements.txt", ".binder/requirements.txt"])
+def test_pip_takes_what_conda_and_binder_hand_to_it(tmp_path, figure, name):
+    """They themselves are not tried. conda writes the lines under `pip` to a file beside environment.yml, and runs pip there;
+    Binder runs pip in the repository. Where PyTorch's builds for CPUs are is left to the settings of this machine."""
     clone = tmp_path / "minidist"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-    lines = pip_lines(yaml.safe_load((clone / "environment.yml").read_text()))
-    (clone / "condaenv.requirements.txt").write_text("\n".join(lines))
+    if name.startswith("conda"):
+        lines = pip_lines(yaml.safe_load((clone / "environment.yml").read_text()))
+        words = ["install", "-U", "-r", name, "--exists-action=b"]
+    else:
+        lines = (clone / name).read_text().splitlines()
+        lines = [line for line in lines if not line.startswith("--extra-index-url")]
+        words = ["install", "--no-cache-dir", "-r", name]
+    (clone / name).write_text("\n".join(lines))
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     python = tmp_path / "venv" / "bin" / "python"
 
@@ -158,7 +166,6 @@ def test_pip_takes_what_conda_hands_to_it(tmp_path, figure):
 
     run(sys.executable, "-m", "venv", str(tmp_path / "venv"))
     start = time.monotonic()
-    words = ["install", "-U", "-r", "condaenv.requirements.txt", "--exists-action=b"]
     run(python, "-m", "pip", *words)
     minutes = (time.monotonic() - start) / 60
     listed = run(python, "-m", "pip", "list", "--format=freeze", "--exclude-editable")
@@ -166,5 +173,5 @@ def test_pip_takes_what_conda_hands_to_it(tmp_path, figure):
     # A local version, torch==2.13.0+cpu, is the pinned one.
     installed = {name: version.partition("+")[0] for name, version in pins(listed).items()}
     other = {name: v for name, v in installed.items() if v != pinned.get(name)}
-    figure(f"{len(installed)} packages in {minutes:.1f} min, all but pip itself as pinned")
+    figure(f"{name}: {len(installed)} packages in {minutes:.1f} min, all but pip itself as pinned")
     assert set(other) <= {"pip"} and len(installed) > 50
