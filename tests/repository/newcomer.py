@@ -69,7 +69,8 @@ class Terminal:
         """Run `line` to its end."""
         start = time.monotonic()
         self._shell.sendline(line)
-        text = self._wait(PROMPT, seconds)
+        # An environment that is activated writes its name before the prompt.
+        text = self._wait(PROMPT, seconds).removesuffix("(.venv) ")
         took = time.monotonic() - start
         self._shell.sendline("echo code=$?")
         code = int(re.search(r"code=(\d+)", self._wait(PROMPT, 10))[1])
@@ -86,7 +87,7 @@ class Terminal:
             ended = True
         if ended:
             raise AssertionError(f"{line}: no address:\n{plain(self._shell.before)[-3000:]}")
-        text = plain(self._shell.before)
+        text = plain(self._shell.before).rpartition("\n")[0]
         self.typed.append(Typed(line, 0, text, time.monotonic() - start))
         return self._shell.match[1], self._shell.match[2]
 
@@ -305,4 +306,5 @@ def run(terminal, line, say, code=0):
 
 def note(done, say):
     lines = [line for line in done.text.splitlines() if line.strip()]
-    say(f"$ {done.line}   [{done.seconds:.0f} s] {lines[-1][:80] if lines else ''}".rstrip())
+    last = lines[-1][:80] if lines else ""
+    say(f"$ {done.line}   [{done.seconds:.0f} s] {last}".rstrip())
