@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -289,3 +290,24 @@ def test_the_first_estimate_names_all_parts(monkeypatch):
     monkeypatch.setattr(everything, "ROOT", ROOT)
     names = [part.name for part in everything.parts(2, 1)]
     assert list(json.loads(everything.FIRST.read_text())) == names
+
+
+def test_make_s_targets_are_the_parts(tmp_path):
+    """With an environment that is there, and newer than what it was made from."""
+    (tmp_path / "bin").mkdir()
+    for name in ("bin/python", ".course", ".test"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+    plan = subprocess.run(
+        ["make", "-n", "test", "lint", "unit", "alone", "nbval", f"VENV={tmp_path}", "THREADS=2"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    words = [line.split() for line in plan.stdout.splitlines() if "tests.all" in line]
+    flags = ["--jobs", "2", "--threads", "2"]
+    called = [f"{tmp_path}/bin/python", "-m", "tests.all"]
+    chosen = [[], ["lint"], ["unit"], ["alone"], ["nbval"]]
+    assert words == [[*called, *part, *flags] for part in chosen], plan.stderr
