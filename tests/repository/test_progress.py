@@ -180,6 +180,7 @@ def test_hangs(n):
             try:
                 time.sleep(600)
             except KeyboardInterrupt:
+                open("heard", "a").close()
                 if not os.path.exists("deaf"):
                     raise
 """
@@ -206,7 +207,8 @@ sys.exit(all.main(["unit", "alone"]))
 def test_ctrl_c_ends_all_and_sums_up(away, number, deaf):
     """Workers that hang, and what they have started in sessions of their own; they may be deaf to Ctrl-C."""
     (away / "test_hang.py").write_text(HANG)
-    (away / "deaf").unlink(missing_ok=True)
+    for name in ("deaf", "heard"):
+        (away / name).unlink(missing_ok=True)
     if deaf:
         (away / "deaf").touch()
     pids = away / "pids"
@@ -222,6 +224,7 @@ def test_ctrl_c_ends_all_and_sums_up(away, number, deaf):
     if number == signal.SIGKILL:
         return
     assert process.returncode == 130
+    assert (away / "heard").exists()  # a worker gets the chance to tidy up
     assert "unit    interrupted after 0 of 3: nothing has ended" in printed
     assert "was running: test_hang.py::test_hangs[0]" in printed
     assert "alone   not run" in printed and CLOSING.findall(printed) == [("0", "0", "0")]
