@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # `python course/website.py` looks beside this file only
@@ -220,15 +221,14 @@ def begin(notebooks: list[str], others: list[str]) -> str:
 
 
 def film(root: Path) -> Iterator[str]:
-    """The ring all-reduce as it moves, if its picture is there; what it says is in the picture's own title."""
+    """The ring all-reduce as it moves, if its picture is there; its words are the picture's own title and description."""
     picture = root / "docs" / "ring.svg"
     if picture.exists():
-        said = re.search(
-            r"<title[^>]*>(.*?)</title>", picture.read_text(encoding="utf-8"), re.DOTALL
-        )
-        if not said:
-            raise ValueError(f"{picture} has no title")
-        words = " ".join(html.unescape(said[1]).split())
+        drawing = ElementTree.parse(picture).getroot()
+        said = [
+            drawing.findtext(f"{{http://www.w3.org/2000/svg}}{name}") for name in ("title", "desc")
+        ]
+        words = " ".join(f"{said[0]}. {said[1]}".split())
         yield f"![{words}](docs/ring.svg)"
 
 

@@ -4,10 +4,12 @@ A page asks for nothing that is not on the site. Formulas are MathML, which brow
 and no font comes with them. Where `study.reveal` folds an answer, a script sets a field for the reader's guess.
 """
 
+import re
 from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.writers.html5 import HTML5Translator
 
 project = "minidist"
 html_title = "minidist"
@@ -48,7 +50,20 @@ def write_display_math(translator, node):
     raise nodes.SkipNode
 
 
+def visit_image(translator, node):
+    """A schematic is as wide as the page allows, but on a telephone it keeps three quarters of its own width, and can be
+    moved sideways in its box: letters of 13 pixels are then 10."""
+    path = Path(translator.builder.srcdir, node["uri"])
+    HTML5Translator.visit_image(translator, node)
+    if path.suffix == ".svg" and path.is_file():
+        width = float(re.search(r'<svg[^>]* width="([\d.]+)', path.read_text("utf-8"))[1])
+        style = f"width: max(min({width:g}px, 100%), {0.75 * width:g}px)"
+        written = translator.body.pop()
+        translator.body.append(written.replace("<img ", f'<img style="{style}" ', 1))
+
+
 def setup(app):
+    app.add_node(nodes.image, override=True, html=(visit_image, HTML5Translator.depart_image))
     app.add_html_math_renderer("mathml", (write_math, None), (write_display_math, None))
     app.add_js_file(None, body=SEARCH)
     if GUESS.exists():
