@@ -683,6 +683,7 @@ FRONT = {
         "version, citation, licences, forms; the film at the head of README; what to do when something goes wrong",
         "tests/repository/test_project.py",
         "tests/repository/test_film.py",
+        "tests/browser/test_film.py",
         "tests/repository/test_troubleshooting.py",
     ),
     "9 progress": (

@@ -48,6 +48,42 @@ def test_each_technique_is_where_the_table_says(technique, name, path, link, num
     assert notebook.startswith("notebooks/") == (folder / "lesson.py").exists()
 
 
+def programs():
+    """The blocks of Python that stand alone."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if block.startswith("import torch")]
+
+
+def results(program):
+    """[(value, comment)] of the lines at its end that say in a comment what they give."""
+    names = {}
+    body, shown = [], []
+    for line in program.splitlines():
+        code, _, comment = line.partition("  # ")
+        if comment and not line.startswith((" ", "run =")):
+            shown.append((code, comment))
+        else:
+            body.append(line)
+    exec("\n".join(body), names)
+    return [(eval(code, names), comment) for code, comment in shown], names
+
+
+def test_the_example_trains_as_it_says():
+    train, _ = programs()
+    shown, names = results(train)
+    assert [round(value, 3) for value in names["run"]] == [0.903] * 4
+    (sent, says), (launched, _) = shown
+    assert str(sent) == says
+    assert [round(value, 3) for value in launched] == [0.903] * 4
+
+
+def test_the_simulation_says_seconds_and_bytes():
+    _, simulation = programs()
+    [((seconds, peak), _)], _ = results(simulation)
+    assert 0 < seconds < 0.1
+    assert peak >= 64 << 20
+
+
 def test_each_folder_of_techniques_is_in_the_table():
     folders = {
         path.parent
