@@ -436,6 +436,9 @@ def annotation(value: Any) -> str:
 def literal(name: str, value: Any, owner: Any) -> str:
     """A default as the source would write it."""
     text = repr(value)
+    for unit, written in ((2**20, "2**20"), (10**9, "10**9")):
+        if type(value) is int and value >= unit and value % unit == 0:
+            return f"{value // unit} * {written}"
     if isinstance(value, str) and '"' not in value:
         return f'"{text[1:-1]}"'
     if isinstance(value, type | ModuleType) or inspect.isroutine(value):

@@ -283,11 +283,13 @@ def test_signs_of_markdown_mean_themselves():
 
 
 def test_a_signature_is_as_one_would_call_it():
-    def sample(x: "torch.Tensor", /, *rest, op="sum", n: "int | None" = 3) -> "list[torch.Tensor]":
+    def sample(
+        x: "torch.Tensor", /, *rest, op="sum", n: "int | None" = 26214400
+    ) -> "list[torch.Tensor]":
         """A sample."""
 
     assert reference.signature("sample", sample) == (
-        'sample(x: Tensor, /, *rest, op="sum", n: int | None = 3) -> list[Tensor]'
+        'sample(x: Tensor, /, *rest, op="sum", n: int | None = 25 * 2**20) -> list[Tensor]'
     )
     long = {
         one.name: reference.signature(one.name, one.value) for one in ENTRIES if callable(one.value)
