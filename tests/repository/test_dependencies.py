@@ -153,7 +153,7 @@ def test_pip_takes_what_conda_and_binder_hand_to_it(tmp_path, figure, name):
         words = ["install", "-U", "-r", name, "--exists-action=b"]
     else:
         lines = (clone / name).read_text().splitlines()
-        lines = [line for line in lines if not line.startswith("--extra-index-url")]
+        lines = [line for line in lines if line.startswith(("-c ", "-e "))]
         words = ["install", "--no-cache-dir", "-r", name]
     (clone / name).write_text("\n".join(lines))
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
