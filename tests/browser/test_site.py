@@ -297,27 +297,27 @@ def test_pictures_answer_to_the_mouse_without_a_kernel(site, page):
         by_title = {frame.evaluate("document.title"): frame for frame in frames}
         trace, cost, editor = map(by_title.get, ("A step", "A cost", "A schedule to change"))
         before = range_of(trace)
-        press(page, trace, "A step", "#in")
-        until("another range", 10, lambda: range_of(trace) != before)
-        assert cost.evaluate("document.querySelector('li output').textContent") == "8"
-        press(page, cost, "A cost", "input[type=range]", at=0.99)
-        until(
-            "16",
-            10,
-            lambda: cost.evaluate("document.querySelector('li output').textContent") == "16",
-        )
-        press(page, editor, "A schedule to change", "#stage0")
+        click_until(page, trace, "#in", lambda: range_of(trace) != before)
+        said = "document.querySelector('li output').textContent"
+        assert cost.evaluate(said) == "8"
+        click_until(page, cost, "input[type=range]", lambda: cost.evaluate(said) == "16", at=0.99)
+        verdict = "document.getElementById('verdict').textContent"
+        focus = "document.activeElement.id"
+        click_until(page, editor, "#stage0", lambda: editor.evaluate(focus) == "stage0")
         page.press("Z")
-        said = "document.getElementById('verdict').textContent"
-        until("an error", 10, lambda: "Z" in editor.evaluate(said))
+        until("an error", 10, lambda: "Z" in editor.evaluate(verdict))
 
 
 def range_of(trace):
     return trace.evaluate("document.getElementById('range').textContent")
 
 
-def press(page, frame, title, selector, at=0.5):
-    """Click into a frame, at a share of the width of what `selector` finds there."""
+def click_until(page, frame, selector, seen, at=0.5):
+    """Click into a frame, at a share of the width of what `selector` finds there, until something is `seen`.
+
+    Where a frame lies, the browser learns a moment after it has moved: a click before that is lost.
+    """
+    title = frame.evaluate("document.title")
     find = f"document.querySelector({json.dumps(selector)})"
     x, y, width, height = frame.evaluate(
         f"(r => [r.x, r.y, r.width, r.height])({find}.getBoundingClientRect())"
@@ -325,8 +325,14 @@ def press(page, frame, title, selector, at=0.5):
     outer = f"document.querySelector('iframe[title={json.dumps(title)}]')"
     page.evaluate(f"{outer}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
     left, top = page.evaluate(f"(r => [r.x, r.y])({outer}.getBoundingClientRect())")
-    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-        page.mouse(kind, left + x + at * width, top + y + height / 2)
+
+    def clicked():
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            page.mouse(kind, left + x + at * width, top + y + height / 2)
+        time.sleep(0.3)
+        return seen()
+
+    until(f"what a click on {selector} does", 30, clicked)
 
 
 SPOILED = {
