@@ -21,11 +21,11 @@ BEFORE = (
 SIZED = (tokenize.NAME, tokenize.OP, tokenize.NUMBER)
 # What has been reached, with types that mypy accepts. It may fall, and rise with a new technique or lesson only.
 MOST = {
-    "tracked files": 930,
+    "tracked files": 1_000,
     "files of the library": 99,
     "files of graders": 74,
     "skips of the formatter": 2,
-    "tokens of the library": 235_300,
+    "tokens of the library": 235_400,
     "of them, of techniques": 114_100,
     "tokens of graders": 213_000,
 }

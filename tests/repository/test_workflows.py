@@ -123,7 +123,8 @@ def test_the_branch_for_colab_holds_the_notebooks_alone(tmp_path):
     script = next(s["run"] for s in steps("site") if s.get("name") == "Replace the branch")
     for text in ("one", "two"):
         git("checkout", "-qf", "main")
-        git("branch", "-qD", "colab-new") if text == "two" else None
+        if text == "two":
+            git("branch", "-qD", "colab-new")
         (clone / "colab").mkdir(exist_ok=True)
         (clone / "colab" / "01_a.ipynb").write_text(text)
         subprocess.run(
