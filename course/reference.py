@@ -445,8 +445,9 @@ def literal(name: str, value: Any, owner: Any) -> str:
         return "..." if value.__name__ == "<lambda>" else value.__name__
     if text == "<factory>":
         return text_of_factories(owner)[name]
-    if text.startswith("<") or " at 0x" in text:
-        # A sentinel: its name in the file.
+    is_set = isinstance(value, set | frozenset) and len(value) > 0
+    if is_set or text.startswith("<") or " at 0x" in text:
+        # A sentinel, or a set, whose words come in another order each time: its name in the file.
         spaces = vars(builtins) | vars(sys.modules[inspect.unwrap(owner).__module__])
         return next((k for k, v in spaces.items() if v is value), "...")
     return text

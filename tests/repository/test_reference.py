@@ -301,6 +301,13 @@ def test_a_signature_is_as_one_would_call_it():
             ast.parse(f"def {text}: pass")
 
 
+def test_a_set_is_called_by_its_name_because_its_words_have_no_order():
+    from minidist.train import amp
+
+    assert amp.WHITE and reference.literal("white", amp.WHITE, amp.autocast) == "WHITE"
+    assert reference.literal("none", frozenset(), amp.autocast) == "frozenset()"
+
+
 def test_a_package_from_elsewhere_is_refused(tmp_path):
     with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
         pages(tmp_path)
