@@ -664,11 +664,13 @@ FRONT = {
         "tests/repository/test_wheel.py",
         "tests/repository/test_dependencies.py",
         "tests/repository/test_install.py",
+        "tests/repository/test_version.py",
     ),
     "5 site": (
         "seconds to build it offline; every page in a browser, wide and narrow, light and dark; lessons without a clone",
-        "tests/repository/test_website.py",
         "tests/browser/test_site.py",
+        "tests/repository/test_website.py",
+        "tests/repository/test_workflows.py",
     ),
     "6 reference": (
         "every public name: entry, errors, example that passes; what it is called elsewhere",

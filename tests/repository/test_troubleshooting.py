@@ -175,7 +175,7 @@ def test_a_program_of_the_page_says_what_stands_below_it(name, tmp_path, monkeyp
     source = f"# {name}\n{source}"
     (tmp_path / name).write_text(source)
     with pytest.raises(Exception) as raised:  # the page says which
-        exec(compile(source, name, "exec"), {"__name__": "__main__"})
+        exec(compile(source, str(tmp_path / name), "exec"), {"__name__": "__main__"})
     assert said(raised.value) == message
 
 

@@ -553,7 +553,7 @@ def test_every_operator_is_checked_here():
         name.partition("::")[2]
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("minidist::")
-    } - {"doubled"} == set(CALLS)
+    } - {"doubled", "doc_cube", "doc_square"} == set(CALLS)  # and those that examples register
 
 
 class Block(nn.Module):
