@@ -167,10 +167,11 @@ class _Groups(NamedTuple):
 
 @dataclass(frozen=True)
 class Hierarchical:
-    """An algorithm: `inner` within the nodes, `outer` between them, by name.
+    """An algorithm that uses `inner` within the nodes and `outer` between them, both given by name.
 
-    size: ranks of a node; None: neighbours joined by the fastest link. ValueError for an inner algorithm without
-    the two halves of a ring, an outer one without an all-reduce, and later, for a verb that the outer one lacks.
+    size: ranks of a node; None: neighbours joined by the fastest link form a node. ValueError for an inner algorithm
+    without a reduce-scatter and an all-gather, for an outer one without an all-reduce, and later, for a verb that the
+    outer one lacks.
 
     >>> import torch
     >>> from minidist import World

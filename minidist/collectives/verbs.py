@@ -4,12 +4,12 @@
     0      a0 a1             a0 a1 b0 b1       a0+b0             a0+b0 a1+b1     a0 b0
     1      b0 b1             a0 a1 b0 b1       a1+b1             a0+b0 a1+b1     a1 b1
 
-Rows (the first dimension) are what is split and put together: `all_gather(reduce_scatter(x))` is
-`all_reduce_(x)`. Rows split evenly, or as `sizes` says (the same list on every rank). In-place verbs end
-in `_` and take any shape, and a list of tensors, too: one message carries all that have one dtype. `op`: "sum", "mean",
-"min", "max", "prod". `algorithm`: a name (hierarchical.py has the table), "auto" (what `fastest` predicts), "native"
-(the transport library's own), a `Hierarchical(inner, outer, size)`, or any object with functions like theirs; None for
-the Comm's default.
+Rows (the first dimension) are what is split and joined: `all_gather(reduce_scatter(x))` is `all_reduce_(x)`. Rows split
+evenly, or as `sizes` says (the same list on every rank). The names of in-place verbs end in `_`; these take a tensor of
+any shape, or a list of tensors, in which all tensors of one dtype travel together. `op`: "sum", "mean", "min", "max",
+"prod". `algorithm`: a name (hierarchical.py has the table), "auto" (what `fastest` predicts), "native" (the transport
+library's own), a `Hierarchical(inner, outer, size)`, or any object with the same functions; None for the Comm's
+default.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ def _seconds(net: Net, verb: str, nbytes: float, algorithm, gamma: float = 0.0) 
 def seconds(
     verb: str, algorithm, n: int, nbytes: float, alpha: float, beta: float, gamma: float = 0.0
 ) -> float:
-    """What `verb` takes on n ranks with links all alike. nbytes: N, or 1 for a barrier. algorithm: as verbs take it.
+    """How long `verb` takes on n ranks whose links are all alike. nbytes: N, or 1 for a barrier. algorithm: as the
+    verbs take it.
 
     ValueError if the algorithm has no such verb, or n < 1.
 
-    alpha: seconds.  beta: seconds a byte.  gamma: seconds to combine a byte.  Returns seconds.
+    alpha: seconds.  beta: seconds per byte.  gamma: seconds to combine a byte.  Returns seconds.
 
     >>> from minidist.collectives import seconds
     >>> for nbytes in (0, 8):  # a ring has more steps, a tree sends more bytes
@@ -80,13 +81,13 @@ def seconds(
 
 
 def predict(comm: Comm | Net, verb: str, nbytes: float, algorithm, gamma: float = 0.0) -> float:
-    """The same for the links that there are: of a Comm, or of a `Net(n, link)`. "auto": the fastest.
+    """The same as `seconds`, for given links: those of a Comm, or of a `Net(n, link)`. "auto": the fastest algorithm.
 
-    Ring and halving-doubling wait for the slowest link of each step; a tree's levels and a chain's links add up. So it
-    is too long where a slow rank is not on the longest path, and too short where links share a wire, or cannot carry
-    both ways at once: each is taken for a free one.
+    A ring and halving-doubling wait for the slowest link of each step; a tree's levels and a chain's links add up. So
+    the prediction is too long if a slow rank is not on the longest path, and too short if links share a wire or cannot
+    carry both directions at once, because each link is assumed to be idle.
 
-    Returns seconds; `nbytes` and errors are those of `seconds`.
+    Returns seconds; `nbytes` and errors are as in `seconds`.
 
     >>> from minidist import World
     >>> from minidist.collectives import predict
@@ -137,8 +138,9 @@ def fastest(comm: Comm | Net, verb: str, nbytes: float) -> str | Hierarchical:
 def bandwidth(verb: str, n: int, nbytes: int, seconds: float) -> tuple[float, float]:
     """(algorithm bandwidth, bus bandwidth) in bytes a second, as nccl-tests define them (doc/PERFORMANCE.md).
 
-    Algorithm bandwidth: N over time. Bus bandwidth: what each wire must have carried for that, N being the whole, as
-    everywhere here; it can be compared with the hardware's whatever n. ValueError for a verb or an n without one.
+    Algorithm bandwidth is N over the time, N being the whole buffer, as everywhere here. Bus bandwidth is the rate at
+    which each wire must have carried data for that; it can be compared with the hardware's bandwidth whatever n is.
+    ValueError for a verb or an n for which they are not defined.
 
     >>> from minidist.collectives import bandwidth
     >>> bandwidth("all_reduce", n=8, nbytes=8 * 10**9, seconds=0.5)
@@ -400,12 +402,12 @@ def gathered_shape(x: Tensor, sizes: list[int] | None) -> tuple:
 
 
 def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=None):
-    """`x` of rank `root` on every rank, in place. Returns `x`.
+    """Copy rank `root`'s `x` to every rank, in place. Returns `x`.
 
-    x: a tensor of any shape, or a list of them, of the same shapes and dtypes on all ranks.
+    x: a tensor of any shape, or a list of them, with the same shapes and dtypes on all ranks.
 
-    ValueError for a root that does not exist, for a tensor that is not dense or was expanded, and for an algorithm without
-    this verb; TypeError for anything but a tensor; Mismatch where the ranks disagree.
+    ValueError for a root that does not exist, for a tensor that is not dense or was expanded, and for an algorithm
+    without this verb; TypeError for anything but a tensor; Mismatch if the ranks disagree.
 
     >>> import torch
     >>> from minidist import World
@@ -427,9 +429,10 @@ def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=No
 
 
 def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum", algorithm=None):
-    """`x` combined over all ranks, in place on rank `root`; the others keep theirs. Returns `x`.
+    """Combine `x` over all ranks, in place on rank `root`; the other ranks keep their `x`. Returns `x`.
 
-    op: "sum", "mean", "min", "max" or "prod".  Errors as in `all_reduce_`, and ValueError for a root that does not exist.
+    op: "sum", "mean", "min", "max" or "prod".  Errors are as in `all_reduce_`; also ValueError for a root that does not
+    exist.
 
     >>> import torch
     >>> from minidist import World
@@ -454,15 +457,15 @@ def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum"
 
 
 def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm=None):
-    """`x` combined over all ranks, in place on every rank, bit for bit the same. Returns `x`.
+    """Combine `x` over all ranks, in place; all ranks get the same result, bit for bit. Returns `x`.
 
-    Ring: 2(n−1) messages and 2(n−1)/n·N bytes a rank.
+    As a ring, it takes 2(n−1) messages and 2(n−1)/n·N bytes a rank.
 
-    x: a tensor of any shape, or a list of them, of the same shapes and dtypes on all ranks; all tensors of a list that have
-    one dtype travel together.  op: "sum", "mean" (of floating-point tensors), "min", "max" or "prod".
+    x: a tensor of any shape, or a list of them, with the same shapes and dtypes on all ranks; the tensors of a list
+    that have the same dtype travel together.  op: "sum", "mean" (of floating-point tensors), "min", "max" or "prod".
 
-    ValueError for an unknown op, for one that the dtype does not allow, for a tensor that is not dense or was expanded, and
-    for an algorithm without this verb; TypeError for anything but a tensor; Mismatch where the ranks disagree.
+    ValueError for an unknown op, for one that the dtype does not allow, for a tensor that is not dense or was expanded,
+    and for an algorithm without this verb; TypeError for anything but a tensor; Mismatch if the ranks disagree.
 
     >>> import torch
     >>> from minidist import World
@@ -492,11 +495,12 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
 def reduce_scatter(
     comm: Comm, x: Tensor, op: str = "sum", sizes: list | None = None, algorithm=None
 ) -> Tensor:
-    """This rank's rows of `x` combined over all ranks: (R, …) → (R/n, …), or `sizes[rank]` rows.
+    """Combine `x` over all ranks and return this rank's rows of the result: (R, …) → (R/n, …), or `sizes[rank]` rows.
 
-    sizes: a list of n numbers of rows, the same on all ranks, for rows that n does not divide. `x` stays as it was.
+    sizes: a list of n numbers of rows, the same on all ranks, for uneven parts. `x` stays as it was.
 
-    Errors as in `all_reduce_`; ValueError, too, if rows do not split over the ranks, or not as `sizes` says.
+    Errors are as in `all_reduce_`; also ValueError if the rows do not split evenly over the ranks, or not as `sizes`
+    says.
 
     >>> import torch
     >>> from minidist import World
@@ -518,13 +522,13 @@ def reduce_scatter(
 
 
 def all_gather(comm: Comm, x: Tensor, sizes: list | None = None, algorithm=None) -> Tensor:
-    """Every rank's rows, in rank order, on every rank: (R, …) → (nR, …).
+    """Return every rank's rows, in rank order, on every rank: (R, …) → (nR, …).
 
-    `sizes[r]`: rows of rank r, where they differ. A number (no dimension) counts as one row.
+    sizes: a list of each rank's number of rows, needed if they differ. A tensor without dimensions counts as one row.
 
-    ValueError if `sizes` is not a list of n numbers, or if this rank has another number of rows than it says, for a tensor
-    that is not dense, and for an algorithm without this verb; TypeError for anything but a tensor; Mismatch where the ranks
-    disagree: without `sizes` the shape must be the same everywhere.
+    ValueError if `sizes` is not a list of n numbers, if it does not give this rank's number of rows, for a tensor that
+    is not dense, and for an algorithm without this verb; TypeError for anything but a tensor; Mismatch if the ranks
+    disagree: without `sizes`, the shape must be the same on all of them.
 
     >>> import torch
     >>> from minidist import World
@@ -544,9 +548,9 @@ def all_gather(comm: Comm, x: Tensor, sizes: list | None = None, algorithm=None)
 
 
 def all_gather_json(comm: Comm, value) -> list:
-    """Gather one JSON value from every rank, from host to host; returns them in rank order.
+    """Gather a JSON value from every rank, by way of the hosts' memory; returns a list in rank order.
 
-    value: what `json.dumps` takes; TypeError for anything else. The lengths of the texts travel first.
+    value: anything that `json.dumps` takes; TypeError for anything else. The lengths of the texts travel first.
 
     >>> from minidist import World
     >>> from minidist.collectives import all_gather_json
@@ -588,9 +592,9 @@ def encoded(comm: Comm, value) -> Tensor:
 def gather(
     comm: Comm, x: Tensor, root: int = 0, sizes: list | None = None, algorithm=None
 ) -> Tensor | None:
-    """Every rank's rows, in rank order, on rank `root`; None on the others. `sizes` as in `all_gather`.
+    """Return every rank's rows, in rank order, on rank `root`, and None on the others. `sizes` is as in `all_gather`.
 
-    Errors as in `all_gather`, and ValueError for a root that does not exist.
+    Errors are as in `all_gather`; also ValueError for a root that does not exist.
 
     >>> import torch
     >>> from minidist import World
@@ -617,14 +621,14 @@ def scatter(
     out: Tensor | None = None,
     algorithm=None,
 ) -> Tensor:
-    """Rows of rank `root`'s `x`, to each rank its own: (R, …) → (R/n, …). The others pass x=None.
+    """Give each rank its rows of rank `root`'s `x`: (R, …) → (R/n, …). The other ranks pass x=None.
 
-    `sizes[r]`: rows for rank r. `out`: what to fill, given on every rank or on none; without it the shapes travel
-    first, in 2 messages to each rank.
+    sizes: a list of each rank's number of rows, for uneven parts.  out: the tensor to fill, given on all ranks or on
+    none; without it, the shapes travel first, in 2 messages to each rank.
 
-    ValueError for a root that does not exist or gives no `x`, and where the rows of `x` do not split over the ranks, or not
-    as `sizes` says, or its own do not fit into `out`; Mismatch where the ranks disagree, or another rank's rows do not fit
-    into its `out`.
+    ValueError for a root that does not exist or gives no `x`, and, on the root, if the rows of `x` do not split evenly
+    over the ranks, or not as `sizes` says, or if its own rows do not fit into `out`; Mismatch if the ranks disagree, or
+    if another rank's rows do not fit into its `out`.
 
     >>> import torch
     >>> from minidist import World
@@ -671,12 +675,14 @@ def all_to_all(
     out_sizes: list | None = None,
     algorithm=None,
 ) -> Tensor:
-    """Rows for each rank in, rows from each rank out, in rank order: (R, …) → (R, …).
+    """Send each rank its rows of `x`, and return the rows that came from each rank, in rank order: (R, …) → (R, …).
 
-    Where they differ: `sizes[r]` rows go to rank r, `out_sizes[r]` come from it (default: as `sizes`).
+    sizes, out_sizes: lists of numbers of rows, for uneven parts: `sizes[r]` rows go to rank r, and `out_sizes[r]` come
+    from it (default: the same as `sizes`).
 
-    ValueError if the rows do not split over the ranks, or not as `sizes` says, and where `sizes` and `out_sizes` differ in
-    what this rank keeps; Mismatch where a rank sends another number of rows than its receiver expects.
+    ValueError if the rows do not split evenly over the ranks, or not as `sizes` says, and if `sizes` and `out_sizes`
+    disagree on how many rows this rank keeps; Mismatch if a rank sends a different number of rows than its receiver
+    expects.
 
     >>> import torch
     >>> from minidist import World
@@ -700,7 +706,7 @@ def all_to_all(
 
 
 def barrier(comm: Comm, algorithm=None) -> None:
-    """Return once every rank has come here.
+    """Return once every rank has called it.
 
     ValueError for an algorithm without this verb.
 
@@ -741,10 +747,10 @@ ANYWHERE = ("naive", "ring", "pipelined", "native")
 
 
 def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
-    """Fill the other ranks' chunks; this rank's is there.
+    """Fill the other ranks' chunks with their values; this rank's own chunk already holds its values.
 
-    chunks: n flat, contiguous tensors of one dtype, of the same lengths on all ranks; they may be views of one buffer.
-    ValueError for others.
+    chunks: n flat, contiguous tensors of one dtype, with the same lengths on all ranks; they may be views of one
+    buffer. ValueError for any others.
 
     >>> import torch
     >>> from minidist import World
@@ -767,10 +773,10 @@ def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
 
 
 def reduce_scatter_(comm: Comm, chunks: list[Tensor], op: str = "sum", algorithm=None) -> None:
-    """This rank's chunk becomes all ranks' combined; what the others hold afterwards is of no use.
+    """Combine this rank's chunk over all ranks, in place; afterwards the other chunks hold nothing useful.
 
-    chunks: n flat, contiguous tensors of one dtype, of the same lengths on all ranks. ValueError for others, for an
-    unknown op, and for one that the dtype does not allow.
+    chunks: n flat, contiguous tensors of one dtype, with the same lengths on all ranks. ValueError for any others, for
+    an unknown op, and for one that the dtype does not allow.
 
     >>> import torch
     >>> from minidist import World

@@ -68,9 +68,9 @@ class Host(AbstractContextManager):
 
 
 ANY = -1
-"""In place of a rank in `recv`, `irecv` and `Recv`: from whichever rank a message comes first.
+"""Takes the place of a rank in `recv`, `irecv` and `Recv`: receive from whichever rank's message comes first.
 
-Over NCCL, which has no such receive, it is refused with a ValueError.
+Over NCCL, which cannot receive from an unnamed rank, it raises ValueError.
 
 >>> import torch
 >>> from minidist.comm import ANY, World
@@ -93,7 +93,7 @@ _DENSE = torch.strided
 
 
 class CommError(Exception):
-    """The ranks disagree, or one of them is gone: whoever wants to go on after either catches this.
+    """The ranks disagree, or one of them is gone. Catch this class to go on after either.
 
     >>> from minidist.comm import CommError, Deadlock, Mismatch, PeerLost, RankMissing
     >>> [issubclass(kind, CommError) for kind in (Deadlock, Mismatch, PeerLost, RankMissing)]
@@ -147,7 +147,7 @@ class RankMissing(Deadlock, TimeoutError):
 
 
 class Mismatch(CommError, ValueError):
-    """The two sides of a transfer say different things of it. The message names both, with their lines.
+    """The two sides of a transfer disagree about it. The message names both, with their lines.
 
     >>> import torch
     >>> from minidist import World
@@ -256,10 +256,10 @@ class Recv:
 
 
 class Work(ABC):
-    """A communication, or a `stream` job, under way.
+    """A communication, or a job of `stream`, that is under way.
 
-    `wait()` returns once it has finished, with the result of a `stream` job, else None, and raises
-    what went wrong. `source` is the rank that a finished wildcard receive heard from.
+    `wait()` returns once it has finished: the result of a job of `stream`, else None. If something went wrong, it
+    raises the error. After a receive from `ANY`, `source` is the rank that the message came from.
 
     >>> import torch
     >>> from minidist import World
@@ -281,14 +281,15 @@ class Work(ABC):
 
     @abstractmethod
     def done(self) -> bool:
-        """Whether `wait` would return at once. Gives the communication a chance to move."""
+        """Whether `wait` would return at once. Each call also gives the communication a chance to progress."""
 
     @abstractmethod
     def wait(self) -> Any:
-        """Block until finished. Returns the result of a `stream` job, else None, and raises what went wrong.
+        """Block until it has finished. Returns the result of a job of `stream`, else None.
 
-        That is Mismatch if the other side says something else of the message, PeerLost if it is dead, Deadlock in a World
-        where nobody can go on, RankMissing elsewhere if nobody comes within the timeout, and what a `stream` job raised.
+        Raises Mismatch if the other side describes the message differently, PeerLost if it is dead, Deadlock in a World
+        if no rank can go on, RankMissing elsewhere if the other side does not come within the timeout, and whatever a
+        job of `stream` raised.
         """
 
 
@@ -296,17 +297,19 @@ class Comm(ABC):
     """A group of `size` ranks, seen from one of them.
 
     rank: this rank, 0 … size−1.  size: number of ranks, n.  device: where its tensors live.  host: see `Host`.
-    algorithm: what collectives use unless told otherwise ("ring", or "native" over NCCL).
-    native: the transport library's own collectives, or None where there are none.
-    without_rng_swap: a context for code that draws no random numbers: in a World its ranks need not swap theirs.
-    call: the collective under way, (which one on this Comm, what its caller said), None outside; headers carry it.
-    members: its ranks as the whole run numbers them, by which two Comms are seen to be of one group; None: unknown.
-    any_source: whether a receive from any rank exists (over NCCL it does not).
-    one_way: whoever makes it says that each of its ranks only sends, or only receives: over NCCL, what is posted then
-    starts at once, and need not wait for what might go the other way.
-    compares_calls: whether messages are checked where no deadlock is seen at once.
+    algorithm: the algorithm that collectives use unless told otherwise ("ring", or "native" over NCCL).
+    native: the transport library's own collectives, or None if it has none.
+    without_rng_swap: a context for code that draws no random numbers, so that a World need not swap its ranks'
+    generators.
+    call: the collective under way, as (its number on this Comm, how its caller described it), which message headers
+    carry; None outside one.
+    members: its ranks as numbered in the whole run, which shows whether two Comms are of the same group; None: unknown.
+    any_source: whether it can receive from `ANY` (over NCCL it cannot).
+    one_way: set by whoever makes the Comm if each of its ranks only sends or only receives. Over NCCL, operations then
+    start at once, without waiting for one that might go the other way.
+    compares_calls: whether messages are checked by a transport that does not detect a deadlock at once.
 
-    A Comm of one rank is the serial case: the same code, without a message.
+    A Comm of one rank is the serial case: the same code runs without a message.
 
     >>> import torch
     >>> from minidist import World
@@ -350,11 +353,11 @@ class Comm(ABC):
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
         """Run `fn(lane_comm, *args)` beside this rank's program; `wait()` returns its result.
 
-        `lane_comm` is a Comm of the same ranks with a channel of its own, so its messages cannot
-        mix with the program's. Jobs of one lane run one after the other, in the order of the calls,
-        which must be the same on every rank; different lanes run side by side.
+        `lane_comm` is a Comm of the same ranks with a channel of its own, so its messages cannot get mixed up with the
+        program's. The jobs of one lane run one after the other, in the order of the calls, which must be the same on
+        every rank; different lanes run side by side.
 
-        `work.wait()` raises what `fn` raised. ValueError if `fn` is not a function.
+        If `fn` raises, `work.wait()` raises the same exception. ValueError if `fn` is not a function.
 
         >>> import torch
         >>> from minidist import World
@@ -369,10 +372,10 @@ class Comm(ABC):
         """
 
     def on_host(self) -> Comm:
-        """A Comm of the same ranks for tensors that the host reads or writes: shapes, names, what is saved.
+        """A Comm of the same ranks for tensors that the host reads or writes, such as shapes, names and saved values.
 
-        Over NCCL its messages go over gloo, from the host's memory, and no device waits for them; elsewhere it is this
-        Comm. All ranks use it alike.
+        Over NCCL, its messages travel over gloo, from the host's memory, and no device waits for them; elsewhere it is
+        this Comm itself. All ranks must use it in the same way.
 
         >>> from minidist import World
         >>> World(2).run(lambda comm: comm.on_host() is comm)
@@ -382,7 +385,8 @@ class Comm(ABC):
 
     @abstractmethod
     def link(self, dst: int, src: int | None = None) -> Link:
-        """α (seconds) and β (seconds per byte) of the free link from `src` (this rank) to `dst`, to choose by.
+        """α (seconds) and β (seconds per byte) of the idle link from `src` (default: this rank) to `dst`, for choosing
+        an algorithm.
 
         ValueError for a rank that does not exist, and for a link from a rank to itself.
 
@@ -396,7 +400,7 @@ class Comm(ABC):
         """
 
     def now(self) -> float:
-        """Seconds: virtual in a World, of the machine's monotonic clock elsewhere.
+        """The time in seconds: virtual in a World, elsewhere that of the machine's monotonic clock.
 
         >>> import torch
         >>> from minidist import World
@@ -414,10 +418,12 @@ class Comm(ABC):
 
     @contextmanager
     def collective(self, what: str, rooted: bool = False) -> Iterator[None]:
-        """Around a collective: `what` all ranks must say of it, up to 200 letters, travels in each message's header.
+        """A context around a collective. `what` describes it, in up to 200 characters, and must be the same on all
+        ranks: it travels in each message's header.
 
-        After one that failed, messages of it that are still to come are dropped: the next one works. rooted: who sends
-        depends on what is said, so that ranks may all send, or all receive; on processes neighbours compare it first.
+        If the collective fails, its messages that are still on their way are dropped, so the next one works. rooted:
+        which ranks send depends on the description, so ranks that disagree might all send, or all receive; in
+        processes, neighbours therefore compare it first.
 
         >>> import torch
         >>> from minidist import World
@@ -460,15 +466,15 @@ class Comm(ABC):
         """Give up what is left of a collective that failed: what it has posted takes no message any more."""
 
     def batch(self, ops: Sequence[Send | Recv], after: Work | None = None) -> Work:
-        """Start `ops` together: what `isend` and `irecv` do for one of them, under one Work.
+        """Start all of `ops` together, under one Work; each does what `isend` or `irecv` would do.
 
-        What is posted is there for its other side at once, in a batch or not. Only an NCCL stream, used directly,
-        wants two-way traffic in one group; `World(n, ordered=True)` shows what hangs there.
-        after: a batch of this Comm that is to start first, where both could: for a pipeline whose steps share a wire. A
-        World keeps to it; elsewhere it is the order of posting in any case that decides what leaves first.
-        Raises ValueError for a rank that does not exist or is this one, for a tensor that is not dense, and for one that
-        is to be filled and was expanded; TypeError for anything but a Send or a Recv, anything but a tensor in it, and a
-        label that is not a string. Then nothing has been posted.
+        The other side can meet a posted operation at once, whether or not it is in a batch. Only an NCCL stream, used
+        directly, requires two-way traffic to be in one group; `World(n, ordered=True)` shows what hangs there.
+        after: a batch of this Comm that should start first if both could start: for a pipeline whose steps share a
+        wire. A World follows it; elsewhere, the order of posting decides what leaves first anyway.
+        Raises ValueError for a rank that does not exist or is this one, for a tensor that is not dense, and for a
+        receive into an expanded tensor; TypeError for an operation that is not a Send or a Recv, for one without a
+        tensor, and for a label that is not a string. In all these cases nothing has been posted.
 
         >>> import torch
         >>> from minidist import World
@@ -535,12 +541,13 @@ class Comm(ABC):
             raise ValueError(f"rank {self.rank} cannot {verb}, itself: copy the tensor instead")
 
     def isend(self, x: Tensor, dst: int, label: str | None = None) -> Work:
-        """Start sending `x` (any shape) to rank `dst`. Leave `x` alone until the Work is done.
+        """Start sending `x` (any shape) to rank `dst`. Do not change `x` until the Work is done.
 
-        It meets the receives that `dst` posts from this rank, in the order of posting. Works may be waited for in any
-        order, and other operations, blocking ones too, pass one that nobody has met yet.
+        Sends are matched with the receives that `dst` posts for this rank, in the order of posting. Works may be waited
+        for in any order, and a send that no receive has met yet does not hold up other operations, not even blocking
+        ones.
 
-        Errors as in `batch`; those of the transfer itself are raised by `Work.wait`.
+        Errors are as in `batch`; `Work.wait` raises those of the transfer itself.
 
         >>> import torch
         >>> from minidist import World
@@ -556,13 +563,14 @@ class Comm(ABC):
         return self.batch([Send(x, dst, label)])
 
     def irecv(self, x: Tensor, src: int, label: str | None = None) -> Work:
-        """Start receiving into `x` from rank `src`; shape and dtype must be the sender's. Order: see `isend`.
+        """Start receiving into `x` from rank `src`; shape and dtype must be the sender's. For the order, see `isend`.
 
-        `src=ANY`: the first message from any rank, `Work.source` says whose (NCCL has no such receive: ValueError). A
-        death fails one of them, on each Comm, with PeerLost; the next hears the others (as ULFM; gloo tells nothing).
-        A receive that was posted before it has the first choice, one that was posted after it the last.
+        `src=ANY` takes the first message from any rank, and `Work.source` says whose it was (ValueError over NCCL,
+        which cannot do this). When a rank dies, one such receive on each Comm fails with PeerLost, and the next one
+        hears the other ranks (as in ULFM; over gloo a death goes unnoticed). Receives that were posted before it have
+        first choice of the messages; those posted after it come last.
 
-        Errors as in `batch`; those of the transfer itself are raised by `Work.wait`.
+        Errors are as in `batch`; `Work.wait` raises those of the transfer itself.
 
         >>> import torch
         >>> from minidist import World
@@ -582,9 +590,10 @@ class Comm(ABC):
         return self.batch([Recv(x, src, label)])
 
     def send(self, x: Tensor, dst: int, label: str | None = None) -> None:
-        """Send `x` to rank `dst`; `x` may be changed afterwards. In a World it waits for the receive, unless rendezvous=False.
+        """Send `x` to rank `dst`; afterwards `x` may be changed. In a World it waits for the receive, unless
+        rendezvous=False.
 
-        Errors as in `batch` and `Work.wait`.
+        Errors are as in `batch` and `Work.wait`.
 
         >>> import torch
         >>> from minidist import World
@@ -599,9 +608,9 @@ class Comm(ABC):
         self._do((Send(x, dst, label),))
 
     def recv(self, x: Tensor, src: int, label: str | None = None) -> Tensor:
-        """Receive into `x` from rank `src` and return it; shape, dtype and label must be the sender's.
+        """Receive into `x` from rank `src` and return `x`; shape, dtype and label must be the sender's.
 
-        Errors as in `batch` and `Work.wait`.
+        Errors are as in `batch` and `Work.wait`.
 
         >>> import torch
         >>> from minidist import World
@@ -622,9 +631,9 @@ class Comm(ABC):
     def sendrecv(
         self, x: Tensor, dst: int, into: Tensor, src: int, label: str | None = None
     ) -> Tensor:
-        """Send `x` to `dst` while receiving `into` from `src`; returns `into`. Never deadlocks in a ring.
+        """Send `x` to `dst` while receiving into `into` from `src`; returns `into`. It never deadlocks in a ring.
 
-        Errors as in `batch` and `Work.wait`.
+        Errors are as in `batch` and `Work.wait`.
 
         >>> import torch
         >>> from minidist import World
@@ -649,12 +658,12 @@ class Comm(ABC):
         work.wait()
 
     def split(self, color, key=None) -> Comm | Any:  # Any: None, for a color that is None
-        """Cut the group: ranks of one `color` get a Comm of their own, ordered by (key, rank).
+        """Divide the group: ranks of the same `color` get a Comm of their own, ordered by (key, rank).
 
-        All ranks must call it. `color=None` joins no group and gets None. MPI_Comm_split. Colors and keys
-        travel as messages of 24 bytes between all ranks; or not at all where `color` is the list of every
-        rank's color, and `key` of every key, the same on all ranks. ValueError for a list of another length, and for a color
-        or a key that is not a whole number.
+        All ranks must call it, as with MPI_Comm_split. A rank with `color=None` joins no group and gets None. Colors
+        and keys travel between all ranks in messages of 24 bytes. No message is sent if `color` is the list of every
+        rank's color (and `key`, if given, the list of every rank's key), the same on all ranks. ValueError for a list
+        of the wrong length, and for a color or a key that is not a whole number.
 
         >>> from minidist import World
         >>> def program(comm):
@@ -688,9 +697,9 @@ class Comm(ABC):
         return self._subgroup(members, f"{self._splits}.{color}")
 
     def keep(self, key, make: Callable[[], Any], alike: bool = False) -> Any:
-        """`make()` of the first call with this key: what is wanted again with this Comm (groups, plans).
+        """The result of `make()` from the first call with this key, kept for reuse with this Comm (groups, plans).
 
-        alike: all ranks would make the same, and never change it; ranks of a World then share it.
+        alike: all ranks would make the same object and never change it, so the ranks of a World share one.
 
         >>> from minidist import World
         >>> def program(comm):

@@ -59,16 +59,19 @@ def launch(
 ) -> Results:
     """Run `program(comm, *args, **kwargs)` in `n` processes; returns their results, with `.trace` and `.time`.
 
-    timeout: seconds that a wait may take without progress (computing may take longer).
-    checked: compare shape, dtype and label of every message.  seed: of each rank's random numbers.
-    on_failure: "end" the others when a rank fails, or "continue" (the failed one's result is its exception).
+    timeout: seconds for which a rank may wait without progress (computing may take longer).
+    checked: compare the shape, dtype and label of every message.  seed: seeds each rank's random numbers.
+    on_failure: when a rank fails, "end" the others, or "continue" (the failed rank's result is its exception).
     transport: "shm" (ring buffers in shared memory) or "gloo" (torch.distributed's sockets).
-    rate: a really slow link: what a rank sends leaves at so many bytes per second, also while it computes ("shm").
-    Raises the first failing rank's exception, with its own lines; PeerLost if its process died; RankMissing, saying who is
-    missing and where it is instead; Deadlock for a message that nobody has received. ValueError for a program that uses a
-    module, an optimizer or a tensor requiring grad of the notebook without being handed it as an argument, for one that
-    changes a value of the notebook in this way, for an unknown transport, and for a rate over "gloo", or one that passes
-    fewer than two pages of memory within the timeout; TypeError if the program is not a function. What ranks print comes in rank order.
+    rate: slows the links down for real, over "shm" only: a rank sends at most this many bytes per second, even while it
+    computes.
+    The ranks' printed output appears in rank order.
+    Raises the first failing rank's exception, with the lines of its own process; PeerLost if its process died;
+    RankMissing, which says which rank is missing and where it is instead; Deadlock when a message is never received.
+    Raises ValueError if the program uses one of the notebook's modules, optimizers or tensors that require grad without
+    getting it as an argument, or changes one of the notebook's values that it did not get as an argument; for an
+    unknown transport; and for a rate over "gloo", or a rate at which fewer than two pages of memory pass within the
+    timeout. TypeError if the program is not a function.
 
     >>> import os
     >>> import torch

@@ -945,15 +945,15 @@ def from_env(
 ) -> TorchComm:
     """The Comm of a process that torchrun started: NCCL where there are GPUs, else gloo.
 
-    backend: "nccl" or "gloo" to insist, or one that was registered with PyTorch.  seed: of each rank's random numbers,
-    as in a World; None: they stay as they are.  timeout: seconds that a wait may take, of all its groups.  trace: a
-    `Trace(n)` that notes what this rank sends.
-    An exception that nobody catches ends the process at once: its groups would wait for peers that wait for it, and
-    torchrun, which ends the others, would not learn of it.
-    Raises RuntimeError outside torchrun, where a restart would hang, and where other hosts would find no interface of
-    this one; ValueError when there are more local ranks than GPUs.
+    backend: "nccl" or "gloo" to insist on one, or another that is registered with PyTorch.  seed: seeds each rank's
+    random numbers, as in a World; None leaves them as they are.  timeout: seconds that a wait may take, in any group
+    made from this Comm.  trace: a `Trace(n)` that records what this rank sends.
+    An uncaught exception ends the process at once. Otherwise its groups would wait for peers that wait for it, and
+    torchrun, which ends the other processes, would not notice the failure.
+    Raises RuntimeError outside torchrun, where a restart would hang, and where this host has no interface that other
+    hosts can reach; ValueError if there are more local ranks than GPUs.
 
-    Here two processes set for themselves what torchrun sets for each:
+    In this example, two processes set the variables that torchrun would set for them:
 
     >>> import os
     >>> import socket

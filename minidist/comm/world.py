@@ -67,22 +67,24 @@ def frozen_gc(n: int) -> Iterator[None]:
 class World:
     """`n` ranks on a virtual clock.
 
-    n: number of ranks.  alpha: seconds a message takes to start (5e-6).  beta: seconds per byte (1 / 50e9).
-    cluster: instead of the two; rank r sits on its r-th place.
-    meter: charge what ranks compute to the clock, by the cluster's device, and follow their memory (the trace's
-    `memory`); None: if the cluster has a device. Without a device computing takes no time.
-    followed: ranks whose memory and spans are recorded; None: all. The others are charged all the same, and cost a
-    seventh less to simulate.
-    rendezvous: a send starts only when its receive is posted (False: it leaves at once).
-    ordered: what a rank posts on one channel starts when all that it posted before has finished, and what belongs
-    together must be a `batch`: an NCCL stream without groups. False: all that is posted may match at once, as in MPI.
-    seed: of each rank's random numbers.  device: "cpu", "meta" (no data, any size) or "cuda".
-    on_failure: "end" the other ranks when one raises, or "continue"; a rank that waits for a dead one
-    then gets PeerLost, and the dead one's result is its exception.
-    Raises ValueError for n < 1, for more ranks than the cluster has, for a negative time, for links given twice, and
-    for what is of another kind than said here.
+    n: number of ranks.  alpha: seconds that a message takes to start (5e-6).  beta: seconds per byte (1 / 50e9).
+    cluster: a cluster whose links replace alpha and beta; rank r sits in its r-th place.
+    meter: charge the ranks' computation to the clock, at the speed of the cluster's device, and follow their memory
+    (the trace's `memory`). None: do so if the cluster has a device. Without a device, computation takes no time.
+    followed: the ranks whose memory and spans are recorded; None: all. The other ranks are charged all the same, and
+    each costs a seventh less to simulate.
+    rendezvous: a send starts only when its receive has been posted (False: it leaves at once).
+    ordered: as on an NCCL stream without groups, an operation on a channel starts only when everything that the rank
+    posted there before has finished, so operations that depend on each other must go into one `batch`. False: all
+    posted operations may match at once, as in MPI.
+    seed: seeds each rank's random numbers.  device: "cpu", "meta" (no data, so tensors of any size) or "cuda".
+    on_failure: when one rank raises, "end" the others, or "continue": a rank that waits for the dead one then gets
+    PeerLost, and the dead rank's result is its exception.
+    Raises ValueError for n < 1, for more ranks than the cluster has, for a negative time, for a cluster together with
+    alpha or beta, and for arguments of the wrong kind.
 
-    After a run `time` holds the virtual seconds until the last rank was done, and `trace` what happened, a `Trace`.
+    After a run, `time` holds the virtual seconds until the last rank finished, and `trace` is a `Trace` of what
+    happened.
 
     >>> import torch
     >>> from minidist import World
@@ -146,11 +148,11 @@ class World:
     def run(self, program: Callable, *args, **kwargs) -> Results:
         """Run `program(comm, *args, **kwargs)` on each rank; each gets its own copy of the arguments.
 
-        Returns the ranks' results in rank order, with `.time` and `.trace`. Raises the first exception
-        of a rank (its `rank` attribute names it), or Deadlock, also for a message that nobody has received; nothing is left
-        running either way. ValueError for a program that uses a module, an optimizer or a tensor requiring grad of the
-        notebook without being handed it as an argument, and for one that changes a value of the notebook in this way;
-        TypeError if the program is not a function.
+        Returns the ranks' results in rank order, with `.time` and `.trace`. Raises the first exception of a rank (its
+        attribute `rank` says which one), or Deadlock, also when a message is never received; either way, no rank is
+        left running. Raises ValueError if the program uses one of the notebook's modules, optimizers or tensors that
+        require grad without getting it as an argument, or changes one of the notebook's values that it did not get as
+        an argument; TypeError if it is not a function.
 
         >>> import torch
         >>> from minidist import World

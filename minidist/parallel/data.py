@@ -246,33 +246,35 @@ def scaled_(grad: Tensor, part: Tensor | float, weight: float | None) -> Tensor:
 
 
 class DataParallel(Averaging, nn.Module):
-    """`module` on every rank of `comm`, kept equal: its gradients are averaged while a backward runs.
+    """Keeps `module` equal on all ranks of `comm` by averaging its gradients while a backward runs.
 
         model = DataParallel(module, comm)      # every rank now has rank 0's parameters and buffers
         loss(model(x), y).backward()            # x: this rank's part of the batch
         optimizer.step()                        # the same step everywhere
 
-    bucket_bytes, first_bucket_bytes: gradients travel in flat buckets of at most so many bytes (1: each
-    alone).  overlap: send a bucket as soon as it is complete, on lane 0 of the Comm; False: at the end.
-    weight: set it before `backward()`, on all ranks, to the number of samples behind this rank's gradients
-    where ranks differ (`model.weight = len(x)`); None: all ranks alike, and with SyncBatchNorm (see there).
-    broadcast_buffers: buffers (running means…) become rank 0's before each forward in training mode;
-    False leaves every rank its own.  algorithm: of the all-reduces, and of the broadcasts if it has one.
-    compression: what makes the averages instead of an all-reduce (`parallel.compress`), an object for each model and each
-    rank; what it holds back is saved by `model.compression.state_dict()`, by each rank for itself.
+    bucket_bytes, first_bucket_bytes: gradients travel in flat buckets of at most this many bytes (1: each gradient
+    alone).  overlap: send a bucket as soon as it is complete, on lane 0 of the Comm; False: send all at the end.
+    weight: where ranks have different numbers of samples, set it on all ranks before `backward()` to the number behind
+    this rank's gradients (`model.weight = len(x)`); None: all ranks count alike, which is also right with SyncBatchNorm
+    (see there).
+    broadcast_buffers: before each forward in training mode, buffers (running means…) become rank 0's; False lets every
+    rank keep its own.  algorithm: of the all-reduces, and of the broadcasts if it has one.
+    compression: an object of `parallel.compress` that makes the averages instead of an all-reduce, one for each model
+    and rank; each rank saves what its own object holds back with `model.compression.state_dict()`.
 
-    After a backward each gradient is a view of its bucket, whose memory stays: `zero_grad` may set it to None
-    or to zeros, but a gradient that is kept for later must be cloned. Frozen parameters are broadcast once, at
-    the start. A parameter without a gradient here but with one elsewhere counts as zeros; without one anywhere
-    it keeps None, so an optimizer skips it on every rank. Every rank's backward must reach a parameter of the
-    module; one that has no work calls `average()`.
+    After a backward, each gradient is a view of its bucket, whose memory is used again: `zero_grad` may set the
+    gradient to None or to zeros, but a gradient that is kept for later must be cloned. Frozen parameters are broadcast
+    once, at the start. If a parameter has a gradient on other ranks only, it counts as zeros here; if it has none on
+    any rank, its gradient stays None, so optimizers skip it everywhere. Every rank's backward must reach a parameter of
+    the module; a rank that has no work calls `average()`.
 
-    Made again over the same parameters and ranks, it replaces the older one, also where that is `module`, and the older
-    one raises RuntimeError when it is used again. It goes with SyncBatchNorm, and with an OffloadedOptimizer
-    (in_backward=False); a ShardedOptimizer and FullySharded average the gradients themselves, and take none, and a
-    LocalSGD averages parameters instead (parallel/reducer.py).
-    Raises ValueError for models that differ between the ranks, a DataParallel inside, parameters that belong to a wrapper
-    with which it does not go together, a parameter on another device than the Comm's, or with a sparse gradient.
+    A new DataParallel over the same parameters and ranks replaces the old one, even if the old one is its `module`; the
+    old one raises RuntimeError if it is used again. DataParallel goes together with SyncBatchNorm, and with an
+    OffloadedOptimizer (in_backward=False). It does not go together with a ShardedOptimizer or FullySharded, which
+    average the gradients themselves, or with a LocalSGD, which averages parameters instead (parallel/reducer.py).
+    Raises ValueError for models that differ between the ranks, a DataParallel inside the module, parameters that belong
+    to a wrapper that it does not go together with, a parameter that is on another device than the Comm, and a sparse
+    gradient.
 
     >>> import torch
     >>> from minidist import World
@@ -346,8 +348,8 @@ class DataParallel(Averaging, nn.Module):
         return self.module(*args, **kwargs)
 
     def average(self) -> None:
-        """What the end of a backward does, for a rank whose backward reaches no parameter. Called twice it changes
-        nothing more."""
+        """Do what the end of a backward does, for a rank whose backward reaches no parameter. A second call changes
+        nothing."""
         self._claim.check()
         self._reducer.average()
 
@@ -363,15 +365,15 @@ class DataParallel(Averaging, nn.Module):
 
     @property
     def buckets(self) -> list[list[str]]:
-        """Which parameters share a bucket, by name, in the order of sending. Laid out by the first backward."""
+        """The names of the parameters in each bucket, in the order of sending. The first backward lays the buckets out."""
         return self._reducer.names()
 
     def state_dict(self, *args, **kwargs):
-        """The module's own, so that a checkpoint does not know how it was trained."""
+        """The module's own, so a checkpoint does not depend on how the module was trained."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args, **kwargs):
-        """Into the module, a state_dict of the module; on every rank the same one, as nothing is sent."""
+        """Load a state_dict of the module into it: the same one on every rank, because nothing is sent."""
         return self.module.load_state_dict(*args, **kwargs)
 
 

@@ -540,20 +540,22 @@ METHODS = {"F": "forward", "B": "backward", "I": "input", "W": "weight", "U": "u
 
 
 class Pipeline:
-    """The stage of this rank; rank r of `comm` is stage r.
+    """This rank's stage of a pipeline; rank r of `comm` is stage r.
 
-    chunks: its module, or the list of its v modules; part c·S + stage of the model is chunk c (place="V": down the
-    stages and up again, see `schedules`). A module takes what the one before returns: a tensor, or several.
-    schedule(stage, S, M): its list of actions. Checked before it first runs, with the lists of all stages. One that
-    takes more arguments is given them by `functools.partial(interleaved, v=4)`.
+    chunks: the stage's module, or the list of its v modules. Part c·S + stage of the model is chunk c (with place="V",
+    parts go down the stages and up again, see `schedules`). A module takes what the previous one returns: a tensor, or
+    several.
+    schedule(stage, S, M): returns the stage's list of actions. It is checked, together with the lists of all stages,
+    before it first runs. For a schedule that takes more arguments, bind them first: `functools.partial(interleaved,
+    v=4)`.
     loss_fn(output, target): the mean loss of a micro-batch; needed on the stage of the last part.
-    recompute: keep only inputs, and run each forward again in backward.
-    tied: {name: parameter} of those that other stages hold, too, under the same name.
+    recompute: keep only the inputs, and run each forward again in the backward.
+    tied: {name: parameter} for parameters that other stages hold as well, under the same name.
 
-    peak: the most micro-batches whose forward was done and their backward not, in the last step (with v chunks each
-    chunk counts).  spans: (action, start, end) in seconds of the last step, without the waiting.
-    Raises ValueError for chunks of another number than on other ranks, and for ties that do not match; `step` says what
-    it raises.
+    peak: during the last step, the largest number of micro-batches whose forward was done but not their backward (each
+    of v chunks counts).  spans: (action, start, end) of the last step, in seconds, without the waiting.
+    Raises ValueError if ranks have different numbers of chunks, and for ties that do not match; `step` says what it
+    raises.
 
     >>> import torch
     >>> import torch.nn.functional as F
@@ -700,8 +702,8 @@ class Pipeline:
         validate(every, shape.S, shape.M, shape.v, place=shape.place)
 
     def forget(self) -> None:
-        """What was known of messages' shapes is told again. Call it on every rank when a model has changed: parts of it
-        were frozen, or return other shapes for the same batch."""
+        """Forget the shapes of messages, so the stages announce them again. Call it on every rank when a model has
+        changed: parts of it were frozen, or return other shapes for the same batch."""
         self.messages.forget()
 
     def _plan(self, M: int) -> Plan:

@@ -505,7 +505,8 @@ class Averaging:
 
     @property
     def weight(self) -> float | None:
-        """The number of samples behind this rank's gradients, where ranks differ; set it before the backward."""
+        """The number of samples behind this rank's gradients, for ranks whose numbers differ; set it before the
+        backward."""
         return self._reducer.weight
 
     @weight.setter
@@ -514,9 +515,9 @@ class Averaging:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A `backward()` in here only accumulates; the next one outside averages the total.
+        """Within this context a `backward()` only accumulates; the next one outside it averages the total.
 
-        For k micro-batches of equal size divide each loss by k, and leave the last one outside.
+        For k micro-batches of equal size, divide each loss by k, and run the last one outside the context.
         """
         self._claim.check()
         before, self._reducer.in_backward = self._reducer.in_backward, False

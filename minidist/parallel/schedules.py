@@ -47,9 +47,10 @@ WORD = re.compile(rf"([{KINDS}])(\d+)(?:\.(\d+))?")
 
 
 class Action(NamedTuple):
-    """One step of a stage: kind of work ("F", "B", "I", "W" or "U"), micro-batch, and which of the stage's chunks.
+    """One step of a stage: the kind of work ("F", "B", "I", "W" or "U"), the micro-batch, and one of the stage's
+    chunks.
 
-    Printed as `F3`, with a chunk other than 0 as `F3.1`.
+    It is printed as `F3`, or as `F3.1` for a chunk other than 0.
 
     >>> from minidist.parallel.schedules import Action
     >>> Action("F", micro=3), Action("B", micro=3, chunk=1)
@@ -122,10 +123,11 @@ def lists(schedule: Schedule, S: int, M: int) -> list[list[Action]]:
 
 
 def activations_kept(actions: Sequence[Action], rest: float = 1.0) -> list[float]:
-    """The micro-batches whose activations a stage keeps after each action of its list, each chunk counted by itself.
+    """The number of micro-batches whose activations a stage keeps after each action of its list, counting each chunk
+    separately.
 
-    rest: the share of them that stays between I and W (in a transformer layer 32h of 34h + 5as bytes a token, says
-    Qi et al. 2023, table 1).
+    rest: the share of a micro-batch's activations that stays between I and W (in a transformer layer, 32h of 34h + 5as
+    bytes a token, according to Qi et al. 2023, table 1).
 
     >>> from minidist.parallel.schedules import activations_kept, parse
     >>> activations_kept(parse("F0 F1 I0 W0 B1"), rest=0.5)
@@ -136,7 +138,7 @@ def activations_kept(actions: Sequence[Action], rest: float = 1.0) -> list[float
 
 
 def in_flight(actions: Sequence[Action]) -> int:
-    """The most forwards of a list whose backward (all of it) has not been done: activations kept at the peak.
+    """The largest number of forwards in a list whose backward is not complete: the activations kept at the peak.
 
     >>> from minidist.parallel.schedules import gpipe, in_flight, one_f_one_b
     >>> in_flight(gpipe(0, S=4, M=32)), in_flight(one_f_one_b(0, S=4, M=32))
@@ -274,7 +276,8 @@ def check_stage(stage: int, S: int, M: int) -> None:
 
 
 def naive(stage: int, S: int, M: int) -> list[Action]:
-    """`F0 B0 F1 B1 …`: one micro-batch at a time through all stages and back. One stage is busy, the others wait.
+    """`F0 B0 F1 B1 …`: one micro-batch at a time through all stages and back. Only one stage is busy at a time; the
+    others wait.
 
     Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
 
@@ -301,11 +304,12 @@ def gpipe(stage: int, S: int, M: int) -> list[Action]:
 
 
 def one_f_one_b(stage: int, S: int, M: int) -> list[Action]:
-    """A backward runs as soon as it can: S − 1 − stage forwards to warm up, then one forward and one backward in turn,
-    then the backwards that are left. The first gradient comes back only after each of the S − 1 − stage later stages
-    has run a forward, and as many forwards of its own fill the wait.
+    """Every backward runs as soon as it can: first come S − 1 − stage forwards to warm up, then a forward and a
+    backward in turn, then the remaining backwards. The first gradient comes back only after each of the S − 1 − stage
+    later stages has run a forward, and the stage fills this wait with as many forwards of its own.
 
-    stage: from 0.  S: stages.  M: micro-batches of a step. A stage keeps the activations of min(M, S − stage) of them.
+    stage: from 0.  S: stages.  M: micro-batches of a step. A stage keeps the activations of min(M, S − stage)
+    micro-batches.
     Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
 
     >>> from minidist.parallel.schedules import lists, one_f_one_b
@@ -335,7 +339,7 @@ def interleaved(stage: int, S: int, M: int, v: int = 2) -> list[Action]:
     """Interleaved 1F1B with v chunks a stage, in Megatron-LM's order: the list of one stage.
 
     stage: from 0.  S: stages.  M: micro-batches of a step. A stage keeps the activations of min(vM, 2(S−1−stage) +
-    (v−1)S + 1) chunks, each of which is a v-th of a stage.
+    (v−1)S + 1) chunks, each a v-th of a stage.
     Raises ValueError unless S divides M, for v below 1, and for a stage that is not 0 … S − 1.
 
     >>> from minidist.parallel.schedules import interleaved
@@ -379,7 +383,7 @@ def _pass(kind: str, k: int, S: int, v: int) -> Action:
 
 
 def zb_h1(stage: int, S: int, M: int) -> list[Action]:
-    """1F1B with a split backward (I, W); `stage` W's are held back. Keeps min(M, S) micro-batches on every stage.
+    """1F1B with a split backward (I, W), in which stage s holds back s W's. Every stage keeps min(M, S) micro-batches.
 
     stage: from 0.  S: stages.  M: micro-batches of a step.
     Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
@@ -396,7 +400,8 @@ def zb_h1(stage: int, S: int, M: int) -> list[Action]:
 
 
 def zb_h2(stage: int, S: int, M: int) -> list[Action]:
-    """Two forwards to warm up where 1F1B has one; 2·stage W's are held back. Keeps min(M, 2S − 1) micro-batches.
+    """Runs two warm-up forwards for each one of 1F1B, and stage s holds back 2s W's. A stage keeps min(M, 2S − 1)
+    micro-batches.
 
     stage: from 0.  S: stages.  M: micro-batches of a step.
     Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.
@@ -421,9 +426,9 @@ def _zero_bubble(stage: int, S: int, M: int, ahead: int) -> list[Action]:
 
 
 def zb_v(stage: int, S: int, M: int) -> list[Action]:
-    """ZB-V, for two chunks a stage placed as a "V". Keeps at most 2S chunks' activations on every stage.
+    """ZB-V, for two chunks a stage, placed as a "V". Every stage keeps the activations of at most 2S chunks.
 
-    W's stand right behind their I, but for the last `stage` micro-batches, whose W's fill the end.
+    Each W comes right after its I, except in the last `stage` micro-batches, whose W's fill the end.
 
     stage: from 0.  S: stages.  M: micro-batches of a step.
     Raises ValueError for a stage that is not 0 … S − 1, and for S or M below 1.

@@ -266,36 +266,40 @@ class OwnedBucket:
 
 
 class ShardedOptimizer(Averaging, torch.optim.Optimizer):
-    """`optimizer_class` over the ranks of `comm`, each of which steps the parameters that it owns.
+    """Shards an optimizer over the ranks of `comm`: each rank steps the parameters that it owns.
 
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, comm, stage=2, lr=1e-3)
         loss(model(x), y).backward()            # x: this rank's part of the batch; no DataParallel around the model
         optimizer.step()                        # averages the gradients itself
 
-    params, **kwargs: as of `optimizer_class`, with groups and names. Its step must look at one parameter at a time, as
-    nearly all do; L-BFGS is refused.  stage: 1 or 2.  master_dtype: of a parameter with fewer bits its owner steps a
-    copy in this dtype, by `train.amp.Masters`.  bucket_bytes, first_bucket_bytes: of the buckets in which gradients
-    travel, at stage 1 all of them as one; a bucket is reduced in rounds, a sixteenth of it in each (more rounds than 16
-    where one rank owns most of it): each owner gets at least 1 MiB, and at most bucket_bytes.
-    overlap: of stage 2, as in `DataParallel`.
-    weight: as in `DataParallel`, set before the backward; None: all ranks alike.  tied: parameters that other stages of
-    a pipeline hold, too. They are owned by the same rank of each stage's group, if every stage gives them in the same order.
-    replicas: hybrid sharding: the ranks, this one among them, that own the same in other groups like `comm`. Gradients
-    are averaged over both, such as two axes of a mesh; parameters are gathered within `comm`.
+    params, **kwargs: as for `optimizer_class`, with groups and names. Its step must look at one parameter at a time, as
+    nearly all do; L-BFGS is refused.  stage: 1 or 2 (of ZeRO).  master_dtype: for a parameter with fewer bits, its
+    owner steps a copy in this dtype, made by `train.amp.Masters`.  bucket_bytes, first_bucket_bytes: sizes of the
+    buckets in which gradients travel; at stage 1, all gradients form one bucket. A bucket is reduced in rounds, a
+    sixteenth of it in each (in more than 16 rounds if one rank owns most of it): each owner gets at least 1 MiB, and at
+    most bucket_bytes.
+    overlap: at stage 2, as in `DataParallel`.
+    weight: as in `DataParallel`, set before the backward; None: all ranks count alike.  tied: parameters that other
+    stages of a pipeline hold as well. The same rank of each stage's group owns them, provided that every stage gives
+    them in the same order.
+    replicas: for hybrid sharding, the ranks, including this one, that own the same parameters in other groups like
+    `comm`. Gradients are averaged over both, such as two axes of a mesh; parameters are gathered within `comm`.
 
-    At the start all ranks get rank 0's parameters, which become views of a flat buffer: move the model to its device
-    before. Change a learning rate in `param_groups`, on all ranks. Frozen parameters cost nothing; one that is unfrozen
-    gets an owner at the next `zero_grad()` or `step()`. After the average a gradient is at its owner alone, elsewhere
-    None; `gradients()` gives this rank's. A parameter without a gradient on any rank is not stepped.
-    Accumulation: backwards before `step()` add up. At stage 1 that sends nothing; at stage 2 each is reduced, in the
-    memory of one, or stays whole within `no_sync()`, for 2Ψ bytes in fp16. Every rank's backward must reach a
-    parameter; at stage 2 a rank without work calls `average()`. A closure is called once, before the step.
+    At the start, all ranks get rank 0's parameters, which become views of a flat buffer: move the model to its device
+    first. Change a learning rate in `param_groups`, on all ranks. Frozen parameters cost nothing; one that is unfrozen
+    gets an owner at the next `zero_grad()` or `step()`. After averaging, a gradient is kept by its owner only and is
+    None on the other ranks; `gradients()` returns this rank's. A parameter without a gradient on any rank is not
+    stepped.
+    Accumulation: the gradients of several backwards before `step()` add up. At stage 1 that sends nothing; at stage 2,
+    each backward's are reduced and added to those at their owners, or stay whole within `no_sync()`, for 2Ψ bytes in
+    fp16. Every rank's backward must reach a parameter; at stage 2, a rank without work calls `average()`. A closure is
+    called once, before the step.
 
-    Made again over the same parameters and ranks (to resume, or at another stage), it replaces the older one, whose
-    state_dict can still be taken; gradients are dropped. It goes with SyncBatchNorm, and with an OffloadedOptimizer
-    inside; DataParallel, FullySharded and LocalSGD are refused (parallel/reducer.py).
-    Raises ValueError for another stage, a parameter on another device than the Comm's, or one replaced after the start,
-    and for replicas that do not own the same.
+    A new ShardedOptimizer over the same parameters and ranks (to resume, or at another stage) replaces the old one,
+    whose state_dict can still be taken; its gradients are dropped. It goes together with SyncBatchNorm, and with an
+    OffloadedOptimizer inside it; DataParallel, FullySharded and LocalSGD are refused (parallel/reducer.py).
+    Raises ValueError for any other stage, for a parameter that is on another device than the Comm or was replaced after
+    the start, and for replicas that do not own the same parameters.
 
     >>> import torch
     >>> from minidist import World
@@ -433,7 +437,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         return options(group) | {"params": self._own(group["params"])}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """A group more, on all ranks; also after steps."""
+        """Add a group, on all ranks; this is possible after steps, too."""
         super().add_param_group(param_group)
         if not hasattr(self, "_inner"):
             return  # all groups are placed together
@@ -452,7 +456,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         return names
 
     def owner(self, p: Tensor) -> int | None:
-        """The rank that owns a parameter; None of one that has always been frozen."""
+        """The rank that owns a parameter; None if it has always been frozen."""
         return self._owner.get(p)
 
     def steps(self, p: Tensor) -> bool:
@@ -471,14 +475,15 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         )
 
     def average(self) -> None:
-        """What the end of a backward does at stage 2: give each owner the averages of its gradients."""
+        """Do what the end of a backward does at stage 2: give each owner the averages of its gradients."""
         self._claim.check()
         self._reducer.average()
 
     def gradients(self) -> list[Tensor]:
         """This rank's averaged gradients as `step()` will use them, with masters in their dtype.
 
-        All ranks call it; it averages what is not averaged yet. Change them in place to clip or unscale them.
+        All ranks call it; it averages those that are not averaged yet. To clip or unscale the gradients, change them in
+        place.
         """
         self._claim.check()
         self._place_new()
@@ -510,9 +515,10 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, **kwargs):
-        """Average what is not averaged, step what this rank owns, and give it to the others. Returns the loss.
+        """Average what is not averaged yet, step the parameters that this rank owns, and send them to the others.
+        Returns the loss.
 
-        kwargs: of the step of `optimizer_class`.
+        kwargs: passed on to the step of `optimizer_class`.
         """
         loss = None
         if closure is not None:
@@ -543,9 +549,10 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """What the optimizer inside holds back lands, on all ranks: a delayed OffloadedOptimizer's last update.
+        """Apply what the optimizer inside still holds back, on all ranks: the last update of a delayed
+        OffloadedOptimizer.
 
-        All ranks call it after the last step, and before they look at the parameters. Others hold nothing back.
+        All ranks call it after the last step, before they look at the parameters. Other optimizers hold nothing back.
         """
         self._claim.check()
         if hasattr(self._inner, "finish"):
@@ -565,9 +572,9 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     # {"masters": {index: tensor}} with masters, an OffloadedOptimizer's "offload".
 
     def state_dict(self) -> dict[str, Any]:
-        """What `optimizer_class` would give without ranks, on every rank; all call it.
+        """The state_dict that a serial `optimizer_class` would give, on every rank; all ranks call it.
 
-        It loads there, and a state_dict from there loads here.
+        It loads into the serial optimizer, and that optimizer's state_dict loads here.
         """
         whole = self.own_state_dict()
         del whole["owner"]
@@ -581,9 +588,9 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         return whole | {"param_groups": groups}
 
     def own_state_dict(self) -> dict[str, Any]:
-        """The part of it that this rank owns, without messages: what a checkpoint saves.
+        """The part of the state_dict that this rank owns, made without messages: what a checkpoint saves.
 
-        It loads on this rank alone: {"owner": [rank, size]} says whose it is.
+        It loads on this rank only; {"owner": [rank, size]} in it says whose it is.
         """
         numbers, inner = self._numbers(), self._inner.state_dict()
         state: dict[str, Any] = {}
@@ -607,10 +614,11 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state_dict, ours or the serial optimizer's, of which a rank reads what it owns; on all ranks.
+        """Load a state_dict, from here or from the serial optimizer, on all ranks; each rank reads the part that it
+        owns.
 
-        Masters that it does not have become the parameters as they are now: load those first, always.
-        Raises ValueError for other groups, and for what another rank owns.
+        Masters that it lacks are copied from the parameters as they are now, so always load the parameters first.
+        Raises ValueError if the groups differ, and for a part that belongs to another rank.
         """
         self._claim.check()
         here = [self.comm.rank, self.comm.size]
@@ -1249,32 +1257,35 @@ class FullySharded(Averaging, nn.Module):
         loss(model(x), y).backward()                           # x: this rank's part of the batch
         optimizer.step()                                       # on 1/n of the elements, nothing to gather
 
-    compute_dtype: of gathered parameters, of what blocks are given, and of gradients on their way; the shards, their
-    gradients and so the optimizer keep the dtype that the module came with (fp32 masters under fp16). None: that.
-    prefetch: blocks gathered ahead; 0: nothing overlaps.  offload: shards, their gradients and so the optimizer's states
-    lie in the memory of the host; the step runs there (`with comm.host: optimizer.step()` tells a World so).
-    blocks: modules that are gathered on their own, by type or predicate. What is left is one more block.
-    replicas: hybrid sharding: the ranks, this one among them, that hold the same shard in other groups like `comm`.
-    Parameters are gathered within `comm`, gradients are averaged over both, such as two axes of a mesh. With `root`, a
-    full state dict is loaded from that rank of the first of the replicas.
-    weight: set it before `backward()`, on all ranks, to the number of samples behind this rank's gradients where
-    ranks differ (as in DataParallel).
-    no_sync: within it whole gradients accumulate on each rank, in the compute dtype, which saves a reduce-scatter each
-    time and costs the memory of all gradients; without it gradients accumulate in the shards, which is as right.
+    compute_dtype: the dtype of gathered parameters, of the blocks' inputs, and of gradients on their way. The shards
+    and their gradients, and therefore the optimizer's states, keep the dtype that the module came with (fp32 masters
+    under fp16). None: the module's own dtype throughout.
+    prefetch: how many blocks to gather ahead; 0: nothing overlaps.  offload: shards and their gradients, and therefore
+    the optimizer's states, lie in the host's memory, and the step runs there (`with comm.host: optimizer.step()` tells
+    a World so).
+    blocks: the modules that are gathered on their own, by type or predicate. The rest of the module is one more block.
+    replicas: for hybrid sharding, the ranks, including this one, that hold the same shard in other groups like `comm`.
+    Parameters are gathered within `comm`, and gradients are averaged over both, such as two axes of a mesh. With
+    `root`, a full state dict is loaded from that rank of the first of the replicas.
+    weight: where ranks have different numbers of samples, set it on all ranks before `backward()` to the number behind
+    this rank's gradients (as in DataParallel).
+    no_sync: within it, whole gradients accumulate on each rank in the compute dtype, which saves a reduce-scatter each
+    time and costs the memory of all gradients. Without it, gradients accumulate in the shards, which is equally
+    correct.
 
         ranks 0 … 3 as 2 × 2     comm: 0 1 │ 2 3, gather and reduce-scatter     replicas: 0 2 │ 1 3, all-reduce of a shard
 
-    Each parameter of the module is replaced by its piece, the (k,) elements that this rank owns, which may be none:
-    shards are cut without regard to parameters, as even as can be, not padded. So optimizers must act element by
-    element, or sum over the ranks what they measure of a layer, as LARS and LAMB in `train.optim` do. All ranks start
-    with rank 0's parameters and buffers, and must call the same blocks in the same order; a parameter without a
-    gradient anywhere keeps None. Weights are to be read in the forward of the block that holds them: elsewhere they
-    are pieces.
-    Made again over the same parameters and ranks, it replaces the older one, from whose values it starts: make the
-    optimizer anew as well, as its pieces are others. It goes with SyncBatchNorm (convert first) and with an
+    Each parameter of the module is replaced by its piece, the (k,) elements of it that this rank owns, of which there
+    may be none: shards are cut as evenly as possible, without padding and without regard to where parameters begin.
+    Optimizers must therefore act element by element, or sum over the ranks what they measure of a layer, as LARS and
+    LAMB in `train.optim` do. All ranks start with rank 0's parameters and buffers, and must call the same blocks in the
+    same order. If a parameter has no gradient on any rank, its gradient stays None. Weights can be read only in the
+    forward of the block that holds them; elsewhere they are pieces.
+    A new FullySharded over the same parameters and ranks replaces the old one and starts from its values: make a new
+    optimizer as well, because the pieces are different. It goes together with SyncBatchNorm (convert first) and with an
     OffloadedOptimizer of its parameters; DataParallel and ShardedOptimizer are refused (parallel/reducer.py).
-    Raises ValueError for a parameter on another device than the Comm's, a FullySharded inside, prefetch < 0, and for
-    replicas that do not hold the same shard.
+    Raises ValueError for a parameter that is on another device than the Comm, a FullySharded inside the module,
+    prefetch < 0, and for replicas that do not hold the same shard.
 
     >>> import torch
     >>> from minidist import World
@@ -1371,7 +1382,7 @@ class FullySharded(Averaging, nn.Module):
         return output
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of nn.Module; what `no_sync` has accumulated is dropped, too."""
+        """As in nn.Module; gradients that `no_sync` has accumulated are dropped, too."""
         super().zero_grad(set_to_none)
         for unit in self.units:
             unit.drop_gradients()
@@ -1379,14 +1390,14 @@ class FullySharded(Averaging, nn.Module):
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale all gradients so that their norm, over all ranks' pieces, is at most `max_norm`. Collective.
 
-        Returns the norm before, a 0-d tensor, the same on every rank. norm_type: 2.0, another power, or inf.
+        Returns the norm before scaling, a 0-d tensor, the same on every rank. norm_type: 2.0, another power, or inf.
         """
         self._claim.check()
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         return clip_(self.comm, grads, max_norm, norm_type)
 
     def state_dict(self, *args, **kwargs):
-        """This rank's pieces, under the names that the module has without us. Not collective."""
+        """This rank's pieces, under the names that the unsharded module uses. Not collective."""
         return self.module.state_dict(*args, **kwargs)
 
     # The state dict of the unsharded module is free of n. Blocks are gathered one at a time, in the dtype of the shards, so
@@ -1394,9 +1405,9 @@ class FullySharded(Averaging, nn.Module):
 
     @torch.no_grad()
     def full_state_dict(self, root: int | None = None) -> dict[str, Tensor]:
-        """The state dict of the unsharded module, in the memory of the CPU, in the shards' dtype. Collective.
+        """The state dict of the unsharded module, in the CPU's memory, in the shards' dtype. Collective.
 
-        root: only this rank gets it, the others an empty one. Gathered one block at a time.
+        root: only this rank gets it, and the others get an empty one. It is gathered one block at a time.
         """
         self._claim.check()
         wholes = {}
@@ -1412,9 +1423,9 @@ class FullySharded(Averaging, nn.Module):
     def load_full_state_dict(
         self, state: dict[str, Tensor] | None, root: int | None = None
     ) -> None:
-        """Take the values of an unsharded module's state dict: given on every rank, or (root=…) on that one alone.
+        """Load an unsharded module's state dict, given on every rank, or with `root` on that rank only.
 
-        Raises ValueError for a name too many or too few, or another shape. Collective where there is a root.
+        Raises ValueError for missing or unexpected names and for other shapes. With a root, it is collective.
         """
         self._claim.check()
         first = self.replicas is None or self.replicas.rank == 0
