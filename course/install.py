@@ -188,31 +188,31 @@ def announce(folder: Path, progress: Progress, available: float, platform: str) 
     cuda = platform == "linux"
     progress.say(
         f"Installing the course into {folder}, with the versions that constraints.txt pins.\n"
-        f"It fetches {FETCHED[0]} GB and takes {INSTALLED[0]} GB, of which PyTorch is most"
+        f"It downloads {FETCHED[0]} GB and takes up {INSTALLED[0]} GB, of which PyTorch is about half"
         + (
             f"; with PyTorch's build for CUDA {FETCHED[1]} GB and {INSTALLED[1]} GB.\n"
             if cuda
             else ".\n"
         )
-        + "Allow about ten minutes. Ctrl-C stops it, and leaves nothing behind."
+        + "Allow five to ten minutes. Ctrl-C stops it, and leaves nothing behind."
     )
     if available < INSTALLED[0] + FETCHED[0]:
         raise Failed(
             f"There are only {available:.1f} GB free on the disk of {folder}, and the installation needs "
-            f"{INSTALLED[0] + FETCHED[0]:.1f} while it runs. Make room, or name a folder on another disk: "
+            f"{INSTALLED[0] + FETCHED[0]:.1f} GB while it runs. Make room, or name a folder on another disk: "
             "make lab VENV=/path/to/folder"
         )
     if cuda and available < INSTALLED[1] + FETCHED[1]:
         progress.say(
-            f"There are {available:.1f} GB free: enough for PyTorch's build for CPUs, not for the one with CUDA. To take "
-            f"the former: PIP_EXTRA_INDEX_URL={SMALLER} make lab"
+            f"There are {available:.1f} GB free: enough for PyTorch's build for CPUs, but not for the one for CUDA. To take "
+            f"the smaller one: PIP_EXTRA_INDEX_URL={SMALLER} make lab"
         )
 
 
 def make_environment(folder: Path, python: str, progress: Progress) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".unfinished").touch()
-    progress.say(f"1 of 4  an empty environment, made by {python}")
+    progress.say(f"1 of 4  making an empty environment with {python}")
     done = subprocess.run(
         [python, "-m", "venv", str(folder)],
         stdout=subprocess.PIPE,
@@ -278,7 +278,7 @@ def main(folder: Path, extras: str, python: str, out: TextIO) -> int:
     try:
         if unfinished.exists():
             remove_and_say = (
-                f"{folder} is what an installation has left that was killed; it is made anew."
+                f"{folder} was left unfinished when an installation was killed; it is made anew."
             )
             progress.say(remove_and_say)
             shutil.rmtree(folder)
@@ -286,7 +286,7 @@ def main(folder: Path, extras: str, python: str, out: TextIO) -> int:
             announce(folder, progress, free(folder), sys.platform)
             make_environment(folder, python, progress)
         else:
-            progress.say(f"Bringing {folder} up to what pyproject.toml and constraints.txt ask for")
+            progress.say(f"Updating {folder} to what pyproject.toml and constraints.txt ask for")
         install(folder, extras, progress)
     except (Failed, subprocess.CalledProcessError, OSError) as error:
         progress.say(str(error))
@@ -300,7 +300,7 @@ def main(folder: Path, extras: str, python: str, out: TextIO) -> int:
     if unfinished.exists():
         progress.say(f"{said}; {folder} is being removed.")
         remove(folder)
-        progress.say("It is removed. pip keeps what it has fetched, so a second try is shorter.")
+        progress.say("It is removed. pip keeps what it has downloaded, so a second try is shorter.")
     else:
         progress.say(f"{said}. {folder} was there before, and stays.")
     return code

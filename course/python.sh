@@ -19,22 +19,22 @@ fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14)
 makes_environments() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 
 cannot_make_them() {
-    say "$1 is $("$1" --version 2>&1), which fits, but its modules venv and ensurepip are not there." \
+    say "$1 is $("$1" --version 2>&1), which is suitable, but its modules venv and ensurepip are missing." \
         "On Debian and Ubuntu: sudo apt install ${1##*/}-venv" \
         "Then again: make $goal"
 }
 
 case $(uname -s) in
 MINGW* | MSYS* | CYGWIN*)
-    say "On Windows the course runs inside WSL, the Linux that Windows offers: open PowerShell as administrator, type" \
-        "wsl --install, and install the course in there. Ranks are processes that hand open files to each other, and" \
+    say "On Windows the course runs inside WSL, the Linux inside Windows: open PowerShell as administrator, type" \
+        "wsl --install, and install the course there. Ranks are processes that hand open files to each other, and" \
         "graders end what takes too long with SIGALRM; Windows itself has neither."
     exit 1
     ;;
 esac
 
 if [ -L "$venv/bin/python" ] && [ ! -e "$venv/bin/python" ]; then
-    say "The Python that $venv was made with is gone. Remove it: rm -r $venv" "Then again: make $goal"
+    say "The Python that made $venv is gone, and without it $venv is of no use. Remove it: rm -r $venv" "Then again: make $goal"
     exit 1
 fi
 
@@ -49,10 +49,10 @@ fi
 
 if [ -n "$3" ]; then
     if ! "$3" --version >/dev/null 2>&1; then
-        say "$needs, and $3 is not there. Name one that is: make $goal PYTHON=python3.12"
+        say "$needs, and $3 is not there. Name another: make $goal PYTHON=python3.12"
         exit 1
     elif ! fits "$3"; then
-        say "$needs, and $3 is $("$3" --version 2>&1). Name one that is: make $goal PYTHON=python3.12"
+        say "$needs, and $3 is $("$3" --version 2>&1). Name another: make $goal PYTHON=python3.12"
         exit 1
     elif ! makes_environments "$3"; then
         cannot_make_them "$3"
@@ -88,5 +88,5 @@ say "$needs. Found: ${found:-none of $names}." \
     "    conda                                conda create -n minidist python=3.13 && conda activate minidist" \
     "    uv                                   uv python install 3.13 && make $goal PYTHON=\"\$(uv python find 3.13)\"" \
     "" \
-    "Then again: make $goal. To choose one yourself: make $goal PYTHON=/path/to/python"
+    "Then again: make $goal. To name one yourself: make $goal PYTHON=/path/to/python"
 exit 1

@@ -53,7 +53,7 @@ PAUSE = 30.0  # seconds at most between two
 SLOW = 30.0  # seconds after which the test that runs is named
 PATIENCE = 15.0  # seconds that an interrupted pytest may take to end its workers
 PRIOR = 60.0  # seconds that count as run at the expected speed: the first tests say little about the others
-OVER = "the time is over: `make test` runs it"
+OVER = "no time was left for it: `make test` runs it"
 LINES = 40  # of what a failure says, where it is shown whole
 CELLS = 3  # of one notebook that failed, before the others are only counted
 ENDS = {
@@ -278,7 +278,7 @@ class Run:
         expected = sum(tally.all_seconds() for tally in self.tallies)
         names = ", ".join(tally.part.name for tally in self.tallies)
         about = f": about {minutes(expected)}" if expected else ""
-        self.screen.write(f"{names}{about}; what they print comes to {shown(self.folder)}/")
+        self.screen.write(f"{names}{about}; their output goes to {shown(self.folder)}/")
         try:
             for index, tally in enumerate(self.tallies):
                 self.current = index
@@ -370,7 +370,9 @@ class Run:
                     self.read(tally, reader)
                     time.sleep(POLL)
             except KeyboardInterrupt:
-                self.screen.write("Interrupted: what runs is being ended; again, and it is killed")
+                self.screen.write(
+                    "Interrupted: stopping what is running; press Ctrl-C again to kill it"
+                )
                 raise
             finally:
                 end(process)
@@ -443,7 +445,7 @@ class Run:
         self.show_failures()
         seconds, cpu = time.monotonic() - self.begun, cpu_seconds() - self.cpu
         write(
-            f"\n{seconds / 60:.1f} minutes; meanwhile this machine was busy for {cpu / 60:.1f} CPU minutes"
+            f"\n{seconds / 60:.1f} minutes, in which this machine was busy for {cpu / 60:.1f} CPU minutes"
         )
         counts = collections.Counter()
         for tally in self.tallies:
@@ -481,7 +483,7 @@ class Run:
             for failure in tally.failures:
                 commands[failure.command].append(failure)
         if commands:
-            self.screen.write("\nFailed, and what runs only that")
+            self.screen.write("\nFailed, each with the command that runs it alone")
         for command, found in commands.items():
             for failure in found[:CELLS]:
                 self.screen.write(f"  {failure.test}\n      {failure.why}")
@@ -489,7 +491,7 @@ class Run:
                     lines = failure.text.splitlines()[-LINES:]
                     self.screen.write("\n".join(f"      {line}" for line in lines))
             if len(found) > CELLS:
-                self.screen.write(f"  and {len(found) - CELLS} more of the same command")
+                self.screen.write(f"  and {len(found) - CELLS} more that this command runs")
             self.screen.write(f"    {command}")
 
 
@@ -515,7 +517,7 @@ def told(tally: Tally) -> str:
     if tally.begun is None:
         return "not run"
     counts = [f"{n} {what}" for what, n in tally.counts().items() if n]
-    words = ", ".join(counts) or "nothing has ended"
+    words = ", ".join(counts) or "no test had ended"
     if tally.over is None:
         where = "while collecting"
         if tally.collected is not None:

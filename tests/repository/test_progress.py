@@ -225,7 +225,7 @@ def test_ctrl_c_ends_all_and_sums_up(away, number, deaf):
         return
     assert process.returncode == 130
     assert (away / "heard").exists()  # a worker gets the chance to tidy up
-    assert "unit    interrupted after 0 of 3: nothing has ended" in printed
+    assert "unit    interrupted after 0 of 3: no test had ended" in printed
     assert "was running: test_hang.py::test_hangs[0]" in printed
     assert "alone   not run" in printed and CLOSING.findall(printed) == [("0", "0", "0")]
 
