@@ -828,7 +828,8 @@ class TransformerLayer(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values, and says the options.
+    """Maps token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values, and describes the
+    options.
     Its parts are `tokens` and `positions` (embeddings; no positions if rotary), `layers`, `norm` and `head` (None if
     tied). ValueError for arguments that `gpt` refuses, and in forward for more than `context` tokens.
 
@@ -903,7 +904,7 @@ class GPT(nn.Module):
         return self.project(x)  # (B, T, V)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """What goes into the first layer: (B, T) to (B, T, H)."""
+        """The input of the first layer: (B, T) to (B, T, H)."""
         T = tokens.shape[-1]
         if self.context < T:
             raise ValueError(f"{T} tokens do not fit into a context of {self.context}")
@@ -913,7 +914,7 @@ class GPT(nn.Module):
         return self.dropout(x)
 
     def project(self, x: Tensor) -> Tensor:
-        """Logits of what comes out of the last layer: (B, T, H) to (B, T, V)."""
+        """The logits for the output of the last layer: (B, T, H) to (B, T, V)."""
         return F.linear(self.norm(x), (self.head or self.tokens).weight)
 
 
@@ -932,15 +933,16 @@ def gpt(
 
     It maps token numbers (B, T), T up to `context`, to logits (B, T, V).
 
-    The options are: dropout, a share from 0 to 1. tied: the projection to the vocabulary is the token embedding (True).
-    attention: "sdpa" or "explicit". gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer.
-    ffn: features of the MLP, 4H if not given. gated: it is SwiGLU. rotary: positions turn queries and keys, and are not
-    added to the embedding; theta: how fast. bias: linear layers have one. norm: "layer" or "rms". eps: of norms.
-    experts: so many MLPs in every second layer, with the options of a Router: top_k, the experts of a token, 2;
-    capacity, the factor of what one takes; balance, z, of its losses. dtype: of the parameters. seed: of the initial
-    values. GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
-    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`, for an option that there is not,
-    and for a value that an option does not take; the model, for more than `context` tokens.
+    The options are: dropout: a share from 0 to 1. tied: the projection to the vocabulary is the token embedding (True).
+    attention: "sdpa" or "explicit". gelu: "tanh" or "none" (exact). kv_heads: the number of heads of keys and values,
+    if it is smaller. ffn: features of the MLP, 4H if not given. gated: the MLP is a SwiGLU. rotary: positions rotate
+    queries and keys instead of being added to the embedding; theta: how fast. bias: whether linear layers have one.
+    norm: "layer" or "rms". eps: of the norms. experts: this many MLPs in every second layer, with the options of a
+    Router: top_k, how many experts a token goes to (2); capacity, the factor that limits how many tokens an expert
+    takes; balance and z, the weights of its losses. dtype: of the parameters. seed: for the initial values. GPT-3 is
+    `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
+    Raises ValueError if `heads` does not divide `hidden`, or `kv_heads` does not divide `heads`, for an unknown option,
+    and for a value that an option does not take. The model itself raises it for more than `context` tokens.
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3; with rotary, gated
     and "rms" Touvron et al. 2023, "LLaMA", section 2.2.
 

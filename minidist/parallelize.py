@@ -578,19 +578,21 @@ class Stages(Pipeline):
 
 
 class Engine:
-    """`parallelize` makes one. All ranks call the same methods, with their data rank's part of the batch.
+    """Trains a model that `parallelize` has spread. All ranks call the same methods, with their data rank's part of the
+    batch.
 
         loss = engine.step(x, y, max_norm=1.0)          # x, y: (b, T) token numbers, the same on its pp, cp and tp ranks
         loss = engine.evaluate(x, y)                    # the same without a backward
         logits = engine.logits(x)                       # (b, T, V) on every rank
 
-    `step` is `backward`, `clip`, `update`, and hands further keywords to the optimizer's step. A loss is the mean over
-    all data ranks' samples, one number in float64, the same on all ranks.  weight: samples behind this data rank's
-    part, given on all of them where they differ.
+    `step` runs `backward`, `clip` and `update`, and passes further keywords on to the optimizer's step. A loss is the
+    mean over all data ranks' samples, one number in float64, the same on all ranks.  weight: the number of samples in
+    this data rank's part; give it on all ranks if these numbers differ.
 
-    module: this rank's chunks.  optimizer: with two `param_groups`, for schedulers; the second has no weight decay.
-    pieces(), load(saved): for `checkpoint`, on this mesh or another.  scaler, compression: whose state is saved
-    beside them.  rename(name): what a parameter of `module` is called in the whole model.  sharing: see `Sharing`.
+    module: this rank's chunks.  optimizer: has two `param_groups`, for schedulers; the second has no weight decay.
+    pieces(), load(saved): for `checkpoint`, on this mesh or another.  scaler, compression: their states are saved along
+    with the pieces.  rename(name): the name that a parameter of `module` has in the whole model.  sharing: see
+    `Sharing`.
     ValueError for tokens that do not split into as many parts as there are ranks on cp.
 
     >>> import torch
@@ -670,7 +672,8 @@ class Engine:
         weight: float | None = None,
         **kwargs,
     ) -> Tensor:
-        """One batch: `backward`, `clip` if there is a limit, `update(**kwargs)`. Returns the loss before it."""
+        """Train on one batch: `backward`, `clip` if there is a limit, `update(**kwargs)`. Returns the loss before the
+        update."""
         loss = self.backward(x, y, weight)
         if max_norm is not None:
             self.clip(max_norm)
@@ -678,7 +681,7 @@ class Engine:
         return loss
 
     def backward(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
-        """Gradients of the mean loss of the batch of all data ranks. Returns that loss."""
+        """Compute the gradients of the mean loss over the batch of all data ranks. Returns that loss."""
         self.pipeline.parts = shares(micro_batches(x, self.micro_batches, "inputs"))
         everyone = self.sharing.tokens
         if everyone.size == self.sharing.data.size:
@@ -711,7 +714,7 @@ class Engine:
         return broadcast_(self.mesh.pp, mean, self.pipeline.end)
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale all gradients so that their norm over the whole model is at most `max_norm`. Returns what it was."""
+        """Scale all gradients so that their norm over the whole model is at most `max_norm`. Returns the norm before."""
         tp = self.mesh.tp
         elsewhere = {*self.pipeline.ties.repeated}
         if not self.zero and self.sharing.tokens.size > self.sharing.data.size:
@@ -723,14 +726,15 @@ class Engine:
         return clip_grad_norm_(self.module, max_norm, self.sharing.norm, tp, elsewhere)
 
     def update(self, **kwargs) -> None:
-        """`optimizer.step(**kwargs)`, unless fp16 has overflowed somewhere; drop the gradients."""
+        """Run `optimizer.step(**kwargs)`, unless fp16 has overflowed on some rank, and drop the gradients."""
         self.scaler.step(self.optimizer, **kwargs)
         self.scaler.update()
         self.optimizer.zero_grad()
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
-        """The mean loss of a batch, as `backward` returns it, without dropout; nothing is kept."""
+        """The mean loss of a batch, as `backward` returns it, without dropout and without keeping anything for a
+        backward."""
         # as often on all ranks: a forward may send messages, of ZeRO 3, of experts, or of scales in 8 bits
         least = min(self.micro_batches, len(x))
         agreed = all_reduce_(self.sharing.tokens, torch.tensor(least, device=x.device), "min")
@@ -745,7 +749,7 @@ class Engine:
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """Of all tokens of the vocabulary, (b, T, V), in float32 at least, on every rank; without dropout."""
+        """The logits of the whole vocabulary, (b, T, V), in float32 or wider, on every rank; without dropout."""
         out, pp = self._forward(self._own(x)), self.mesh.pp
         if out is not None:
             out = gather_from(out, self.mesh.tp, -1, uneven(self.vocab, self.mesh.tp.size))
@@ -765,13 +769,14 @@ class Engine:
             self.module.train(training)
 
     def pieces(self) -> list[Piece]:
-        """What this rank has of the model and its optimizer, under the names of the serial ones."""
+        """This rank's pieces of the model and its optimizer, under the names that they have in the serial model."""
         return pieces(self.module, self.optimizer, self.rename)
 
     def load(self, saved: Saved) -> None:
-        """Take over what was saved on any mesh, at any stage of ZeRO. On all ranks.
+        """Load what was saved on any mesh, at any stage of ZeRO. All ranks call it.
 
-        ValueError where parameters have another dtype: at amp="O2" they are masters in ZeRO 3, elsewhere their halves.
+        ValueError if parameters have a different dtype: at amp="O2", they are the masters with ZeRO 3, and the 16-bit
+        values otherwise.
         """
         load(saved, self.module, self.optimizer, self.rename)
 
@@ -800,21 +805,23 @@ def parallelize(
     seed: int = 0,
     context_parallel: str = "zigzag",
 ) -> Engine:
-    """`model` on the ranks of `mesh`, ready to train: the same losses and parameters as on one rank.
+    """Spread `model` over the ranks of `mesh`, ready to train: losses and parameters are the same as on one rank.
 
-    model: on the device "meta", which costs nothing: each rank makes the initial values of its part, by `seed`. Or with
-    values, of which each rank takes its part. It stays as it is.  optimizer: makes one of groups of parameters.
-    micro_batches: of a step, for each data rank.  schedule: a function, as for `Pipeline`, or the word for one, "1f1b",
-    "gpipe", …: see `SCHEDULES`.  chunks: of each stage, which interleaved and zb_v want.
-    cost: of the parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
-    recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
-    A mesh with the axis ep divides a batch among dp × ep ranks, and the experts of a model that has some over ep; that
-    goes with ZeRO 0, 1 and 2. On the axis cp ranks share the tokens of a sample.  context_parallel: how their
-    attention sees those of the others, see `parallel.context.WAYS`.
-    amp, half: a level of `train.amp`, and its 16-bit dtype.  fp8: "tensor", "row" or "block", the layers' products are
-    in 8 bits with such scales (`train.fp8`).  zero: ZeRO's stage, over dp and cp.  replicas: hybrid sharding: ZeRO over
-    neighbours alone, dp·cp/replicas of them, such as those of a node.  compression: see
-    `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
+    model: a model on the device "meta", which costs nothing: each rank makes the initial values of its part from
+    `seed`. Or a model with values, from which each rank takes its part. The model itself stays as it is.  optimizer: a
+    function that makes an optimizer from groups of parameters.
+    micro_batches: micro-batches of a step, for each data rank.  schedule: a function, as for `Pipeline`, or a name such
+    as "1f1b" or "gpipe" (see `SCHEDULES`).  chunks: chunks of each stage, for interleaved and zb_v.
+    cost: of the parts, as for `partition`.  sequence_parallel: tp also divides the tokens of a sample.
+    recompute: "none", "selective" (attention's scores), "full" (whole layers), "stage" (a stage keeps only its inputs).
+    A mesh with the axis ep divides a batch among dp × ep ranks and the model's experts, if it has any, over ep; this
+    works with ZeRO stages 0, 1 and 2. On the axis cp, ranks share the tokens of a sample.  context_parallel: how their
+    attention sees the other ranks' tokens, see `parallel.context.WAYS`.
+    amp, half: a level of `train.amp`, and its 16-bit dtype.  fp8: "tensor", "row" or "block" puts the layers' products
+    in 8 bits, with one scale for each of these (`train.fp8`).  zero: ZeRO's stage, over dp and cp.  replicas: for
+    hybrid sharding, the number of copies of the shards: ZeRO works over dp·cp/replicas neighbours, such as those of a
+    node.  compression: see `parallel.compress`.  seed: for initial values and dropout.  Raises ValueError for options
+    that do not go together, see `refuse`.
     Collective: all ranks of the mesh call it, with equal arguments.
 
     >>> import torch

@@ -434,7 +434,7 @@ class SaveError(OSError):
 
 
 class Checkpoints:
-    """Those in `folder`, which all ranks see.
+    """The checkpoints in `folder`, which all ranks can see.
 
         checkpoints = Checkpoints(folder, comm, keep=2)
         saved = checkpoints.latest()
@@ -447,10 +447,10 @@ class Checkpoints:
         checkpoints.save(step, pieces(model, optimizer), common=where, own={"random": random_state()}, wait=False)
         checkpoints.wait()
 
-    keep: how many finished ones stay.  grid: {axis: ranks}, what the ranks' own states belong to; their number unless
-    given.  comm: its ranks save together; descriptions and sums go between their hosts, never what is saved. All ranks
-    call every method.
-    Raises ValueError for keep < 1, and for a grid of another number of ranks.
+    keep: how many finished checkpoints to keep.  grid: {axis: ranks}, the grid that the ranks' own states belong to;
+    unless given, the number of ranks.  comm: its ranks save together; only descriptions and checksums travel between
+    their hosts, never the saved data. All ranks call every method.
+    Raises ValueError for keep < 1, and for a grid with a different number of ranks.
 
     >>> import tempfile
     >>> from minidist import World
@@ -498,12 +498,14 @@ class Checkpoints:
         own: Any = None,
         wait: bool = True,
     ) -> None:
-        """Save all ranks' pieces; `common`, rank 0's, a nested state alike on all; and each rank's `own`.
+        """Save all ranks' pieces; rank 0's `common`, a nested state that is the same on all ranks; and each rank's
+        `own` state.
 
-        What several ranks have, one of them writes. wait: return when it is on the disk; else when this rank's part is
-        copied, and what goes wrong later is raised by the next `save` or `wait`, on every rank.
-        Raises ValueError for a state that cannot be saved, that ranks describe differently, and for two tensors of one
-        name; SaveError where a disk fails: then the checkpoints that were there are there.
+        If several ranks hold the same data, one of them writes it. wait: return when everything is on the disk. False:
+        return when this rank's part is copied; if something fails later, the next `save` or `wait` raises the error, on
+        every rank.
+        Raises ValueError for a state that cannot be saved, for one that ranks describe differently, and for two tensors
+        with the same name; SaveError if a disk fails, in which case the earlier checkpoints are still there.
         """
         self.wait()
         whole(step, "a step is a whole number from 0 on", 0)
@@ -614,13 +616,14 @@ class Checkpoints:
         Saved(path).verify(self.comm.rank, self.comm.size)
 
     def common(self, saved: Saved) -> Any:
-        """What was saved as `common`."""
+        """The state that was saved as `common`."""
         return read_state(saved, "common")
 
     def own(self, saved: Saved) -> Any:
-        """What this rank saved as its `own`; None if that was on another grid, where it was not this rank's.
+        """The state that this rank saved as its `own`; None if it was saved on a different grid, where ranks have
+        different roles.
 
-        The same axes in another order are another grid: ranks stand elsewhere.
+        The same axes in another order count as a different grid, because the ranks have different places.
         """
         same = list(saved.grid.items()) == list(self.grid.items())
         return read_state(saved, f"own/{self.comm.rank}") if same else None

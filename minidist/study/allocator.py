@@ -351,8 +351,8 @@ class _Recorder(TorchDispatchMode):
 def record(fn: Callable, *args, there: Iterable[Tensor] = ()) -> list[Event]:
     """Run `fn(*args)` and record what it allocates and frees, in order, forward and backward.
 
-    there: tensors that live before, a model's parameters say: they are allocated first. They and the result of `fn`
-    outlive the recording.
+    there: tensors that exist beforehand, such as a model's parameters: they are recorded as allocated first. They and
+    the result of `fn` outlive the recording.
     """
     recorder = _Recorder()
     recorder.see(there, BEFORE)

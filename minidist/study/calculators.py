@@ -30,9 +30,9 @@ def memory_calculator(
 ) -> Explorer:
     """Sliders over `predict.per_rank`: its bytes by category, beside the `capacity` of a device.
 
-    models: names of the catalog.  data, tensor, pipeline: numbers of ranks to choose from; ZeRO's stage and the
-    recomputation are sliders too.  start: where sliders begin.  grid: other fields of `Grid`, such as micro_batches=32.
-    Where the grid does not divide the model, its reason is shown.
+    models: names from the catalog.  data, tensor, pipeline: numbers of ranks to choose from; ZeRO's stage and the
+    recomputation are sliders, too.  start: initial positions of sliders.  grid: other fields of `Grid`, such as
+    micro_batches=32. If a grid does not divide the model, the reason is shown.
     Errors: those of `explore`, KeyError for a model that is not in the catalog.
 
     >>> from minidist.study import memory_calculator
@@ -92,8 +92,9 @@ def planner_table(
 ) -> Explorer:
     """Sliders over `plan`: the seconds of the best grid's step by part, the grid, its memory and use of the hardware.
 
-    models, machines: names of the catalog.  nodes: of 8 devices.  batches: sequences of a step.  options: those of
-    `plan`. Where nothing fits, it is said by how much. A plan takes about a second: choose few values.
+    models, machines: names from the catalog.  nodes: numbers of nodes, of 8 devices each.  batches: numbers of
+    sequences in a step.  options: those of `plan`. If nothing fits, the page says by how much. Each plan takes about a
+    second, so choose few values.
     Errors: those of `explore`.
 
     >>> from minidist.study import planner_table

@@ -69,11 +69,11 @@ def curves(
 ) -> Picture:
     """Draw predicted `lines` and measured `points`, each `{"name": (x, y)}`, on one plot.
 
-    Points named like a line take its colour. xunit, yunit: "s" and "B" get prefixes (µs, kB), any
-    other unit is set behind the numbers. words: what the picture shows, instead of the values in its
-    text; for trainings whose losses another processor's rounding makes others.
-    Errors: ValueError for nothing to draw, x and y of different length, an empty or infinite curve,
-    a value below or at 0 on a logarithmic axis.
+    Points with the name of a line take its colour. xunit, yunit: "s" and "B" take prefixes (µs, kB), any other unit
+    follows the numbers. words: a description that replaces the values in the picture's text, for training losses that
+    differ between processors because of rounding.
+    Errors: ValueError for nothing to draw, x and y of different lengths, an empty or infinite curve, and a value that
+    is not above 0 on a logarithmic axis.
 
     >>> from minidist.study import curves
     >>> n = [2, 4, 8]
@@ -216,8 +216,8 @@ def bars(
 ) -> Picture:
     """Draw a few labelled numbers as horizontal bars, in the order given.
 
-    unit: "s" and "B" get prefixes, any other is set behind. target: a value to compare with, drawn
-    as a dashed line and called `note`.
+    unit: "s" and "B" take prefixes, any other follows the number. target: a value to compare with, drawn as a dashed
+    line and called `note`.
     Errors: ValueError for no value, a negative or infinite one, or more than 24.
 
     >>> from minidist.study import bars
@@ -241,9 +241,9 @@ def stacked(
     target: float | None = None,
     note: str = "target",
 ) -> Picture:
-    """Draw `{"name of a bar": {"name of a part": value}}` as horizontal bars, the sum behind each.
+    """Draw `{"name of a bar": {"name of a part": value}}` as horizontal bars, each followed by its sum.
 
-    unit, target, note: as for `bars`.  notes: words behind the sum of a bar.
+    unit, target, note: as for `bars`.  notes: words to put after the sum of a bar.
     Errors: ValueError for no bar, more than 24, or a part that is negative or infinite.
 
     >>> from minidist.study import stacked
@@ -313,9 +313,9 @@ PIXELS = 1500  # columns of a picture, about
 def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Picture:
     """Draw the live bytes of a run by category, over time, with their peak.
 
-    run: what `study.measure` returned, whose phases are marked; or the Timeline of one rank, `trace.memory[rank]`.
-    most: bytes at the top of the axis, where pictures are to be compared; the run's own peak if that is higher.
-    Errors: ValueError for memory that takes no time.
+    run: what `study.measure` returned, with its phases marked, or the Timeline of one rank, `trace.memory[rank]`.
+    most: bytes at the top of the axis, for pictures that are to be compared; the run's own peak if that is higher.
+    Errors: ValueError for a run that takes no time.
 
     >>> import torch
     >>> from minidist.study import measure, memory_timeline
@@ -451,10 +451,10 @@ class Table:
 
 
 def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], *, title: str = "") -> Table:
-    """A table of `rows` under the names `columns`; columns of numbers are set to the right.
+    """A table of `rows` under the names `columns`; columns of numbers are aligned to the right.
 
-    Integers get thousands commas, floats four significant figures, None an en dash; anything else is
-    shown as str() gives it. Errors: ValueError for a row whose length is not that of `columns`.
+    Integers are shown with commas between thousands, floats with four significant figures, None as an en dash, and
+    anything else as str() gives it. Errors: ValueError for a row whose length differs from that of `columns`.
 
     >>> from minidist.study import table
     >>> rows = [["ring", 6, 1.5], ["tree", 4, None]]

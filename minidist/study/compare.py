@@ -126,10 +126,10 @@ def record(
 ) -> Recorder:
     """Record the next steps of this rank's model. Call it on every rank before the first step.
 
-    folder: each step is a file in it, written when the step is over; None keeps them in `finished`.
-    names: gives a module's or parameter's name in the serial model, for the stage of a pipeline that counts from 0
-    again.
-    After `steps` steps the hooks are gone. Raises ValueError where this rank has recorded a run in that folder before.
+    folder: each step is written to a file in it when the step is over; None keeps the steps in `finished`.
+    names: a function that gives a module's or parameter's name in the serial model, for a pipeline stage that numbers
+    its modules from 0 again.
+    After `steps` steps the hooks are removed. Raises ValueError if this rank has already recorded a run in that folder.
 
     >>> import torch
     >>> from minidist import World

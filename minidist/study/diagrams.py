@@ -78,10 +78,11 @@ def holdings(
 
     A step is a list with one entry per rank: a list of chunks (strings, numbers, small tensors; None
     for an empty place), a tensor (its elements, or its rows), or None where the rank holds nothing.
-    A cell has the hue of the rank that held its value in the first step; a sum written "a0+b0" shows the hue of each
-    of its terms, so that one sees what is still missing; a value that nobody held at first is grey.
-    owner: the rank, or ranks, whose hue a chunk gets, from its printed text, instead of that rule.
-    arrows: from each step to the next; False where they are not steps but things to compare.
+    A cell has the hue of the rank that held its value in the first step. A sum written "a0+b0" shows the hue of each of
+    its terms, and therefore what is still missing; a value that no rank held at first is grey.
+    owner: a function that replaces this rule: from a chunk's printed text, it gives the rank or ranks whose hue the
+    chunk gets.
+    arrows: draw them from each step to the next; False if these are not steps but things to compare.
     Errors: ValueError for no step, steps of different numbers of ranks, more than 32 ranks or chunks.
     Source: after MPI 4.1, figure 6.1.
 
@@ -260,11 +261,11 @@ def messages(
     """Draw the messages of `trace`, an arrow each, in seconds (`clock="time"`) or in steps (`"steps"`).
 
     One line per rank; an arrow leaves its sender when the message starts and reaches its receiver when it has arrived.
-    Steps count as Lamport's clocks do: a message is one step later than every message that its sender had before, and
-    a rank sends one and receives one in a step.
-    label: what to write at an arrow: its "label", its "bytes", or None; left out above 48 arrows.
-    Errors: ValueError for more than 16 ranks or 300 messages, no message at all, a trace whose times are all equal
-    drawn in time, an unknown clock or label.
+    Steps are counted as Lamport's clocks count: a message is one step later than every message that its sender had
+    before, and a rank sends at most one and receives at most one message in a step.
+    label: what to write at an arrow: its "label", its "bytes", or None; left out if there are more than 48 arrows.
+    Errors: ValueError for more than 16 ranks or 300 messages, no message at all, `clock="time"` if all times are equal,
+    and an unknown clock or label.
     Source: Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System" (1978), figure 1.
 
     >>> import torch
@@ -374,7 +375,7 @@ def _listed(title: str, trace: Trace, arrows: list[Arrow], stepped: bool) -> Ite
 
 # ---------------------------------------------------------------------------------------------------------- traffic
 def traffic(trace: Trace, *, title: str = "Bytes from each rank to each") -> Picture:
-    """Draw the bytes that went over each link of `trace`, as a matrix of sender × receiver.
+    """Draw the bytes that each rank of `trace` sent to each other rank, as a matrix of sender × receiver.
 
     Errors: ValueError for more than 32 ranks.
 
@@ -441,8 +442,8 @@ def tree(trees: Mapping[str, Parents], *, title: str = "Trees of ranks") -> Pict
 
     A rank keeps its column in every tree. Inner nodes are filled, leaves are not; the line of ranks between the two
     shows in which tree each is an inner node.
-    Errors: ValueError for other than one or two trees, more than 40 ranks, trees of different size, no root or several,
-    a circle.
+    Errors: ValueError unless there are one or two trees, and for more than 40 ranks, trees of different sizes, no root
+    or several roots, and a cycle.
     Source: the double binary tree of Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast,
     reduction and scan" (2009), section 3, in which no rank is an inner node of both.
 
@@ -526,7 +527,7 @@ def boxes(
 ) -> Picture:
     """Draw panels side by side, each the matrix of `shape` with its parts (label, first, size, hue) as rectangles.
 
-    hue: the colour, as of a rank of that number, so that one sees across panels what belongs together.
+    hue: the number of the rank whose colour to use, which shows across panels what belongs together.
     Errors: ValueError for 0 or more than 4 panels, or a part that is not within the matrix.
 
     >>> from minidist.study import boxes
@@ -576,9 +577,9 @@ BELOW = {"spine": (0.22, 2.0), "rack": (0.1, 0.72), "node": (0.02, 0.06)}
 def cluster(cluster: Cluster, *, title: str | None = None) -> Picture:
     """Draw the racks, nodes and devices of `cluster`, and the α, GB/s and sharing of the wires at each level.
 
-    A level of one box alone is left out. A line is a wire, so what several ranks share is seen as fewer lines. Of many
-    alike the first and the last are drawn.
-    title: the cluster's name if not given.
+    A level with only one box is left out. A line is a wire, so wires that several ranks share appear as fewer lines. Of
+    many boxes that are alike, the first and the last are drawn.
+    title: unless given, the cluster's name.
 
     >>> from minidist.comm import Cluster
     >>> from minidist.study import cluster
@@ -702,12 +703,12 @@ SIDE_BY_SIDE = 8
 
 
 def axis_bytes(trace: Trace, grid: Grid, cluster: Cluster) -> dict[str, dict[str, int]]:
-    """{axis: {level: bytes}} of a run: what each axis sent over each level of links, near levels first.
+    """{axis: {level: bytes}} of a run: how much each axis sent over each level of links, near levels first.
 
-    A message belongs to the axis along which its two ranks differ. What crosses several (a sum over the whole mesh)
-    stands by itself, as "pp × dp". A message counts on every level of links that it passes: in a cluster of nodes, on
-    the network card and on the switch.
-    Errors: ValueError for a trace of another number of ranks.
+    A message belongs to the axis along which its two ranks differ. Messages that cross several axes (in a sum over the
+    whole mesh) are listed separately, as "pp × dp". A message counts on every level of links that it passes: between
+    nodes, both on the network card and on the switch.
+    Errors: ValueError for a trace with a different number of ranks.
 
     >>> import torch
     >>> from minidist.collectives import all_reduce_
@@ -744,7 +745,7 @@ def mesh(
 ) -> Picture:
     """Draw where the ranks of `grid` are on the nodes of `cluster`; with a trace, also the bytes of `axis_bytes`.
 
-    A colour is a stage of the pipeline. Of many nodes the first and the last are drawn.
+    Each stage of the pipeline has its own colour. Of many nodes, only the first and the last are drawn.
 
     >>> from minidist.comm import Cluster
     >>> from minidist.comm.mesh import Grid
@@ -805,15 +806,15 @@ FATES = {
 
 
 def exponents(counts: Mapping[str, Exponents], *, title: str = "Numbers by exponent") -> Picture:
-    """Draw what `minidist.train.amp.exponents` has counted: counts by name, on one scale.
+    """Draw what `minidist.train.amp.exponents` has counted: several counts, by name, on one scale.
 
            become 0  │ subnormal │        normal        │ become inf
              ▂▅      │ ▇█▆▃      │▂                     │
         2⁻³⁰      2⁻²⁵        2⁻¹⁴                    2¹⁶
 
-    A bar is the share of all numbers that lie from 2^e to below 2^(e+1), coloured by what the dtype makes of them. What
-    has no exponent is told beside the row's name: numbers that are 0 already, inf or nan.
-    Errors: ValueError for more than 6 counts, of more than one dtype, or without a number that has an exponent.
+    A bar is the share of all numbers from 2^e to below 2^(e+1), coloured by what the dtype makes of them. Numbers
+    without an exponent (those that are already 0, inf or nan) are given beside the row's name.
+    Errors: ValueError for more than 6 counts, for counts of more than one dtype, or if no number has an exponent.
 
     >>> import torch
     >>> from minidist.study import exponents

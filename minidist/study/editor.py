@@ -35,11 +35,14 @@ def schedule_editor(
 ) -> Editor:
     """Let the reader change a schedule: `schedule_editor({"1F1B": lists(one_f_one_b, 4, 8)}, 8)`.
 
-    schedules: where to start from, by name, all of as many stages; they may be wrong, to be repaired.  M, v, place:
-    micro-batches, chunks a stage, and where they are.  comm: how messages queue up at first, see `validate`.
-    A forward takes 1, a backward 2, each of its halves 1. Shown are the first wrong action and why, or the time, the
-    share of the bubble, and the activations that each stage keeps at most; and the same as a call of `validate`.
-    Errors: ValueError for no schedule, another number of stages, and what is no pipeline.
+    schedules: the schedules to start from, by name, all with the same number of stages; they may be wrong, for the
+    reader to repair.  M, v, place: the number of micro-batches, the chunks of a stage, and where these are.  comm: how
+    messages queue up at first, see `validate`.
+    A forward takes 1 unit of time, a backward 2, and each half of a backward 1. The editor shows the first wrong action
+    and why it is wrong, or else the time, the share of the bubble, and the most activations that each stage keeps; and
+    a call of `validate` that gives the same result.
+    Errors: ValueError for no schedule, for schedules with different numbers of stages, and for anything that is not a
+    pipeline.
 
     >>> from minidist.parallel.schedules import gpipe, lists, one_f_one_b
     >>> from minidist.study import schedule_editor

@@ -60,14 +60,14 @@ def explore(
         explore(cost, over="N", n=[2, 4, 8], N=[10**k for k in range(3, 10)], units={"N": "B"}, unit="s")
 
     function: called once for each combination of the axes' values, by name: `cost(n=2, N=1000)`. It returns a number,
-    or `{"name": number}` with the same names everywhere. A word instead of a number is read out and not drawn; None is
-    no value. A ValueError says why there is none at this position, and its words are shown there.
-    over: the axis that lines are drawn over; without, the numbers are bars, or with `stack` the parts of one sum, with
-    a dashed line at `target`, called `note`.
-    unit: of what is returned; "s", "B" and "FLOP" take prefixes, any other is set behind. One for each name is a
-    mapping, and drawn is what has the unit of the first name.
-    axes: the values of each argument: numbers, or words.  units, labels: of an axis.  start: where a slider stands at
-    first, else in the middle.  logx, logy: of lines.
+    or `{"name": number}` with the same names at every position. A word instead of a number is printed, not drawn; None
+    stands for no value. If it raises ValueError, there is no value at this position, and the message is shown there.
+    over: the axis that lines are drawn over. Without it, the numbers are drawn as bars, or with `stack` as the parts of
+    one sum, with a dashed line at `target`, called `note`.
+    unit: the unit of the results; "s", "B" and "FLOP" take prefixes, any other follows the number. A mapping gives each
+    name its own unit; only names with the first name's unit are drawn.
+    axes: the values of each argument: numbers, or words.  units, labels: of the axes.  start: initial positions of
+    sliders; the others begin in the middle.  logx, logy: of lines.
     Errors: ValueError for no axis, an empty one, more than 5,000 positions, a start that is no value of its axis, names
     that differ, no number to draw at the start, an infinite number, a negative one in a bar, and one that is not above
     0 on a logarithmic axis.
@@ -142,10 +142,10 @@ class Look(NamedTuple):
 
 
 class Explorer(Framed):
-    """A page of sliders: `page` (HTML), `picture` (the still one, at the start), `text`, `save(path)`.
+    """A page of sliders: `page` (HTML), `picture` (a still one of the start), `text`, `save(path)`.
 
-    rows: what the function returned at each position, the last axis fastest, or None.  why: the words of a ValueError,
-    by the number of its row.
+    rows: what the function returned at each position, or None; the last axis changes fastest.  why: the message of a
+    ValueError, by the number of its row.
 
     >>> from minidist.study import explore
     >>> def seconds(n, N):
@@ -197,11 +197,12 @@ class Explorer(Framed):
 
     @property
     def start(self) -> list[int]:
-        """The positions of the sliders at first."""
+        """The sliders' initial positions."""
         return [each.start for each in self.sliders]
 
     def at(self, **values: Any) -> dict[str, Any] | None:
-        """What the function returned for these values, as the page shows it; the other arguments are as at the start."""
+        """What the function returned for these values, as the page shows it; the other arguments have their initial
+        values."""
         positions = [
             each.values.index(values[each.name]) if each.name in values else each.start
             for each in self.sliders

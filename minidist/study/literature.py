@@ -40,8 +40,9 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 def published(name: str) -> list[dict[str, Any]]:
     """The rows of a table of published figures, as dictionaries: `published("zero")`.
 
-    Columns of all tables: source, quantity, value, unit, evidence ("seen", "computed" or from memory), note.
-    Whole numbers are int, other numbers float, what is empty None. Raises ValueError for a name that is no table.
+    All tables have the columns source, quantity, value, unit, evidence ("seen", "computed" or from memory) and note.
+    Whole numbers are int, other numbers are float, and empty cells are None. Raises ValueError if there is no table of
+    this name.
 
     >>> from minidist.study import published
     >>> for row in published("zero")[:4]:

@@ -71,14 +71,16 @@ def summed(tallies: Iterable[Tally]) -> Tally:
 class Profile:
     """What `measure` found.
 
-    result: of the function.  device: the Device whose roofline gives `time`, in seconds.
-    flops, bytes_moved, calls: integers, of all operators.
-    by_phase: {"forward" | "backward" | "step": Tally}: backward is what autograd runs (recomputation too), step
-    what an optimizer does in its `step()`, forward all else.  by_operator: {name: Tally}, the slowest first.
+    result: what the function returned.  device: the Device whose roofline gives `time`, in seconds.
+    flops, bytes_moved, calls: integers, totals over all operators.
+    by_phase: {"forward" | "backward" | "step": Tally}: backward is what autograd runs (including recomputation), step
+    is what an optimizer does in its `step()`, and forward is everything else.  by_operator: {name: Tally}, the slowest
+    first.
     phases: (phase, start, end) in seconds, in order.
-    timeline: live bytes by category over time, of the type of device in `timeline.device`; peak, at_peak: its own.
-    allocator: on CUDA what PyTorch's allocator says of the same call, {"allocated" | "reserved": peak bytes} of the
-    current GPU; it rounds blocks up and counts all that the process holds, workspaces of kernels too.
+    timeline: live bytes by category over time, on the type of device named in `timeline.device`; peak and at_peak are
+    taken from it.
+    allocator: on CUDA, what PyTorch's allocator reports for the same call, {"allocated" | "reserved": peak bytes} on
+    the current GPU; it rounds blocks up and counts everything that the process holds, including workspaces of kernels.
 
     >>> import torch
     >>> from minidist.models import mlp
@@ -160,11 +162,11 @@ def measure(
 ) -> Profile:
     """Call `fn(*args, **kwargs)` once and say what it costs.
 
-    device: whose roofline gives the time; one H100 unless given.  where: operators on tensors of this type of device
-    ("cpu", "cuda", "meta") count, all others are the host's; unless given, the one that holds most of what `fn` is
-    given or reaches by name, or all where that is nothing.
-    Errors: ValueError for a product in a dtype for which the device has no peak, and if most memory turns out to be
-    elsewhere while `where` was not given; whatever `fn` raises.
+    device: the Device whose roofline gives the time; an H100 unless given.  where: a type of device ("cpu", "cuda",
+    "meta"): operators on its tensors count, and all others are taken as the host's. Unless given, it is the type that
+    holds most of the tensors that `fn` is given or reaches by name; if there are none, all operators count.
+    Errors: ValueError for a product in a dtype for which the device has no peak, and, if `where` was not given, when
+    most memory turns out to be elsewhere; whatever `fn` raises.
 
     >>> import torch
     >>> from minidist.study import measure

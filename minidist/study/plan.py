@@ -1,4 +1,4 @@
-"""What a run will take before it is run: the fastest grid that fits, what it costs, and why the others lose.
+"""What a run will take, before you run it: the fastest grid that fits, what it costs, and why the others lose.
 
 plan   every grid of a model on a cluster, weighed by `step.Planner`
 text, picture, memory_table, time_table, cost_table, rivals_table   for people; the command for the shell
@@ -298,12 +298,12 @@ def plan(
 ) -> Plan:
     """The fastest grid for a step of `batch` sequences, trained as today: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
-    model, cluster: as they are, or by name (`MODELS`, `cluster_of`). context: tokens of a sequence, the model's own if
-    not given. offload: the optimizer's states lie in the memory of the hosts, which step. attention: "fused", or
-    "explicit", with scores in memory. context_ranks: at most so many share the tokens of a sequence, by ring attention.
-    fp8: the layers' products may be in 8 bits.
-    Raises ValueError for a name that is unknown, for a batch that no grid divides, for less than 1 token, and where
-    nothing fits: it says by how much the leanest grid is too large.
+    model, cluster: objects, or names (`MODELS`, `cluster_of`). context: tokens of a sequence; unless given, the model's
+    own. offload: the optimizer's states lie in the memory of the hosts, which also do the steps. attention: "fused", or
+    "explicit", with scores in memory. context_ranks: at most this many ranks share the tokens of a sequence, by ring
+    attention. fp8: the layers' products may be in 8 bits.
+    Raises ValueError for an unknown name, for a batch that no grid divides, for less than 1 token, and if nothing fits:
+    the message says by how much the leanest grid is too large.
 
     >>> from minidist.study.plan import plan
     >>> found = plan("gpt2-1.5b", "h100:1x8", 64)

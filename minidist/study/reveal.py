@@ -30,17 +30,19 @@ def reveal(
     options: Sequence[str] = (),
     words: str = "",
 ) -> Reveal:
-    """Show the learner's guess, and fold the answer under it with what explains it.
+    """Show the learner's guess, with the answer and its explanation folded under it.
 
     guess, answer: a number, a word, several numbers by name, `{"weights": 14e9, "gradients": 14e9}`, or a list, which
-    is read as its words. A guess of None or `...` has not been made yet; one in words, such as "100 MB", is shown as it
-    stands.
+    is read as words. A guess of None or `...` has not been made yet; a guess in words, such as "100 MB", is shown
+    unchanged.
     picture: a picture or table of `study`, or a list of them.
-    unit: of the numbers, or of each by its name; "s", "B" and "FLOP" take a prefix, any other is set behind.
+    unit: one unit for all numbers, or one for each name; "s", "B" and "FLOP" take a prefix, any other follows the
+    number.
     options: the words among which the learner chooses.
     words: paragraphs under the answer.
-    Errors: ValueError for names in the guess that are not those of the answer, units with names for an answer without, a
-    guess or an answer that is not among the options, an answer that is not finite, or a picture that a notebook cannot show.
+    Errors: ValueError for names in the guess that are not those of the answer, units by name for an answer without
+    names, a guess or an answer that is not among the options, an answer that is not finite, or a picture that a
+    notebook cannot show.
 
     >>> from minidist.study import reveal
     >>> reveal(8e9, 14e9, unit="B", words="7 billion parameters, 2 bytes each.")
@@ -72,7 +74,7 @@ def reveal(
 
 
 class Reveal:
-    """A folded answer: `kind` ("number", "numbers", "word" or "choice"), `text` (all of it, unfolded).
+    """A folded answer: `kind` ("number", "numbers", "word" or "choice"), `text` (everything, unfolded).
 
     >>> from minidist.study import reveal
     >>> made = reveal("ring", "tree", options=["ring", "tree"])
@@ -100,7 +102,7 @@ class Reveal:
 
     @property
     def summary(self) -> str:
-        """What is seen while the answer is folded."""
+        """The line that is visible while the answer is folded."""
         return f"{self._guessed()}. Show the answer"
 
     @property

@@ -58,7 +58,7 @@ class Source:
 def source(obj: Any, *, docstring: bool = True) -> Source:
     """The source of a function, class, method, property or module, as it stands in the package.
 
-    Examples at the end of docstrings are left out: they are for the reference, and a lesson has its own.
+    Examples at the end of docstrings are left out: they are meant for the reference, and a lesson has its own examples.
 
     docstring: False leaves out the docstring of `obj` itself.
     Errors: ValueError for an object without Python source.

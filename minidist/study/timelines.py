@@ -152,9 +152,9 @@ def timeline(
 ) -> Picture:
     """Draw when each rank computed, waited, sent and received; `{"naive": t1, "ring": t2}` compares traces.
 
-    ranks: only these ranks, in this order.  memory: under a trace that has some, the live bytes of the rank with the
-    highest peak.
-    Errors: ValueError for no trace, an empty one, an unknown rank, a run that takes no time.
+    ranks: only these ranks, in this order.  memory: under a trace that has followed memory, draw the live bytes of the
+    rank with the highest peak.
+    Errors: ValueError for no trace, an empty one, an unknown rank, and a run that takes no time.
 
     >>> import torch
     >>> from minidist import World
@@ -333,9 +333,9 @@ Noted = Sequence[Sequence[tuple[Action | str, float, float]]]
 def stages(runs: Mapping[str, Simulation | Noted], *, title: str = "Stages") -> Picture:
     """Draw pipelines, `{"1F1B": run, …}`, on one axis of time; rank s is stage s.
 
-    A run is a Simulation, or what ranks noted, (action, start, end) in seconds, an action being `F3` or the library's.
-    A unit of a simulation's time is drawn as a second.
-    Errors: ValueError for nothing to draw, and an action that is none of F, B, I, W and U.
+    A run is a Simulation, or what its ranks noted: (action, start, end) in seconds, where an action is an `Action` or a
+    word such as `F3`. One unit of a simulation's time is drawn as a second.
+    Errors: ValueError for nothing to draw, and for an action that is not F, B, I, W or U.
 
     >>> from minidist.parallel.schedules import gpipe, lists, zb_h1
     >>> from minidist.parallel.simulate import simulate
@@ -377,13 +377,13 @@ MOST_MOMENTS = 6_000  # of memory, of all ranks together
 def viewer(
     run: Results | Trace, *, title: str = "Timeline", ranks: Sequence[int] | None = None
 ) -> Viewer:
-    """Look into a run: who computed, waited, sent and received, when, and what memory held meanwhile.
+    """Look into a run: when each rank computed, waited, sent and received, and what its memory held meanwhile.
 
-    The one to take wherever a lesson shows a run whose messages are to be read; it holds the still picture of `timeline`
-    too, and costs a notebook some 17 kB more than that. `timeline` is for what a viewer cannot do: to compare
-    several traces on one axis of time; and for what a glance is enough for.
-    run: what `World.run` or `launch` returned, or its trace. ranks: only these, in this order. Of more than 20,000
-    messages or spans the first are shown; whatever is left out is said above the picture.
+    Use it wherever a lesson shows a run whose messages should be read. It includes the still picture of `timeline`, and
+    adds about 17 kB to a notebook. Use `timeline` where a glance is enough, and for what a viewer cannot do: comparing
+    several traces on one axis of time.
+    run: what `World.run` or `launch` returned, or its trace. ranks: only these, in this order. If there are more than
+    20,000 messages or spans, the first ones are shown; a note above the picture says what is left out.
     Errors: ValueError for an unknown rank, an empty trace, a run that takes no time.
 
     >>> import torch
@@ -404,7 +404,7 @@ def viewer(
 
 
 class Viewer(Framed):
-    """A page to look into a run: `page` (HTML), `picture` (the still one), `text`, `save(path)`.
+    """An interactive page about a run: `page` (HTML), `picture` (a still one), `text`, `save(path)`.
 
     >>> import torch
     >>> from minidist import World

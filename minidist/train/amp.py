@@ -116,15 +116,16 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 class autocast(TorchFunctionMode):
-    """Run the functions of `white` in `dtype`, those of `black` in fp32, those of `gray` in their widest input's.
+    """Run the functions of `white` in `dtype`, those of `black` in fp32, and those of `gray` in the dtype of their
+    widest input.
 
-    dtype: torch.float16 or torch.bfloat16.  white, black, gray: names, or functions of torch; to add one,
-    `autocast(black=BLACK | {"gelu"})`; to move one, take it from the other.  enabled: False switches an enclosing
+    dtype: torch.float16 or torch.bfloat16.  white, black, gray: names, or functions of torch; `autocast(black=BLACK |
+    {"gelu"})` adds one; to move a function, also take it off its old list.  enabled: False switches an enclosing
     autocast off.
 
-    An fp32 leaf that requires grad is cast once while this context is entered; one that was changed since is cast
-    again, and under no_grad all are. Only the innermost autocast counts. One instance may be entered again, also
-    within itself. float64 is left alone. Raises ValueError for another dtype, or a function on two lists.
+    An fp32 leaf that requires grad is cast once while this context is entered; it is cast again if it has been changed
+    since, and on every use under no_grad. Only the innermost autocast counts. The same instance may be entered again,
+    even within itself. float64 is left alone. Raises ValueError for any other dtype, and for a function on two lists.
     Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.3.
 
     >>> import torch
@@ -472,24 +473,25 @@ UNSCALED, STEPPED = "unscaled", "stepped"
 
 
 class LossScaler:
-    """Scales a loss, and steps optimizers with gradients that are finite on every rank.
+    """Scales a loss, and steps optimizers only if their gradients are finite on every rank.
 
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)                     # only if the gradients are clipped, or looked at
         scaler.step(optimizer)
         scaler.update()
 
-    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval: updates in a row without an inf.
-    min_scale: S does not fall below it; steps that overflow all the same are skipped.  enabled: False does nothing but
-    step.  dynamic: False keeps S; a step with an inf is skipped all the same.  comm: ranks that step together agree
-    whether one of them has found an inf, with one all-reduce for each optimizer; None: this rank alone decides, which
-    is right only where all ranks see the same gradients.
+    init: the first scale S.  growth_factor (> 1), backoff_factor (< 1): S is multiplied by the one after
+    growth_interval updates in a row without an inf, and by the other after an inf.  min_scale: S does not fall below
+    it; steps that still overflow are skipped.  enabled: False only steps, without scaling.  dynamic: False keeps S
+    constant; a step with an inf is still skipped.  comm: the ranks that step together; they agree on whether one of
+    them has found an inf, with one all-reduce for each optimizer. None: each rank decides alone, which is right only if
+    all ranks see the same gradients.
 
-    Several optimizers: `step` for each, one `update`. An optimizer that keeps its gradients elsewhere has a method
-    `gradients()`, which brings them there and returns them (see Masters). On meta tensors no step is skipped.
-    skipped: how many steps were. Raises ValueError for factors that neither grow nor back off, for a gradient in
-    fp16 (it would lose, divided in fp16, what scaling saved: use Masters), and where there is no gradient at all;
-    RuntimeError where the calls come in another order, and where S would become 0.
+    With several optimizers, call `step` for each, then `update` once. An optimizer that keeps its gradients elsewhere
+    has a method `gradients()`, which brings them there and returns them (see Masters). On meta tensors no step is
+    skipped. skipped: the number of steps skipped so far. Raises ValueError for factors that do not grow or do not back
+    off, for a gradient in fp16 (dividing it in fp16 would lose what scaling saved: use Masters), and if there is no
+    gradient at all; RuntimeError if the calls come in a different order, and if S would become 0.
     Source: Micikevicius et al. 2018, "Mixed Precision Training", sections 3.2 and 4.
 
     >>> import torch
@@ -546,7 +548,7 @@ class LossScaler:
         self._progress: dict[int, tuple[str, bool]] = {}
 
     def get_scale(self) -> float:
-        """S; 1 if scaling is off."""
+        """The scale S; 1 if scaling is off."""
         return self._scale if self.enabled else 1.0
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -555,7 +557,8 @@ class LossScaler:
 
     @torch.no_grad()
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide the gradients of `optimizer` by S, in place, and see whether all are finite. Once a step."""
+        """Divide the gradients of `optimizer` by S, in place, and check whether all are finite. Call it at most once a
+        step."""
         if not self.enabled:
             return
         if id(optimizer) in self._progress:
@@ -586,7 +589,8 @@ class LossScaler:
         return bool(decide(flag, on_meta=False))
 
     def step(self, optimizer: Optimizer, *args, **kwargs) -> Any:
-        """`optimizer.step(…)` and its result, with gradients divided by S; None and no step if one is inf or nan."""
+        """Run `optimizer.step(…)` with gradients divided by S, and return its result; if one is inf or nan, do not
+        step, and return None."""
         if not self.enabled:
             return optimizer.step(*args, **kwargs)
         if args or "closure" in kwargs:
@@ -605,7 +609,7 @@ class LossScaler:
         return None if overflow else optimizer.step(**kwargs)
 
     def update(self) -> None:
-        """Choose the next S, by what the steps since the last update have found."""
+        """Choose the next S from what the steps since the last update have found."""
         if not self.enabled:
             return
         if not self._progress:
@@ -640,7 +644,7 @@ class LossScaler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was called, here or by torch's GradScaler."""
+        """Continue from a `state_dict` of this class or of torch's GradScaler."""
         if not self.enabled:
             return
         if not state:

@@ -255,15 +255,15 @@ class Reentrant(torch.autograd.Function):
 
 
 def checkpoint(fn: Callable, *inputs, **kwargs) -> Any:
-    """`fn(*inputs, **kwargs)`, whose saved tensors are computed again in backward.
+    """Return `fn(*inputs, **kwargs)` without saving its tensors for backward: they are computed again there.
 
-    fn: must do the same whenever it is called with the same operands; random numbers, autocast, function modes and the
-    buffers of modules that it calls are taken care of. What it changes besides, it changes twice.  inputs, kwargs:
-    anything; tensors are found also in lists, tuples and dicts.
-    Memory: the tensors among the inputs until backward has passed, and 5 kB. Nested calls hold the inputs of the inner
-    one only while the outer one is recomputed. Under `torch.no_grad` it is the plain call.
-    Raises, in backward, RuntimeError (autograd's) if an input was changed in place since, and ValueError if fn saves
-    other tensors, or fewer, than it did.
+    fn: must do the same each time it is called with the same operands; random numbers, autocast, function modes and the
+    buffers of modules that it calls are taken care of. Anything else that it changes, it changes twice.  inputs,
+    kwargs: anything; tensors are also found in lists, tuples and dicts.
+    Memory: the input tensors stay alive until backward has passed, plus 5 kB. In nested calls, the inner call's inputs
+    are held only while the outer call is recomputed. Under `torch.no_grad`, fn is simply called.
+    In backward, raises RuntimeError (autograd's own) if an input has been changed in place since, and ValueError if fn
+    saves different tensors than the first time, or fewer.
 
     >>> import torch
     >>> from minidist.train import checkpoint
@@ -500,13 +500,16 @@ def plan(
     work: Sequence[float],
     budget: float | None = None,
 ) -> Plan:
-    """The plan that repeats least among those whose peak is within `budget` bytes; None: the plan with the lowest peak.
+    """The plan that recomputes least among those whose peak is within `budget` bytes; without a budget, the plan with
+    the lowest peak.
 
-    costs: of each layer's forward, in FLOPs or seconds, L values.  memories: bytes that each layer saves for backward,
-    its input and output apart.  edges: bytes of each tensor between layers, the first input and the last output
-    included, L + 1 values.  work: bytes that each layer's backward needs besides, such as the gradients of its edges.
+    costs: the cost of each layer's forward, in FLOPs or seconds, L values.  memories: bytes that each layer saves for
+    backward, not counting its input and output.  edges: bytes of each tensor between layers, including the first input
+    and the last output, L + 1 values.  work: bytes that each layer's backward needs in addition, such as the gradients
+    of its edges.
     Time: O(L²) for each pair (bytes held, compute) that is not beaten, which are few where layers are alike.
-    Raises ValueError if nothing fits, with the least that is needed; and where the numbers of values do not match.
+    Raises ValueError if nothing fits, naming the least memory that is needed, and if the numbers of values do not
+    match.
     Sources: Chen et al. 2016, section 3; Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains",
     section 4.
 
